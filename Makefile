@@ -1,0 +1,45 @@
+# Everything a person does here. `make` alone lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format test demo bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+help:  ## list what there is to do
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready  ## make the locked environment in .venv (every other target does it when needed)
+
+$(VENV)/.ready: requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh $(VENV)
+	@touch $@
+
+demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow
+	@$(BIN)/python -m tools.demo
+
+lint: setup  ## formatting, lint rules, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup  ## all tests (unit first, then Spark, then Airflow)
+	$(BIN)/python -m pytest tests/unit tests/store
+	$(BIN)/python -m pytest tests/sessions tests/spark tests/airflow
+
+bench: setup  ## speed, as ratios measured in one run; the last line is JSON
+	@$(BIN)/python -m benchmarks
+
+lock: setup  ## compile requirements.lock again
+	uv pip compile --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" pyproject.toml --group dev -o requirements.lock
+
+clean:  ## remove the demo's Airflow home, queue tables and caches (the environment stays)
+	rm -rf .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse

@@ -1,0 +1,1 @@
+"""The product without Airflow: rules, delivery, store, Spark and verbs. Nothing here imports airflow."""

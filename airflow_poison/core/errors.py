@@ -1,0 +1,109 @@
+"""Every error the product raises, in one hierarchy. Each message names the thing, the value, what was expected and the next step."""
+
+from __future__ import annotations
+
+
+class PoisonError(Exception):
+    """Root of all errors of this package."""
+
+
+# Settings and input ---------------------------------------------------------------------------------------------
+
+
+class SettingError(PoisonError, ValueError):
+    """A setting has a value that the messaging system does not allow (spec WCF-11)."""
+
+    def __init__(self, setting: str, value: object, allowed: str) -> None:
+        super().__init__(f"{setting}={value!r} is not allowed; allowed: {allowed}.")
+        self.setting, self.value, self.allowed = setting, value, allowed
+
+    def __reduce__(self) -> tuple[type[SettingError], tuple[str, object, str]]:
+        return type(self), (self.setting, self.value, self.allowed)
+
+
+class HandlerNotFoundError(PoisonError):
+    """A handler cannot be imported or called; raised before anything is claimed."""
+
+
+class ErrorHandlerError(PoisonError, TypeError):
+    """An error handler class cannot be used: wrong interface or no constructor without parameters (spec WCF-27)."""
+
+
+class InputError(PoisonError, ValueError):
+    """What was given to a send cannot become messages; nothing was sent."""
+
+
+class MessageTooLargeError(InputError):
+    """A message is above the size limit; nothing was sent."""
+
+
+# Queues and tables ----------------------------------------------------------------------------------------------
+
+
+class QueueNotFoundError(PoisonError, LookupError):
+    """No queue of this name exists in the store."""
+
+
+class QueueExistsError(PoisonError):
+    """A queue of this name exists already with other settings."""
+
+
+class QueueNameError(PoisonError, ValueError):
+    """A name cannot be a queue's name."""
+
+
+class QueueHaltedError(PoisonError):
+    """The queue's endpoint is disabled, stopped or faulted: it does not receive until somebody acts."""
+
+
+class StoreUnreachableError(PoisonError):
+    """The store's root cannot be read or written."""
+
+
+class NewerFormatError(PoisonError):
+    """The queue's table was written by a newer version of this package."""
+
+
+class TableChangedError(PoisonError):
+    """Somebody else changed the table under a running pass. Nothing was committed; the stage is kept."""
+
+
+class ClaimLostError(PoisonError):
+    """The claim of this pass expired and was taken over. This pass changes nothing."""
+
+
+class ConservationError(PoisonError):
+    """A pass read a number of messages that does not equal settled plus remaining. Nothing was committed."""
+
+
+# Environment ----------------------------------------------------------------------------------------------------
+
+
+class JavaError(PoisonError):
+    """Java is missing or too old for Spark."""
+
+
+class SparkDistributionError(PoisonError):
+    """Several pyspark distributions of different versions are mixed in one environment."""
+
+
+class ServerSessionError(PoisonError):
+    """The child process that runs the handler cannot be started or kept running."""
+
+
+# What a policy says ---------------------------------------------------------------------------------------------
+
+
+class PoisonMessageError(PoisonError):
+    """A message became poison; carries its lookup id (spec WCF-18, the MsmqPoisonMessageException of WCF)."""
+
+    def __init__(self, lookup_id: int, queue: str = "") -> None:
+        super().__init__(f"Message {lookup_id} of queue {queue!r} has exceeded its delivery attempts.")
+        self.lookup_id, self.queue = lookup_id, queue
+
+    def __reduce__(self) -> tuple[type[PoisonMessageError], tuple[int, str]]:
+        return type(self), (self.lookup_id, self.queue)
+
+
+class ConfigurationWarning(UserWarning):
+    """Settings that are allowed and rarely wanted (for example spec WCF-43)."""

@@ -1,0 +1,58 @@
+"""What can happen to a message or a queue (spec 0.3), as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+
+class EventType(StrEnum):
+    """The event names of the specification (spec 0.3)."""
+
+    DELIVERED = "DELIVERED"
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    QUEUE_DISABLED = "QUEUE_DISABLED"
+    QUEUE_ENABLED = "QUEUE_ENABLED"
+    POISON_EXCEPTION = "POISON_EXCEPTION"
+    MOVED_RETRY = "MOVED_RETRY"
+    RETURNED = "RETURNED"
+    MOVED_POISON = "MOVED_POISON"
+    DROPPED = "DROPPED"
+    REJECTED = "REJECTED"
+    FAULTED = "FAULTED"
+    BLOCKED = "BLOCKED"
+    EXCEPTIONED = "EXCEPTIONED"
+    REQUEUED = "REQUEUED"
+    DEAD_LETTERED = "DEAD_LETTERED"
+    STOPPED = "STOPPED"
+    STARTED = "STARTED"
+
+
+ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})
+"""Events of every delivery: counted in a pass's result; kept one by one only when a pass is told to record all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    :param type: which event of spec 0.3.
+    :param at: when, in UTC.
+    :param lookup_id: the message; None for events of a whole queue or endpoint.
+    :param abort_count: the message's abort count after the event.
+    :param move_count: the message's move count after the event.
+    :param details: further facts as text, for example ``place`` (sub-queue or queue the message went to) or ``error``.
+    """
+
+    type: EventType
+    at: datetime
+    lookup_id: int | None = None
+    abort_count: int = 0
+    move_count: int = 0
+    details: Mapping[str, str] = field(default_factory=dict)

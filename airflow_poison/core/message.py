@@ -1,0 +1,243 @@
+"""A message as handlers see it, and the Arrow schema of the table that keeps it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
+
+
+class SubQueue(StrEnum):
+    """Where in an application queue a message waits (spec WCF-20)."""
+
+    MAIN = "main"
+    RETRY = "retry"
+    POISON = "poison"
+
+
+DEFAULT_PRIORITY = 5
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+@cache
+def message_schema() -> pa.Schema:
+    """Return the columns of a data file (the table adds the partition columns ``sub_queue`` and ``move_count``).
+
+    | column | meaning |
+    |---|---|
+    | lookup_id | gapless number in the order of arrival, unique in the queue |
+    | message_id | the sender's own identifier |
+    | priority | higher is received earlier; 0 to 10, default 5 |
+    | group_id, conversation_id, message_type | as sent; null when not given |
+    | body | the message itself, bytes |
+    | properties | further text values by name |
+    | enqueued_at, expires_at | when it was sent; when its time to live ends (null: never), UTC |
+    | abort_count | rollbacks since the last move (spec WCF-9) |
+    | crash_count | rollbacks of any cycle in which the process ended or timed out |
+    | due_at | when it may leave the retry sub-queue (null in main), UTC |
+    | last_error | the failure of its last delivery |
+    | reason | why it is where it is, one line; null in main |
+    """
+    import pyarrow as pa  # noqa: PLC0415  (DAG files and sensors import this module and must stay light)
+
+    instant = pa.timestamp("us", tz="UTC")
+    return pa.schema(
+        [
+            pa.field("lookup_id", pa.int64(), nullable=True),
+            pa.field("message_id", pa.string()),
+            pa.field("priority", pa.int32()),
+            pa.field("group_id", pa.string()),
+            pa.field("conversation_id", pa.string()),
+            pa.field("message_type", pa.string()),
+            pa.field("body", pa.binary()),
+            pa.field("properties", pa.map_(pa.string(), pa.string())),
+            pa.field("enqueued_at", instant),
+            pa.field("expires_at", instant),
+            pa.field("abort_count", pa.int32()),
+            pa.field("crash_count", pa.int32()),
+            pa.field("due_at", instant),
+            pa.field(
+                "last_error",
+                pa.struct(
+                    [
+                        pa.field("kind", pa.string()),
+                        pa.field("type", pa.string()),
+                        pa.field("message", pa.string()),
+                        pa.field("fingerprint", pa.string()),
+                        pa.field("trace", pa.string()),
+                    ]
+                ),
+            ),
+            pa.field("reason", pa.string()),
+        ]
+    )
+
+
+@cache
+def table_schema() -> pa.Schema:
+    """Return the columns of a queue table: those of a data file and the two partition columns."""
+    import pyarrow as pa  # noqa: PLC0415  (as above)
+
+    return message_schema().append(pa.field("sub_queue", pa.string())).append(pa.field("move_count", pa.int32()))
+
+
+class _Columns:
+    """The columns of an Arrow batch as Python lists, each converted when first asked for."""
+
+    __slots__ = ("_batch", "_lists")
+
+    def __init__(self, batch: pa.RecordBatch | None, lists: dict[str, list[Any]] | None = None) -> None:
+        self._batch = batch
+        self._lists: dict[str, list[Any]] = lists if lists is not None else {}
+
+    def get(self, name: str, row: int) -> Any:  # noqa: ANN401  (a cell has the type of its column)
+        column = self._lists.get(name)
+        if column is None:
+            assert self._batch is not None
+            column = self._lists[name] = self._batch.column(name).to_pylist()
+        return column[row]
+
+
+class Message:
+    """One message. What a handler receives; read only.
+
+    Made by the receive pass, one a delivery, as a view of an Arrow batch (columns nobody reads are never converted).
+    Tests make their own: ``Message(b"body", lookup_id=7, properties={"kind": "order"})``.
+    """
+
+    __slots__ = ("_abort_count", "_columns", "_move_count", "_row")
+
+    def __init__(  # noqa: PLR0913  (one keyword a column)
+        self,
+        body: bytes = b"",
+        *,
+        lookup_id: int = 0,
+        message_id: str = "",
+        priority: int = DEFAULT_PRIORITY,
+        group_id: str | None = None,
+        conversation_id: str | None = None,
+        message_type: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        enqueued_at: datetime | None = None,
+        expires_at: datetime | None = None,
+        abort_count: int = 0,
+        move_count: int = 0,
+        crash_count: int = 0,
+    ) -> None:
+        cells = {
+            "body": body,
+            "lookup_id": lookup_id,
+            "message_id": message_id,
+            "priority": priority,
+            "group_id": group_id,
+            "conversation_id": conversation_id,
+            "message_type": message_type,
+            "properties": list((properties or {}).items()),
+            "enqueued_at": enqueued_at,
+            "expires_at": expires_at,
+            "crash_count": crash_count,
+        }
+        self._columns = _Columns(None, {name: [value] for name, value in cells.items()})
+        self._row = 0
+        self._abort_count = abort_count
+        self._move_count = move_count
+
+    @classmethod
+    def view(cls, columns: _Columns, row: int, abort_count: int, move_count: int) -> Message:
+        """Return the message of one row, with the counts of this delivery."""
+        message = cls.__new__(cls)
+        message._columns = columns
+        message._row = row
+        message._abort_count = abort_count
+        message._move_count = move_count
+        return message
+
+    @staticmethod
+    def columns(batch: pa.RecordBatch) -> _Columns:
+        """Return the shared, lazily converted columns that views of this batch read."""
+        return _Columns(batch)
+
+    @property
+    def body(self) -> bytes:
+        """The message itself."""
+        return self._columns.get("body", self._row) or b""
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text. Raises UnicodeDecodeError (a rollback like any other) when it is none."""
+        return self.body.decode()
+
+    def json(self) -> Any:  # noqa: ANN401  (JSON has no one type)
+        """Return the body parsed as JSON. Raises ValueError (a rollback like any other) when it is none."""
+        import json  # noqa: PLC0415  (most handlers bring their own parser)
+
+        return json.loads(self.body)
+
+    @property
+    def lookup_id(self) -> int:
+        """The queue's own number of the message."""
+        return int(self._columns.get("lookup_id", self._row))
+
+    @property
+    def message_id(self) -> str:
+        """The sender's identifier."""
+        return self._columns.get("message_id", self._row) or ""
+
+    @property
+    def priority(self) -> int:
+        """Higher is received earlier."""
+        return int(self._columns.get("priority", self._row))
+
+    @property
+    def group_id(self) -> str | None:
+        """The group whose order matters to the sender."""
+        return self._columns.get("group_id", self._row)
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the message belongs to."""
+        return self._columns.get("conversation_id", self._row)
+
+    @property
+    def message_type(self) -> str | None:
+        """The type that the sender gave."""
+        return self._columns.get("message_type", self._row)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Further values by name."""
+        return dict(self._columns.get("properties", self._row) or ())
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        """When it was sent."""
+        return self._columns.get("enqueued_at", self._row)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When its time to live ends."""
+        return self._columns.get("expires_at", self._row)
+
+    @property
+    def abort_count(self) -> int:
+        """Rollbacks since the last move, as this delivery sees them (spec WCF-10)."""
+        return self._abort_count
+
+    @property
+    def move_count(self) -> int:
+        """Moves between main and the sub-queues so far (spec WCF-10)."""
+        return self._move_count
+
+    @property
+    def crash_count(self) -> int:
+        """Deliveries of this message so far that ended its process or timed out."""
+        return int(self._columns.get("crash_count", self._row) or 0)
+
+    def __repr__(self) -> str:
+        return f"Message(lookup_id={self.lookup_id}, abort_count={self.abort_count}, move_count={self.move_count})"

@@ -1,0 +1,1 @@
+"""The truth: queue tables, the claim and the final commit."""

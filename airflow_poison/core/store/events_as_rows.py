@@ -1,0 +1,50 @@
+"""Events in the table: one row each in the partition ``_event``, in the columns that messages use."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.message import table_schema
+from airflow_poison.core.store.seam import EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+
+def events_to_table(events: Iterable[Event]) -> pa.Table:
+    """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0."""
+    import pyarrow as pa  # noqa: PLC0415  (sensors import the seam and stay light)
+
+    rows = [
+        {
+            "lookup_id": event.lookup_id,
+            "message_type": event.type.value,
+            "enqueued_at": event.at,
+            "abort_count": event.abort_count,
+            "body": json.dumps({"move_count": event.move_count, **event.details}).encode(),
+            "sub_queue": EVENT,
+            "move_count": 0,
+        }
+        for event in events
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema())
+
+
+def table_to_events(table: pa.Table) -> Iterator[Event]:
+    """Return the events of rows that ``events_to_table`` made, in row order."""
+    for row in table.select(["lookup_id", "message_type", "enqueued_at", "abort_count", "body"]).to_pylist():
+        details = json.loads(row["body"])
+        at: datetime = row["enqueued_at"]
+        yield Event(
+            type=EventType(row["message_type"]),
+            at=at,
+            lookup_id=row["lookup_id"],
+            abort_count=row["abort_count"] or 0,
+            move_count=details.pop("move_count"),
+            details=details,
+        )

@@ -1,0 +1,325 @@
+"""What every store can do: the seam between the verbs and the tables.
+
+Two stores stand behind it, under one conformance suite: ``delta`` (queue tables in Delta Lake format) and ``memory`` (for tests and simulation).
+
+A queue's content is a set of immutable *data files* (spec of the layout: docs/explanation/store.md). A pass claims whole files, delivers their messages,
+stages what remains of them and ends with one compare-and-swap that adds what remains and removes what was claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_poison.core.message import SubQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    import pyarrow as pa
+
+    from airflow_poison.core.events import Event
+
+FORMAT_VERSION = 1
+EVENT = "_event"
+OUTBOX = "_outbox"
+TALLY = "_tally"  # staged only: what a task counted; never becomes part of a table
+
+
+class QueueState(StrEnum):
+    """Whether a queue's endpoint receives."""
+
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    STOPPED = "stopped"
+    FAULTED = "faulted"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What a queue is told to do; one row of its table.
+
+    :param policy: settings of the messaging system, as ``policy.to_dict()`` gives them.
+    :param state: whether the endpoint receives.
+    :param reason: why it does not, one line; empty when enabled.
+    :param counters: what the endpoint must remember over restarts, by name.
+    :param format_version: version of the table's layout.
+    """
+
+    policy: Mapping[str, object]
+    state: QueueState = QueueState.ENABLED
+    reason: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One immutable file of messages and what its statistics say.
+
+    :param path: relative to the queue's root, ``sub_queue=<s>/move_count=<n>/<name>.parquet``.
+    :param rows: messages in it.
+    :param size: bytes.
+    :param max_due_at: when the last of its messages falls due (None outside ``retry``); the file is due as a whole.
+    """
+
+    path: str
+    sub_queue: str
+    move_count: int
+    rows: int
+    size: int
+    min_lookup_id: int
+    max_lookup_id: int
+    min_priority: int
+    max_priority: int
+    min_enqueued_at: datetime | None = None
+    min_due_at: datetime | None = None
+    max_due_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The durable, expiring right of one pass to a set of files.
+
+    :param key: the run key of the pass that made it; names its stage folder.
+    :param epoch: raised by each takeover; a final commit with an older epoch changes nothing.
+    :param attempt: names this holder's own folder below the stage (``_stage/<key>/<attempt>``).
+    :param expires_at: when others may take it over unless it is renewed.
+    :param files: the claimed files, in queue order: highest priority first, then lowest lookup id.
+    :param exclusive: no other live claim may exist on the queue (policies that need one order).
+    """
+
+    key: str
+    epoch: int
+    attempt: str
+    expires_at: datetime
+    files: tuple[DataFile, ...]
+    exclusive: bool = False
+
+    @property
+    def messages(self) -> int:
+        """Messages in the claimed files."""
+        return sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The staged outcome of a claim, durable: from here on nothing is delivered again.
+
+    :param files: what will be added, with paths below the stage (``staged``) and final paths (``path`` of the DataFile).
+    :param tallies: what each task counted (rows of the ``_tally`` partition, parsed from JSON).
+    :param result: the pass's own account, kept so that whoever finishes the claim reports the same.
+    """
+
+    files: tuple[tuple[str, DataFile], ...]
+    tallies: tuple[Mapping[str, object], ...]
+    result: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueueDepth:
+    """What waits in one sub-queue: counts and ages from statistics alone, claimed messages included."""
+
+    messages: int = 0
+    claimed: int = 0
+    oldest_enqueued_at: datetime | None = None
+    next_due_at: datetime | None = None
+    due: int = 0
+    by_move_count: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a queue."""
+
+    version: int
+    control: Control
+    files: tuple[DataFile, ...]  # main, retry and poison; in queue order
+    claims: tuple[Claim, ...]
+    outbox: tuple[DataFile, ...]
+
+    def depth(self, sub_queue: SubQueue, now: datetime) -> SubQueueDepth:
+        """Return what waits in a sub-queue; ``due`` counts messages whose due time has come."""
+        files = [file for file in self.files if file.sub_queue == sub_queue]
+        taken = {file.path for claim in self.claims for file in claim.files}
+        by_move_count: dict[int, int] = {}
+        for file in files:
+            by_move_count[file.move_count] = by_move_count.get(file.move_count, 0) + file.rows
+        ages = [file.min_enqueued_at for file in files if file.min_enqueued_at is not None]
+        dues = [file.max_due_at for file in files if file.max_due_at is not None]
+        return SubQueueDepth(
+            messages=sum(file.rows for file in files),
+            claimed=sum(file.rows for file in files if file.path in taken),
+            oldest_enqueued_at=min(ages, default=None),
+            next_due_at=min(dues, default=None),
+            due=sum(file.rows for file in files if file.max_due_at is not None and file.max_due_at <= now),
+            by_move_count=by_move_count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it."""
+
+    messages: int
+    first_lookup_id: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a return moved from ``retry`` to ``main``."""
+
+    messages: int
+    files: int
+
+
+class QueueTable(Protocol):
+    """One queue. All changes are atomic and visible to every later call of any process."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        ...
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies; what a reader of the format opens."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
+        ...
+
+    # Changes outside a pass ------------------------------------------------------------------------------------
+
+    def append(self, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
+        """Add messages to ``main`` with the next lookup ids, in one commit, once per key.
+
+        :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
+            (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
+        :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
+        """
+        ...
+
+    def alter(self, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
+        """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit."""
+        ...
+
+    def move_files(
+        self, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True
+    ) -> Returned:
+        """Move whole unclaimed files to another sub-queue, as metadata, in one commit with a RETURNED (or MOVED_POISON) event a file.
+
+        ``pick`` is asked again for each try against the newest snapshot; files of live claims are left out by the store.
+        """
+        ...
+
+    def split_file(self, file: DataFile, pieces: Sequence[pa.Table], now: datetime) -> None:
+        """Replace one unclaimed file by pieces that together hold exactly its rows (``data_change=False``)."""
+        ...
+
+    # A pass ----------------------------------------------------------------------------------------------------
+
+    def claim(  # noqa: PLR0913
+        self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False
+    ) -> Claim | None:
+        """Claim whole files of ``main`` in queue order up to ``max_messages``; None when there is nothing to receive.
+
+        A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
+        than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
+        Raises QueueHaltedError when the queue is not enabled.
+        """
+        ...
+
+    def expired(self, now: datetime) -> Sequence[Claim]:
+        """Return the claims whose holder has not renewed them in time."""
+        ...
+
+    def take_over(self, claim: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
+        """Become the holder of an expired claim (or one of one's own run key); None when somebody else was faster."""
+        ...
+
+    def renew(self, claim: Claim, *, lease: timedelta, now: datetime) -> Claim:
+        """Extend a claim. Raises ClaimLostError when this holder (key, epoch) does not hold it any more."""
+        ...
+
+    def release(self, claim: Claim) -> None:
+        """Give claimed files back as they are. Nothing happens when the claim is not held any more."""
+        ...
+
+    def read(self, file: DataFile) -> pa.Table:
+        """Return the rows of a file with the columns of ``table_schema()``."""
+        ...
+
+    def stage(self, claim: Claim) -> str:
+        """Return this holder's own stage folder, made if missing: outcome files go to ``<stage>/out``, journals to ``<stage>/journal``."""
+        ...
+
+    def journals(self, claim: Claim) -> Sequence[str]:
+        """Return the journal folders of this claim's earlier holders, fenced: none of them can be opened for writing any more."""
+        ...
+
+    def stage_table(self, claim: Claim, table: pa.Table) -> None:
+        """Write outcome rows (``table_schema()``, ``sub_queue`` and ``move_count`` say where to) into the stage, without Spark."""
+        ...
+
+    def manifest(self, claim: Claim) -> Manifest | None:
+        """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none."""
+        ...
+
+    def seal(self, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
+        """List what was staged, let ``account`` check it and give the result, and write the manifest durably."""
+        ...
+
+    def finish(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        *,
+        change: Callable[[Control], Control] | None = None,
+        events: Sequence[Event] = (),
+        now: datetime,
+    ) -> bool:
+        """The final commit: add what was staged, remove what was claimed and the claim, all or nothing; False when it was done before.
+
+        Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
+        """
+        ...
+
+    def result(self, key: str) -> Mapping[str, object] | None:
+        """Return the result that the final commit of this run key recorded; None when it has not finished."""
+        ...
+
+    # The outbox and history ------------------------------------------------------------------------------------
+
+    def remove_outbox(self, files: Sequence[DataFile], now: datetime) -> None:
+        """Remove outbox files whose messages have been sent on."""
+        ...
+
+    def events(self, since_version: int = -1) -> Iterator[Event]:
+        """Return the recorded events of later versions, in the order of their commits."""
+        ...
+
+
+class QueueStore(Protocol):
+    """A set of queues under one root."""
+
+    @property
+    def uri(self) -> str:
+        """The root."""
+        ...
+
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+        """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
+        ...
+
+    def open(self, name: str) -> QueueTable:
+        """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError."""
+        ...
+
+    def names(self) -> Sequence[str]:
+        """Return the queues' names, sorted."""
+        ...
