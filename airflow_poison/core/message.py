@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
 
 class SubQueue(StrEnum):
-    """Where in an application queue a message waits (spec WCF-20)."""
+    """Where in an application queue a message waits (spec WCF-20).
+
+    ``postponed`` is ours: a handler gave the message back for later; coming back from there is no move and counts nothing.
+    """
 
     MAIN = "main"
     RETRY = "retry"
     POISON = "poison"
+    POSTPONED = "postponed"
 
 
 DEFAULT_PRIORITY = 5

@@ -208,9 +208,7 @@ class QueueTable(Protocol):
         """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit."""
         ...
 
-    def move_files(
-        self, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True
-    ) -> Returned:
+    def move_files(self, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True) -> Returned:
         """Move whole unclaimed files to another sub-queue, as metadata, in one commit with a RETURNED (or MOVED_POISON) event a file.
 
         ``pick`` is asked again for each try against the newest snapshot; files of live claims are left out by the store.

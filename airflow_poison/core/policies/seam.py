@@ -1,0 +1,120 @@
+"""What every messaging system's policy offers: settings that open an endpoint, and the endpoint's three questions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime, timedelta
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, Dispose, Halt
+
+
+class Entry(Protocol):
+    """A message in its queue, as far as rules look at it."""
+
+    @property
+    def lookup_id(self) -> int:
+        """The queue's number of the message."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Its counts now."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body."""
+        ...
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When its time to live ends; None: never."""
+        ...
+
+
+class Receiver(Protocol):
+    """An open endpoint: the rules with what the system keeps in memory. Deterministic and picklable; time is handed in.
+
+    Losing a receiver loses exactly what the specification says is lost when the endpoint closes or crashes.
+    """
+
+    @property
+    def move_attempts(self) -> int:
+        """How often a move to a sub-queue is tried while somebody holds the message (spec WCF-19)."""
+        ...
+
+    @property
+    def move_interval(self) -> timedelta:
+        """The time between these tries."""
+        ...
+
+    def before(self, entry: Entry, now: datetime) -> BeforeDelivery:
+        """Decide what a receive of this message does. Asked once for each receive, before anything is delivered."""
+        ...
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> AfterRollback:
+        """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
+        ...
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:
+        """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
+        ...
+
+    def batch_size(self) -> int:
+        """How many messages the next transaction may take; 1 without batching (spec WCF-40 to WCF-42)."""
+        ...
+
+    def commit_due(self, elapsed: timedelta) -> bool:
+        """Whether a batch that is open for this long commits now (spec WCF-42)."""
+        ...
+
+    def transaction_committed(self) -> None:
+        """Take note of a commit."""
+        ...
+
+    def transaction_aborted(self, *, became_poison: bool) -> None:
+        """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
+        ...
+
+
+class Policy(Protocol):
+    """The settings of one messaging system: frozen, validated, picklable, with a JSON round trip. No I/O."""
+
+    system: ClassVar[str]
+    """The name in ``to_dict()["system"]``, for example ``Msmq4``."""
+
+    @property
+    def halting(self) -> bool:
+        """Whether the endpoint can end receiving: such a policy needs one order, so one task (exclusive claim)."""
+        ...
+
+    @property
+    def stateless(self) -> bool:
+        """Whether each decision depends on the message alone: the order of other messages and their outcomes change nothing."""
+        ...
+
+    @property
+    def effective_transaction_timeout(self) -> timedelta:
+        """How long one delivery may take before it is rolled back (spec WCF-35)."""
+        ...
+
+    def unreadable(self, entry: Entry) -> str | None:
+        """Say why this message cannot be handed to a handler at all (spec WCF-29); None when it can."""
+        ...
+
+    def open(self) -> Receiver:
+        """Open an endpoint."""
+        ...
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the settings as JSON values, with ``system``."""
+        ...
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, object]) -> Self:
+        """Return the policy of ``to_dict()``. Raises SettingError."""
+        ...
