@@ -1,0 +1,44 @@
+"""What carries a receive stage out: Spark, or this very process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_poison.core.store.seam import Claim, QueueTable
+
+
+class Engine(Protocol):
+    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage."""
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim.
+
+        :param ordered: one task, in queue order (halting policies); otherwise tasks side by side.
+        :param keep_alive: renews the claim; called every few seconds. What it raises (ClaimLostError) ends the run.
+        """
+        ...
+
+
+class LocalEngine:
+    """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim in queue order."""
+        del ordered
+        for rows in deliver_partition(job, "0", self._batches(table, claim, keep_alive)):
+            table.stage_table(claim, pa.Table.from_batches([rows]))
+
+    @staticmethod
+    def _batches(table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        read = pa.concat_tables([table.read(file) for file in claim.files])
+        ordered = read.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+        for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
+            keep_alive()
+            yield batch

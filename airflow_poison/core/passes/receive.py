@@ -1,0 +1,247 @@
+"""Receive: one pass over a queue. Claim, deliver, one final commit."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.stage import StageJob
+from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.passes.return_due import return_postponed
+from airflow_poison.core.store.seam import QueueState
+
+if TYPE_CHECKING:
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.handlers import Handler
+    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueTable
+
+LEASE = timedelta(minutes=2)
+KEPT = ("parked", "poisoned", "postponed", "untouched", "halted")
+LEFT = ("dropped", "rejected", "dead_lettered")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveResult:
+    """What a pass did. All numbers are messages unless they say otherwise.
+
+    ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + untouched + halted``.
+
+    :param deliveries: calls of the handler.
+    :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
+    :param untouched: not reached before the endpoint halted; they are where they were.
+    :param halted: what halted the endpoint: ``{"how", "lookup_id", "error"}``, or None.
+    :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
+    :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
+    """
+
+    queue: str
+    key: str
+    received: int = 0
+    settled: int = 0
+    parked: int = 0
+    poisoned: int = 0
+    postponed: int = 0
+    dropped: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    untouched: int = 0
+    halted_messages: int = 0
+    deliveries: int = 0
+    rollbacks: int = 0
+    crashes: int = 0
+    timeouts: int = 0
+    halted: Mapping[str, object] | None = None
+    errors: tuple[Mapping[str, object], ...] = ()
+    passes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def messages_per_second(self) -> float:
+        """Received messages in each second of the pass."""
+        return self.received / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self) | {"errors": [dict(error) for error in self.errors], "messages_per_second": round(self.messages_per_second, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivePass:
+    """The parts of a pass that stay the same for all its claims.
+
+    :param table: the queue.
+    :param policy: its rules.
+    :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
+    :param engine: makes the engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
+    :param max_messages: how many messages a pass claims at most.
+    :param isolation: ``process`` or ``none``.
+    :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
+    :param progress: told one line now and then.
+    """
+
+    table: QueueTable
+    policy: Policy
+    handler: Handler
+    engine: Callable[[], Engine]
+    clock: Clock
+    max_messages: int = 10_000_000
+    isolation: str = "process"
+    unprocessable: tuple[str, ...] = ()
+    lease: timedelta = LEASE
+    record_all: bool = False
+    progress: Callable[[str], None] = field(default=lambda _line: None)
+
+    def run(self, key: str) -> ReceiveResult:
+        """Receive what is in the queue now, once.
+
+        :param key: the run key; running it again finishes an unfinished claim of its own, or receives what is there then.
+        Raises HandlerNotFoundError before anything is claimed, QueueHaltedError when the queue is not enabled, ConservationError,
+        ClaimLostError and TableChangedError with nothing committed.
+        """
+        handler = resolve_handler(self.handler)
+        started = time.monotonic()
+        self._refuse_halted()
+        return_postponed(self.table, self.clock.now())
+        results: list[Mapping[str, object]] = []
+        for claim in self.table.expired(self.clock.now()):
+            self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
+            mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
+            if mine is not None:
+                results.append(self._finish(mine, handler))
+        if not any(result.get("halt") for result in results):
+            claim_key = self._next_key(key)
+            own = self.table.claim(
+                claim_key,
+                lease=self.lease,
+                now=self.clock.now(),
+                max_messages=self.max_messages,
+                exclusive=self.policy.halting,
+                sub_queue=self.policy.reads,
+            )
+            if own is not None:
+                results.append(self._finish(own, handler))
+        return _combine(self.table.name, key, results, time.monotonic() - started)
+
+    def _refuse_halted(self) -> None:
+        control = self.table.snapshot().control
+        if control.state is not QueueState.ENABLED:
+            raise QueueHaltedError(
+                f"Queue {self.table.name!r} is {control.state.value}: {control.reason or 'somebody set it so'}. "
+                "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
+            )
+
+    def _next_key(self, key: str) -> str:
+        """Return the key of the first pass of this run that has not finished."""
+        ordinal = 0
+        while self.table.result(f"{key}-{ordinal}") is not None:
+            ordinal += 1
+        return f"{key}-{ordinal}"
+
+    def _finish(self, claim: Claim, handler: object) -> Mapping[str, object]:
+        """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped."""
+        manifest = self.table.manifest(claim)
+        held = _Held(self.table, claim, self.lease, self.clock)
+        if manifest is None:
+            self._deliver(held, handler)
+            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
+        result = manifest.result
+        halt = result.get("halt")
+        self.table.finish(
+            held.claim, manifest, change=(lambda control: _halt(control, self.table.name, halt)) if halt else None, events=(), now=self.clock.now()
+        )
+        return result
+
+    def _deliver(self, held: _Held, handler: object) -> None:
+        claim = held.claim
+        stage = self.table.stage(claim)
+        folder = Path(stage) / "journal"
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = self.table.journals(claim)
+        carry: str | None = None
+        if earlier:
+            carry = str(Path(stage) / "carry.npy")
+            read_journals(earlier).save(carry)
+        job = StageJob(
+            queue=self.table.name,
+            policy=self.policy,
+            handler=handler,
+            journal_folder=str(folder),
+            clock=self.clock,
+            read_from=self.policy.reads,
+            carry=carry,
+            isolation=self.isolation,
+            unprocessable=self.unprocessable,
+            record_all=self.record_all,
+        )
+        self.engine().run(self.table, claim, job, ordered=self.policy.halting, keep_alive=held.keep_alive)
+
+
+class _Held:
+    """A claim that is renewed when a third of its lease is over."""
+
+    def __init__(self, table: QueueTable, claim: Claim, lease: timedelta, clock: Clock) -> None:
+        self.claim = claim
+        self._table, self._lease, self._clock = table, lease, clock
+
+    def keep_alive(self) -> None:
+        now = self._clock.now()
+        if self.claim.expires_at - now < self._lease * 2 / 3:
+            self.claim = self._table.renew(self.claim, lease=self._lease, now=now)
+
+
+def _account(claim: Claim, staged: Manifest) -> Mapping[str, object]:
+    """Add the tasks' tallies up and hold them against the claim. Raises ConservationError."""
+    counts: Counter[str] = Counter()
+    errors: dict[str, tuple[str, int]] = {}
+    halt: object = None
+    for tally in staged.tallies:
+        counts.update(tally["counts"])
+        for fingerprint, (text, number) in tally["errors"].items():
+            errors[fingerprint] = (text, errors.get(fingerprint, ("", 0))[1] + number)
+        halt = halt or tally["halt"]
+    rows = sum(file.rows for _, file in staged.files if file.sub_queue != "_event")
+    kept = sum(counts[name] for name in KEPT) + counts["rejected"] + counts["dead_lettered"]
+    ends = counts["committed"] + sum(counts[name] for name in (*KEPT, *LEFT))
+    if not (claim.messages == counts["received"] == ends and rows == kept):
+        raise ConservationError(
+            f"The pass {claim.key} claimed {claim.messages} messages, received {counts['received']}, accounted for {ends} "
+            f"and staged {rows} rows where {kept} were expected. Nothing was committed; the stage is kept for inspection."
+        )
+    top = sorted(errors.items(), key=lambda item: -item[1][1])[:5]
+    listed = [{"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, (text, number) in top]
+    return {"counts": dict(counts), "errors": listed, "halt": halt}
+
+
+def _halt(control: Control, queue: str, halt: Mapping[str, object]) -> Control:
+    reason = f"message {halt['lookup_id']} of queue {queue!r} halted it: {halt['error'] or 'its delivery attempts are exhausted'}"
+    return replace(control, state=QueueState(str(halt["how"])), reason=reason[:500])
+
+
+def _combine(queue: str, key: str, results: list[Mapping[str, object]], seconds: float) -> ReceiveResult:
+    """Return the sum of the claims that a run finished."""
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result["counts"])
+    halted = next((result["halt"] for result in results if result.get("halt")), None)
+    errors = tuple(error for result in results for error in result["errors"])
+    named = {name: counts[name] for name in (*KEPT, *LEFT, "received", "deliveries", "rollbacks", "crashes", "timeouts") if name != "halted"}
+    return ReceiveResult(
+        queue=queue,
+        key=key,
+        settled=counts["committed"],
+        halted_messages=counts["halted"],
+        halted=halted,
+        errors=errors,
+        passes=len(results),
+        seconds=seconds,
+        **named,
+    )

@@ -1,0 +1,91 @@
+"""Send: put messages into a queue, once per key."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_poison.core.errors import InputError, MessageTooLargeError
+from airflow_poison.core.message import MAX_BODY_BYTES, message_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.seam import QueueTable
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """What a send did.
+
+    :param sent: messages that are in the queue because of this key.
+    :param first_lookup_id: the id of the first; they are consecutive.
+    :param repeated: an earlier send with this key had done it; nothing was sent now.
+    """
+
+    queue: str
+    sent: int
+    first_lookup_id: int
+    repeated: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, clock: Clock) -> SendResult:
+    """Add messages to ``main``.
+
+    :param batches: columns of ``message_schema()`` by name; ``body`` is needed (bytes or text), all others are optional.
+    :param key: a second send with the same key sends nothing.
+    Raises InputError or MessageTooLargeError; then nothing was sent.
+    """
+    sent = table.append((_checked(batch) for batch in batches), key, clock.now())
+    return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated)
+
+
+def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> Iterator[pa.RecordBatch]:
+    """Return batches of messages from bare bodies."""
+    chunk: list[bytes] = []
+    for body in bodies:
+        chunk.append(body.encode() if isinstance(body, str) else body)
+        if len(chunk) >= size:
+            yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
+            chunk = []
+    if chunk:
+        yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
+
+
+def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with the columns' right types, or raise an error that names the column."""
+    names = set(batch.schema.names)
+    if "body" not in names:
+        raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")
+    schema = message_schema()
+    columns: dict[str, pa.Array] = {}
+    for name in names:
+        if name not in schema.names:
+            raise InputError(f"Column {name!r} is not a column of a message; expected some of {schema.names}.")
+        column, wanted = batch.column(name), schema.field(name).type
+        try:
+            columns[name] = column if column.type == wanted else column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
+    _check_sizes(columns["body"])
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def _check_sizes(bodies: pa.Array) -> None:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if bodies.null_count:
+        raise InputError(f"Column 'body' is null in {bodies.null_count} rows. A message may be empty (b'') but not null: filter or fill these rows.")
+    largest = pc.max(pc.binary_length(bodies)).as_py() or 0
+    if largest > MAX_BODY_BYTES:
+        raise MessageTooLargeError(
+            f"A message body has {largest} bytes; at most {MAX_BODY_BYTES} are allowed. Nothing was sent. "
+            "Store the payload elsewhere and send its address."
+        )

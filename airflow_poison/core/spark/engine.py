@@ -1,0 +1,114 @@
+"""Runs the receive stage as one Spark job: read the claimed files, deliver, write what remains into the claim's stage."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.delivery.stage import deliver_partition
+from airflow_poison.core.message import message_schema, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.store.seam import Claim, QueueTable
+
+HEARTBEAT_SECONDS = 1.0
+
+
+class SparkEngine:
+    """Delivers on Spark, in every task of the job (or in one, where order is promised).
+
+    :param spark: the session.
+    :param progress: told a line whenever another task of the stage has ended.
+    """
+
+    def __init__(self, spark: SparkSession, progress: Callable[[str], None] = lambda _line: None) -> None:
+        self._spark = spark
+        self._progress = progress
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
+        frame = self._read(table, claim)
+        if ordered:
+            frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        out = frame.mapInArrow(_stage_function(job), schema=_spark_schema())
+        target = f"{table.stage(claim)}/out"
+        self._watched(lambda: out.write.mode("append").partitionBy("sub_queue", "move_count").parquet(target), table, claim, keep_alive)
+
+    def _read(self, table: QueueTable, claim: Claim) -> DataFrame:
+        """Return the claimed rows; the partition values come from the log, since explicit paths give none."""
+        from pyspark.sql import functions as f  # noqa: PLC0415
+        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+        schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
+        frame: DataFrame | None = None
+        for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
+            paths = [f"{table.uri}/{file.path}" for file in files]
+            part = self._spark.read.schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
+            frame = part if frame is None else frame.unionAll(part)
+        assert frame is not None, "a claim has at least one file"
+        return frame
+
+    def _watched(self, action: Callable[[], Any], table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> None:
+        """Run a Spark action while the claim is kept alive; the action is cancelled when that fails."""
+        tag = f"poison-{claim.key}-{uuid.uuid4().hex[:8]}"
+        stopped = threading.Event()
+        lost: list[BaseException] = []
+
+        def beat() -> None:
+            done = -1
+            while not stopped.wait(HEARTBEAT_SECONDS):
+                try:
+                    keep_alive()
+                except Exception as error:  # noqa: BLE001  (whatever it is ends the run: it is raised below)
+                    lost.append(error)
+                    self._spark.interruptTag(tag)
+                    return
+                done = self._report(table, claim, done)
+
+        thread = threading.Thread(target=beat, name="poison-heartbeat", daemon=True)
+        self._spark.addTag(tag)
+        thread.start()
+        try:
+            action()
+        except Exception:
+            if lost:
+                raise lost[0] from None
+            raise
+        finally:
+            stopped.set()
+            thread.join()
+            self._spark.removeTag(tag)
+
+    def _report(self, table: QueueTable, claim: Claim, done: int) -> int:
+        tracker = self._spark.sparkContext.statusTracker()
+        for stage_id in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage_id)
+            if info is not None and info.numCompletedTasks != done:
+                self._progress(f"queue {table.name}: {claim.messages:,} messages, task {info.numCompletedTasks} of {info.numTasks} done")
+                return int(info.numCompletedTasks)
+        return done
+
+
+def _stage_function(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from deliver_partition(job, str(context.partitionId()), batches)
+
+    return deliver
+
+
+def _spark_schema() -> Any:  # a StructType; pyspark is imported only here
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
+    return from_arrow_schema(table_schema(), prefer_timestamp_ntz=False)

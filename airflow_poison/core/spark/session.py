@@ -1,0 +1,97 @@
+"""The Spark session of a pass: found or started with what the receive stage needs, after checks that give clear errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import JavaError, SparkDistributionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA = 17
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.files.openCostInBytes": "0",  # many small files make few tasks
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.log.level": "ERROR",
+}
+
+
+def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "airflow-poison") -> SparkSession:
+    """Return the running Spark session, or start one.
+
+    :param master: where Spark runs, for example ``local[*]`` or ``spark://host:7077``.
+    :param conf: further settings; they win over the product's own.
+    Raises JavaError and SparkDistributionError before a JVM is started.
+    """
+    check_distributions()
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    if master.startswith("local"):
+        check_java()
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**SETTINGS, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def check_distributions() -> None:
+    """Raise SparkDistributionError when ``pyspark`` and ``pyspark-client`` are installed in different versions.
+
+    Both write the same files; the one installed last wins, and only equal versions are byte-identical.
+    """
+    found: dict[str, str] = {}
+    for name in ("pyspark", "pyspark-client"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    if not found:
+        raise SparkDistributionError("Neither pyspark nor pyspark-client is installed. Run: pip install 'pyspark==4.1.3'.")
+    import pyspark  # noqa: PLC0415
+
+    imported = getattr(pyspark, "__version__", "unknown")
+    if len({*found.values(), imported}) > 1:
+        wanted = found.get("pyspark", imported)
+        listed = ", ".join(f"{name} {number}" for name, number in found.items())
+        raise SparkDistributionError(
+            f"Mixed Spark distributions: {listed}, imported as {imported}. They overwrite each other's files, so all must be of one version. "
+            f"Repair: pip install --force-reinstall --no-deps pyspark=={wanted} pyspark-client=={wanted}."
+        )
+
+
+def check_java() -> None:
+    """Raise JavaError when no Java of version 17 or newer is found through JAVA_HOME or PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")  # noqa: PTH118  (also a plain name)
+    where = f"JAVA_HOME={home}" if home else "PATH"
+    if java is None or not os.path.exists(java):  # noqa: PTH110
+        raise JavaError(
+            f"Spark needs Java {MINIMUM_JAVA} or newer; none was found through {where}. Install a Java {MINIMUM_JAVA} runtime or set JAVA_HOME."
+        )
+    text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    if match is None or int(match[1]) < MINIMUM_JAVA:
+        found = match[1] if match else text.strip() or "unknown"
+        raise JavaError(f"Spark needs Java {MINIMUM_JAVA} or newer; {where} has Java {found}. Install a newer one and set JAVA_HOME.")
