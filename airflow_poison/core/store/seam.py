@@ -222,9 +222,9 @@ class QueueTable(Protocol):
     # A pass ----------------------------------------------------------------------------------------------------
 
     def claim(  # noqa: PLR0913
-        self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False
+        self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
     ) -> Claim | None:
-        """Claim whole files of ``main`` in queue order up to ``max_messages``; None when there is nothing to receive.
+        """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``; None when there is nothing to receive.
 
         A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
         than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
