@@ -40,6 +40,7 @@ class Received(Protocol):
 
 
 E = TypeVar("E", bound=Received)
+E_contra = TypeVar("E_contra", bound=Received, contravariant=True)
 
 
 class Source(Protocol[E]):
@@ -54,47 +55,53 @@ class Source(Protocol[E]):
         ...
 
 
-class Host(Protocol[E]):
+class Host(Protocol[E_contra]):
     """What happens to messages. Every call is made once, in the order in which a broker would do it."""
 
     def now(self) -> datetime:
         """Return the current time."""
         ...
 
-    def unreadable(self, entry: E) -> Failure | None:
+    def unreadable(self, entry: E_contra) -> Failure | None:
         """Return why the message cannot be handed over at all (spec WCF-29); None when it can."""
         ...
 
-    def deliver(self, entry: E, delivery: Deliver) -> Failure | None:
+    def deliver(self, entry: E_contra, delivery: Deliver) -> Failure | None:
         """Call the handler; None when it returned."""
         ...
 
-    def committed(self, entries: Sequence[E]) -> None:
-        """The transaction that received these messages has committed: they are gone."""
+    def committed(self, entries: Sequence[E_contra]) -> None:
+        """The transaction that received these messages has committed: they are gone.
+
+        With at-most-once delivery this comes before ``deliver``, whose result then changes nothing (spec WCF-37).
+        """
         ...
 
-    def rolled_back(self, entries: Sequence[E], culprit: E | None, failure: Failure) -> None:
+    def rolled_back(self, entries: Sequence[E_contra], culprit: E_contra | None, failure: Failure) -> None:
         """The transaction is rolled back; each entry carries its new counts. No culprit: a later poison message ended the batch."""
         ...
 
-    def move(self, entry: E, decision: Park | Dispose) -> bool:
+    def move(self, entry: E_contra, decision: Park | Dispose) -> bool:
         """Try to move the message to a sub-queue; False while somebody else holds it (spec WCF-19)."""
         ...
 
-    def wait(self, entry: E) -> None:
+    def wait(self, entry: E_contra) -> None:
         """Let the time between two tries of a move go by."""
         ...
 
-    def ended(self, entry: E, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+    def ended(self, entry: E_contra, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
         """The message is parked or disposed of, or has halted the endpoint."""
         ...
 
-    def left_in_place(self, entry: E, decision: Park | Dispose) -> None:
-        """All tries of a move failed: the message stays, the next receive decides again (spec WCF-19)."""
+    def left_in_place(self, entry: E_contra, decision: Park | Dispose) -> None:
+        """All tries of a move failed: the message stays, the next receive decides again (spec WCF-19).
+
+        The receive has ended like any other that meets a poison message: of ``decision.events`` all but the move have happened.
+        """
         ...
 
-    def postponed(self, entry: E, failure: Failure) -> None:
-        """The handler gave the message back for later; nothing is counted."""
+    def postponed(self, entry: E_contra, failure: Failure) -> None:
+        """The handler gave the message back for later; nothing is counted: the entry has the counts that it was stored with."""
         ...
 
 
@@ -124,11 +131,11 @@ class ReceiveLoop(Generic[E]):
             unreadable = host.unreadable(entry)
             decision = receiver.before(entry, host.now()) if unreadable is None else receiver.give_up(entry, unreadable, host.now())
             if not isinstance(decision, Deliver):
-                self._abort_innocents(open_batch, unreadable)
-                return self._end(entry, decision, unreadable)
+                halt = self._abort_innocents(open_batch)
+                return self._end(entry, decision, unreadable) or halt
             entry.counts = decision.counts
             if decision.at_most_once:
-                host.committed([entry])
+                self._commit([(entry, stored)])
                 host.deliver(entry, decision)
                 return None
             failure = host.deliver(entry, decision)
@@ -136,29 +143,34 @@ class ReceiveLoop(Generic[E]):
             if failure is not None:
                 return self._roll_back(open_batch, failure)
             if len(open_batch) >= limit or receiver.commit_due(host.now() - started) or (following := self._source.take()) is None:
-                host.committed([member for member, _ in open_batch])
-                receiver.transaction_committed()
+                self._commit(open_batch)
                 return None
             entry = following
 
-    def _abort_innocents(self, open_batch: list[tuple[E, Counts]], unreadable: Failure | None) -> None:
+    def _commit(self, batch: list[tuple[E, Counts]]) -> None:
+        self._host.committed([member for member, _ in batch])
+        self._receiver.transaction_committed()
+
+    def _abort_innocents(self, open_batch: list[tuple[E, Counts]]) -> Halt | None:
         """Roll back what a batch had received before it met a poison message (spec WCF-40, WCF-41)."""
         self._receiver.transaction_aborted(became_poison=True)
-        if not open_batch:
-            return
-        self._return(open_batch, None, unreadable or BATCH_MET_POISON)
+        return self._return(open_batch, None, BATCH_MET_POISON) if open_batch else None
 
     def _roll_back(self, open_batch: list[tuple[E, Counts]], failure: Failure) -> Halt | None:
         """Roll the transaction back because the handler of its last message failed."""
-        culprit, _ = open_batch[-1]
+        culprit, stored = open_batch[-1]
         if failure.kind is FailureKind.POSTPONED:
-            for member, stored in open_batch:
-                member.counts = stored
-            self._source.put_back([member for member, _ in open_batch[:-1]])
-            self._host.postponed(culprit, failure)
+            self._postpone(culprit, stored, open_batch[:-1], failure)
             return None
         self._receiver.transaction_aborted(became_poison=False)
         return self._return(open_batch, culprit, failure)
+
+    def _postpone(self, entry: E, stored: Counts, before: list[tuple[E, Counts]], failure: Failure) -> None:
+        """Give a message back uncounted. It takes no part in its transaction: what the batch had delivered before it commits."""
+        if before:
+            self._commit(before)
+        entry.counts = stored
+        self._host.postponed(entry, failure)
 
     def _return(self, open_batch: list[tuple[E, Counts]], culprit: E | None, failure: Failure) -> Halt | None:
         host = self._host
@@ -203,6 +215,6 @@ class ReceiveLoop(Generic[E]):
                 entry.counts = decision.counts
                 self._host.ended(entry, decision, failure)
                 return
-        entry.counts = Counts(entry.counts.abort_count + 1, entry.counts.move_count)
+        entry.counts = self._receiver.after_failed_move(entry)
         self._host.left_in_place(entry, decision)
         self._source.put_back([entry])

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_poison.core.failures import Failure
+    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, Dispose, Halt
+    from airflow_poison.core.policies.retry_return import ReturnOrder
 
 
 class Entry(Protocol):
@@ -64,6 +66,10 @@ class Receiver(Protocol):
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
         ...
 
+    def after_failed_move(self, entry: Entry) -> Counts:
+        """Return the counts of a message whose move was given up: it stays, and its receive was aborted (spec WCF-19)."""
+        ...
+
     def batch_size(self) -> int:
         """How many messages the next transaction may take; 1 without batching (spec WCF-40 to WCF-42)."""
         ...
@@ -86,6 +92,14 @@ class Policy(Protocol):
 
     system: ClassVar[str]
     """The name in ``to_dict()["system"]``, for example ``Msmq4``."""
+
+    reads: ClassVar[SubQueue]
+    """The sub-queue that an endpoint receives from."""
+
+    @property
+    def return_order(self) -> ReturnOrder | str:
+        """How the retry sub-queue is watched (spec WCF-31, WCF-32); never asked when nothing is ever parked."""
+        ...
 
     @property
     def halting(self) -> bool:

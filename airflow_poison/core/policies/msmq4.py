@@ -1,0 +1,238 @@
+"""WCF queued bindings on MSMQ 4.0: immediate retries, retry cycles, final disposition (spec section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies import receive_context, settings, transactions
+from airflow_poison.core.policies.batching import BatchFallback, BatchSize
+from airflow_poison.core.policies.counts import aborted, moved
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
+from airflow_poison.core.policies.retry_return import ReturnOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.seam import Entry
+
+NEVER_POISON = settings.LARGEST
+
+
+class RetrySubqueues(StrEnum):
+    """How many retry sub-queues there are: one, or one for each cycle; counts and timing are the same (spec WCF-20)."""
+
+    ONE = "one"
+    PER_CYCLE = "per_cycle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Msmq4:
+    """The settings of a queued WCF service on MSMQ 4.0. Raises SettingError for a value that is not allowed (spec WCF-11).
+
+    :param receive_retry_count: immediate redeliveries in one cycle, 0 to 2147483647; the largest value means that no message
+        ever becomes poison (spec WCF-3).
+    :param max_retry_cycles: how often a message goes through the retry sub-queue, 0 to 2147483647 (spec WCF-4).
+    :param retry_cycle_delay: how long it waits there, a duration >= 0 (spec WCF-5, WCF-30).
+    :param receive_error_handling: what happens after the last attempt: ``Fault``, ``Drop``, ``Reject`` or ``Move`` (spec WCF-6).
+    :param exactly_once: False: no poison handling; a failure loses the message (spec WCF-12).
+    :param transaction_scope_required: False: the message is consumed before the handler is called (spec WCF-37).
+    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
+    :param machine_transaction_timeout: the machine's value, a duration > 0.
+    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
+    :param max_batch_size: messages in one transaction; 0 or 1: no batching (spec WCF-40).
+    :param batch_fallback: which abort ends batching: ``first_abort`` of any kind, or only ``when_poison``.
+    :param sessions: a message is a session of several items; excludes batching (spec WCF-39).
+    :param receive_context: attempts are counted by the move count (spec WCF-44).
+    :param retry_subqueues: ``one``, or ``per_cycle``: ``retry1``, ``retry2`` ... (spec WCF-20).
+    :param return_order: how the retry sub-queue is watched: by ``due_time`` or with a ``head_timer`` (spec WCF-31, WCF-32).
+    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
+
+    Warns with ConfigurationWarning about settings that lose messages or that make neighbours poison (spec WCF-43).
+    """
+
+    system: ClassVar[str] = "Msmq4"
+    reads: ClassVar[SubQueue] = SubQueue.MAIN
+
+    receive_retry_count: int = 5
+    max_retry_cycles: int = 2
+    retry_cycle_delay: timedelta = timedelta(minutes=30)
+    receive_error_handling: ReceiveErrorHandling | str = ReceiveErrorHandling.FAULT
+    exactly_once: bool = True
+    transaction_scope_required: bool = True
+    transaction_timeout: timedelta = timedelta(0)
+    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    max_batch_size: int = 0
+    batch_fallback: BatchFallback | str = BatchFallback.FIRST_ABORT
+    sessions: bool = False
+    receive_context: bool = False
+    retry_subqueues: RetrySubqueues | str = RetrySubqueues.ONE
+    return_order: ReturnOrder | str = ReturnOrder.DUE_TIME
+    max_received_message_size: int | None = None
+
+    def __post_init__(self) -> None:
+        tick = timedelta(microseconds=1)
+        settings.put(
+            self,
+            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
+            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
+            retry_cycle_delay=settings.duration("retry_cycle_delay", self.retry_cycle_delay),
+            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
+            exactly_once=settings.flag("exactly_once", self.exactly_once),
+            transaction_scope_required=settings.flag("transaction_scope_required", self.transaction_scope_required),
+            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
+            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
+            machine_maximum_transaction_timeout=settings.duration(
+                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
+            ),
+            max_batch_size=settings.whole_number("max_batch_size", self.max_batch_size),
+            batch_fallback=settings.choice("batch_fallback", self.batch_fallback, BatchFallback),
+            sessions=settings.flag("sessions", self.sessions),
+            receive_context=settings.flag("receive_context", self.receive_context),
+            retry_subqueues=settings.choice("retry_subqueues", self.retry_subqueues, RetrySubqueues),
+            return_order=settings.choice("return_order", self.return_order, ReturnOrder),
+        )
+        if self.max_received_message_size is not None:
+            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
+        if self.sessions and self.max_batch_size > 1:
+            raise SettingError("max_batch_size", self.max_batch_size, "0 or 1 while sessions=True: a session is a transaction of its own")
+        self._warn()
+
+    def _warn(self) -> None:
+        if not self.exactly_once:
+            settings.warn("exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison.")
+        elif not self.transaction_scope_required:
+            settings.warn("transaction_scope_required=False: a message whose handler fails is lost.")
+        elif self.receive_retry_count == 0 and self.max_batch_size > 1:
+            settings.warn(
+                "receive_retry_count=0 with batching: one failing message makes its whole batch poison. "
+                "Set receive_retry_count to 1 or more, or max_batch_size to 0."
+            )
+
+    @property
+    def halting(self) -> bool:
+        """Whether the listener can fault (spec WCF-21)."""
+        return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
+
+    @property
+    def stateless(self) -> bool:
+        """Whether each decision depends on the message alone: only batching keeps anything in memory."""
+        return self.max_batch_size <= 1
+
+    @property
+    def effective_transaction_timeout(self) -> timedelta:
+        """How long one delivery may take (spec WCF-35)."""
+        return transactions.effective_timeout(self.transaction_timeout, self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
+
+    def unreadable(self, entry: Entry) -> str | None:
+        """Say that a message is above the size limit (spec WCF-29); None when it is not."""
+        limit = self.max_received_message_size
+        if limit is None or entry.size <= limit:
+            return None
+        return f"{entry.size} bytes are above max_received_message_size={limit}"
+
+    def open(self) -> Msmq4Receiver:
+        """Open a listener: it starts in batch mode when batching is on."""
+        return Msmq4Receiver(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the settings as JSON values: durations in seconds, and ``system``."""
+        return settings.to_json(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, object]) -> Self:
+        """Return the policy of ``to_dict()``, without warnings. Raises SettingError."""
+        with settings.stored():
+            return cls(**settings.from_json(cls, stored))
+
+
+@dataclass(slots=True)
+class Msmq4Receiver:
+    """An open listener. Keeps nothing but the batch mode; counts are durable and travel with the messages (spec WCF-9)."""
+
+    policy: Msmq4
+    move_attempts: int = transactions.MOVE_ATTEMPTS
+    move_interval: timedelta = transactions.MOVE_INTERVAL
+    _batch: BatchSize = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._batch = BatchSize(self.policy.max_batch_size, BatchFallback(self.policy.batch_fallback))
+
+    def before(self, entry: Entry, now: datetime) -> Deliver | Park | Dispose | Halt:
+        """Deliver, or find the message poison: park it while cycles are left, else dispose of it (spec WCF-15, WCF-16)."""
+        policy, seen = self.policy, self._received(entry.counts)
+        if not policy.exactly_once:
+            return Deliver(seen, at_most_once=True)
+        cycle = self._cycle(seen)
+        if not self._is_poison(seen, cycle):
+            return Deliver(seen, at_most_once=not policy.transaction_scope_required)
+        if cycle >= policy.max_retry_cycles:
+            return self._final(entry, seen, now)
+        due_at = now.replace(microsecond=0) + policy.retry_cycle_delay
+        return Park(moved(seen), due_at, self._retry_subqueue(cycle), (EventType.POISON_EXCEPTION, EventType.MOVED_RETRY))
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+        """Count the abort; the next receive decides (spec WCF-14)."""
+        return Return(self._abandoned(entry.counts))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
+        """Return the final disposition at once, without the cycles that are left (spec WCF-29)."""
+        if not self.policy.exactly_once:
+            return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
+        return self._final(entry, self._received(entry.counts), now)
+
+    def after_failed_move(self, entry: Entry) -> Counts:
+        """Return the counts of a message that could not be moved; its receive was aborted (spec WCF-19)."""
+        return entry.counts if self.policy.receive_context else aborted(entry.counts)
+
+    def batch_size(self) -> int:
+        """How many messages the next transaction may take (spec WCF-42)."""
+        return self._batch.next()
+
+    def commit_due(self, elapsed: timedelta) -> bool:
+        """Whether more than 80 % of the transaction timeout has passed (spec WCF-42)."""
+        return elapsed > transactions.BATCH_SHARE * self.policy.effective_transaction_timeout
+
+    def transaction_committed(self) -> None:
+        """Take note of a commit (spec WCF-42)."""
+        self._batch.committed()
+
+    def transaction_aborted(self, *, became_poison: bool) -> None:
+        """Take note of an abort (spec WCF-40)."""
+        self._batch.aborted(became_poison=became_poison)
+
+    def _received(self, counts: Counts) -> Counts:
+        """Return what a receive sees: with a receive context it is itself a move, to the lock sub-queue (spec WCF-44)."""
+        return moved(counts) if self.policy.receive_context else counts
+
+    def _abandoned(self, seen: Counts) -> Counts:
+        return moved(seen) if self.policy.receive_context else aborted(seen)
+
+    def _cycle(self, seen: Counts) -> int:
+        if self.policy.receive_context:
+            return receive_context.cycles_done(seen.move_count, self.policy.receive_retry_count)
+        return seen.move_count // 2
+
+    def _is_poison(self, seen: Counts, cycle: int) -> bool:
+        policy = self.policy
+        if policy.receive_retry_count == NEVER_POISON:
+            return False
+        if policy.receive_context:
+            return cycle > policy.max_retry_cycles or receive_context.attempts_used(seen.move_count, policy.receive_retry_count)
+        return seen.abort_count > policy.receive_retry_count
+
+    def _retry_subqueue(self, cycle: int) -> str:
+        return SubQueue.RETRY if self.policy.retry_subqueues == RetrySubqueues.ONE else f"{SubQueue.RETRY}{cycle + 1}"
+
+    def _final(self, entry: Entry, seen: Counts, now: datetime) -> Dispose | Halt:
+        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
+        return final_disposition(handling, seen, self._abandoned(seen), entry.expires_at, now)

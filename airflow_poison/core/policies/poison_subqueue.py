@@ -1,0 +1,145 @@
+"""WCF reading a poison sub-queue: immediate retries, no cycles, and no further move (spec section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies import settings, transactions
+from airflow_poison.core.policies.counts import aborted
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
+from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
+from airflow_poison.core.policies.retry_return import ReturnOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.seam import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonSubQueue:
+    """The settings of a service that reads ``<queue>;poison``. Raises SettingError for a value that is not allowed (spec POI-2).
+
+    :param receive_retry_count: immediate redeliveries, 0 to 2147483647; the largest value means for ever.
+    :param max_retry_cycles: accepted and ignored: there are no cycles.
+    :param receive_error_handling: ``Fault``, ``Drop`` or ``Reject``; ``Move`` is refused (spec POI-3).
+    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
+    :param machine_transaction_timeout: the machine's value, a duration > 0.
+    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
+    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
+    """
+
+    system: ClassVar[str] = "PoisonSubQueue"
+    reads: ClassVar[SubQueue] = SubQueue.POISON
+    return_order: ClassVar[ReturnOrder] = ReturnOrder.DUE_TIME
+    stateless: ClassVar[bool] = True
+
+    receive_retry_count: int = 5
+    max_retry_cycles: int = 2
+    receive_error_handling: ReceiveErrorHandling | str = ReceiveErrorHandling.FAULT
+    transaction_timeout: timedelta = timedelta(0)
+    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    max_received_message_size: int | None = None
+
+    def __post_init__(self) -> None:
+        tick = timedelta(microseconds=1)
+        settings.put(
+            self,
+            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
+            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
+            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
+            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
+            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
+            machine_maximum_transaction_timeout=settings.duration(
+                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
+            ),
+        )
+        if self.max_received_message_size is not None:
+            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
+        if self.receive_error_handling == ReceiveErrorHandling.MOVE:
+            allowed = "Drop, Reject or Fault while a poison sub-queue is read: its messages cannot be moved to a poison sub-queue again"
+            raise SettingError("receive_error_handling", str(self.receive_error_handling), allowed)
+
+    @property
+    def halting(self) -> bool:
+        """Whether the listener can fault."""
+        return self.receive_error_handling == ReceiveErrorHandling.FAULT
+
+    @property
+    def effective_transaction_timeout(self) -> timedelta:
+        """How long one delivery may take (spec WCF-35)."""
+        return transactions.effective_timeout(self.transaction_timeout, self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
+
+    def unreadable(self, entry: Entry) -> str | None:
+        """Say that a message is above the size limit (spec WCF-29); None when it is not."""
+        limit = self.max_received_message_size
+        if limit is None or entry.size <= limit:
+            return None
+        return f"{entry.size} bytes are above max_received_message_size={limit}"
+
+    def open(self) -> PoisonSubQueueReceiver:
+        """Open a listener on the poison sub-queue."""
+        return PoisonSubQueueReceiver(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the settings as JSON values: durations in seconds, and ``system``."""
+        return settings.to_json(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, object]) -> Self:
+        """Return the policy of ``to_dict()``. Raises SettingError."""
+        with settings.stored():
+            return cls(**settings.from_json(cls, stored))
+
+
+@dataclass(slots=True)
+class PoisonSubQueueReceiver:
+    """An open listener on a poison sub-queue. Keeps nothing in memory."""
+
+    policy: PoisonSubQueue
+    move_attempts: int = transactions.MOVE_ATTEMPTS
+    move_interval: timedelta = transactions.MOVE_INTERVAL
+
+    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Halt:
+        """Deliver, or dispose of a message that has no attempt left; its move count is ignored (spec POI-4, POI-5)."""
+        limit = self.policy.receive_retry_count
+        if limit == settings.LARGEST or entry.counts.abort_count <= limit:
+            return Deliver(entry.counts)
+        return self._final(entry, now)
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+        """Count the abort; the next receive decides."""
+        return Return(aborted(entry.counts))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
+        """Return the final disposition at once (spec WCF-29)."""
+        return self._final(entry, now)
+
+    def after_failed_move(self, entry: Entry) -> Counts:
+        """Return the counts of a message that could not be moved; nothing is moved here."""
+        return aborted(entry.counts)
+
+    def batch_size(self) -> int:
+        """One message a transaction."""
+        return 1
+
+    def commit_due(self, elapsed: timedelta) -> bool:  # noqa: ARG002  (the seam's signature)
+        """Always: a transaction holds one message."""
+        return True
+
+    def transaction_committed(self) -> None:
+        """Nothing depends on commits."""
+
+    def transaction_aborted(self, *, became_poison: bool) -> None:
+        """Nothing depends on aborts."""
+
+    def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
+        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
+        return final_disposition(handling, entry.counts, aborted(entry.counts), entry.expires_at, now)
