@@ -14,6 +14,7 @@ from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.journal import read_journals
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_postponed
 from airflow_poison.core.store.seam import QueueState
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import Handler
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueTable
+    from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueStore, QueueTable
 
 LEASE = timedelta(minutes=2)
 KEPT = ("parked", "poisoned", "postponed", "untouched", "halted")
@@ -86,6 +87,7 @@ class ReceivePass:
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
     :param progress: told one line now and then.
+    :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
     table: QueueTable
@@ -99,6 +101,7 @@ class ReceivePass:
     lease: timedelta = LEASE
     record_all: bool = False
     progress: Callable[[str], None] = field(default=lambda _line: None)
+    store: QueueStore | None = None
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -129,6 +132,8 @@ class ReceivePass:
             )
             if own is not None:
                 results.append(self._finish(own, handler))
+        if self.store is not None:
+            relay(self.store, self.table, self.clock)
         return _combine(self.table.name, key, results, time.monotonic() - started)
 
     def _refuse_halted(self) -> None:
