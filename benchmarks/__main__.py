@@ -1,0 +1,198 @@
+"""Measure and print: a table for people, then one line of JSON.
+
+Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions of the small measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.receive import ReceivePass, ReceiveResult
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.spark.session import get_session
+from airflow_poison.core.store import open_store
+from benchmarks.competitors import loop_rate, raw_spark_seconds
+from benchmarks.workload import batches, handler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.store.seam import QueueStore
+
+CLOCK = SystemClock()
+POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+
+
+class Peak:
+    """The largest resident memory of this process (the driver's Python) while it is watched, MiB."""
+
+    def __init__(self) -> None:
+        self.mebibytes = 0.0
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Sample ten times a second."""
+        process, stop = psutil.Process(), threading.Event()
+
+        def sample() -> None:
+            while not stop.wait(0.1):
+                self.mebibytes = max(self.mebibytes, process.memory_info().rss / 2**20)
+
+        thread = threading.Thread(target=sample, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def fill(store: QueueStore, queue: str, number: int, *, failing: bool) -> float:
+    """Send the workload and return the seconds of the send alone."""
+    table = declare(store, queue, POLICY, CLOCK)
+    ready = list(batches(number, failing=failing))
+    started = time.perf_counter()
+    send(table, ready, key=f"bench:{queue}", clock=CLOCK)
+    return time.perf_counter() - started
+
+
+def receive_once(store: QueueStore, queue: str, spark: SparkSession, *, isolation: str = "process", key: str = "bench") -> ReceiveResult:
+    """Run one pass."""
+    work = ReceivePass(
+        table=store.open(queue), policy=POLICY, handler=handler, engine=lambda: SparkEngine(spark), clock=CLOCK, isolation=isolation, store=store
+    )
+    return work.run(key)
+
+
+def drain(store: QueueStore, queue: str, spark: SparkSession) -> tuple[float, int]:
+    """Run passes and returns until nothing is left to do; return seconds and deliveries."""
+    started, deliveries = time.perf_counter(), 0
+    while (result := receive_once(store, queue, spark)).received:
+        deliveries += result.deliveries
+        return_due(store.open(queue), CLOCK)
+    return time.perf_counter() - started, deliveries
+
+
+def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
+    """Return all figures by name."""
+    store = open_store(str(root / "store"))
+    print(f"{number:,} messages of 1 KB, {os.cpu_count()} cores; 1 % fail 18 times, 5 % fail twice", flush=True)
+    figures: dict[str, float] = {}
+    loop = figures["loop_per_s"] = loop_rate(min(number, 400_000))
+    print(f"(a) bare loop in two processes        {loop:>12,.0f} messages/s", flush=True)
+
+    spark = get_session("local[2]", {"spark.driver.memory": "2g"})
+    fill(store, "warm", 20_000, failing=True)
+    drain(store, "warm", spark)
+
+    figures["send_per_s"] = number / fill(store, "main", number, failing=True)
+    print(f"    send                               {figures['send_per_s']:>12,.0f} messages/s", flush=True)
+    paths = [f"{store.open('main').uri}/{file.path}" for file in store.open("main").snapshot().files]
+    raw_spark_seconds(spark, paths[:1], str(root / "raw"))
+    raw = figures["raw_per_s"] = number / raw_spark_seconds(spark, paths, str(root / "raw"))
+    shutil.rmtree(root / "raw")
+    print(f"(b) Spark job that copies every row    {raw:>12,.0f} messages/s", flush=True)
+
+    peak, small_peak = Peak(), Peak()
+    with peak.watch():
+        seconds, deliveries = drain(store, "main", spark)
+    receive = figures["receive_per_s"] = number / seconds
+    print(f"(c) receive, all {deliveries:,} deliveries    {receive:>12,.0f} messages/s  (driver peak {peak.mebibytes:,.0f} MiB)", flush=True)
+    left = store.open("main").snapshot()
+    assert left.depth(SubQueue.RETRY, CLOCK.now()).messages == left.depth(SubQueue.MAIN, CLOCK.now()).messages == 0
+
+    fill(store, "clean", number, failing=False)
+    clean_seconds, _ = drain(store, "clean", spark)
+    figures["receive_clean_per_s"] = number / clean_seconds
+    print(f"    receive without any failure        {number / clean_seconds:>12,.0f} messages/s", flush=True)
+    quarter = number // 4
+    fill(store, "quarter", quarter, failing=True)
+    with small_peak.watch():
+        drain(store, "quarter", spark)
+
+    figures["isolation_cost"] = isolation_cost(store, spark, min(number, 200_000), rounds)
+    figures["small_pass_s"] = small_pass_seconds(store, spark, rounds)
+    figures["depth_ms"] = depth_milliseconds(store)
+    figures |= {
+        "receive_to_raw": receive / raw,
+        "receive_to_loop": receive / loop,
+        "poison_tax": seconds / clean_seconds,
+        "driver_peak_mib": peak.mebibytes,
+        "driver_peak_quarter_mib": small_peak.mebibytes,
+    }
+    spark.stop()
+    return figures
+
+
+def isolation_cost(store: QueueStore, spark: SparkSession, number: int, rounds: int) -> float:
+    """Return time with child processes over time inline, median of paired rounds without failures."""
+    ratios = []
+    for turn in range(rounds):
+        seconds = {}
+        for isolation in ("none", "process") if turn % 2 else ("process", "none"):
+            queue = f"isolation-{isolation}-{turn}"
+            fill(store, queue, number, failing=False)
+            seconds[isolation] = receive_once(store, queue, spark, isolation=isolation).seconds
+        ratios.append(seconds["process"] / seconds["none"])
+    return statistics.median(ratios)
+
+
+def small_pass_seconds(store: QueueStore, spark: SparkSession, rounds: int) -> float:
+    """Return the seconds of a warm pass over 1,000 messages."""
+    seconds = []
+    for turn in range(rounds):
+        fill(store, f"small-{turn}", 1_000, failing=True)
+        started = time.perf_counter()
+        receive_once(store, f"small-{turn}", spark)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def depth_milliseconds(store: QueueStore) -> float:
+    """Return the milliseconds to open a queue and learn its depth and next due time."""
+    times = []
+    for _ in range(20):
+        started = time.perf_counter()
+        snapshot = store.open("main").snapshot()
+        snapshot.depth(SubQueue.RETRY, CLOCK.now())
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Measure, print, and leave nothing behind."""
+    options = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    options.add_argument("-n", type=int, default=1_000_000, help="messages in the main workload")
+    options.add_argument("--rounds", type=int, default=3)
+    arguments = options.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="airflow-poison-bench-"))
+    try:
+        figures = measure(arguments.n, arguments.rounds, root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The workload: JSON messages of 1 KB, of which 1 % always fail and 5 % fail twice and then succeed."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.message import Message
+
+SIZE = 1024
+
+
+def bodies(number: int, *, failing: bool, seed: int = 7) -> Iterator[bytes]:
+    """Yield ``number`` JSON bodies of about 1 KB."""
+    source = random.Random(seed)
+    fillers = ["".join(source.choices("abcdefghijklmnopqrstuvwxyz 0123456789", k=60)) for _ in range(64)]
+    for index in range(number):
+        draw = source.random() if failing else 1.0
+        kind = "hopeless" if draw < 0.01 else "flaky" if draw < 0.06 else "good"
+        row = {
+            "id": index,
+            "kind": kind,
+            "amount": index % 997 / 7,
+            "lines": [{"sku": source.randrange(10**6), "text": fillers[source.randrange(64)], "n": k} for k in range(8)],
+        }
+        body = json.dumps(row).encode()
+        yield body[:-1] + b', "pad": "' + b"x" * max(0, SIZE - len(body) - 12) + b'"}'
+
+
+def batches(number: int, *, failing: bool, size: int = 10_000) -> Iterator[pa.RecordBatch]:
+    """Yield the workload as batches to send."""
+    chunk: list[bytes] = []
+    for body in bodies(number, failing=failing):
+        chunk.append(body)
+        if len(chunk) == size:
+            yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
+            chunk = []
+    if chunk:
+        yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
+
+
+def check(order: dict[str, object]) -> None:
+    """The one check that every competitor makes."""
+    if order["kind"] == "hopeless":
+        raise ValueError("this order can never be processed")
+
+
+def handler(message: Message) -> None:
+    """Parse and check one message; a flaky one fails on its first two deliveries."""
+    order = json.loads(message.body)
+    check(order)
+    if order["kind"] == "flaky" and message.abort_count < 2 and message.move_count == 0:
+        raise TimeoutError("the database was locked")
