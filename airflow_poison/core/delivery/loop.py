@@ -6,6 +6,7 @@ behind two small seams: where messages come from (``Source``) and what the decis
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never
 
 from airflow_poison.core.failures import Failure, FailureKind
@@ -208,13 +209,22 @@ class ReceiveLoop(Generic[E]):
         return None
 
     def _move(self, entry: E, decision: Park | Dispose, failure: Failure | None) -> None:
+        decided = self._host.now()
         for attempt in range(self._receiver.move_attempts):
             if attempt:
                 self._host.wait(entry)
             if self._host.move(entry, decision):
+                if isinstance(decision, Park):
+                    decision = _due_from_move(decision, decided, self._host.now())
                 entry.counts = decision.counts
                 self._host.ended(entry, decision, failure)
                 return
         entry.counts = self._receiver.after_failed_move(entry)
         self._host.left_in_place(entry, decision)
         self._source.put_back([entry])
+
+
+def _due_from_move(park: Park, decided: datetime, moved: datetime) -> Park:
+    """Measure the delay from the move, in whole seconds, when the message was held for a while (spec WCF-30)."""
+    late = moved.replace(microsecond=0) - decided.replace(microsecond=0)
+    return replace(park, due_at=park.due_at + late) if late else park

@@ -1,0 +1,243 @@
+"""The queue of a replay: sub-queues in memory, the return from retry, and what people do at given times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.delivery.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies.decisions import Counts, Halted
+from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_poison.core.clock import VirtualClock
+    from airflow_poison.core.delivery.replayed import Delivered
+    from airflow_poison.core.policies.seam import Policy, Receiver
+
+NOT_ARRIVED = "not_arrived"
+IN_DELIVERY = "in_delivery"
+REMOVED = "removed"
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A scripted message where it is now: an entry of the rules and of the receive loop."""
+
+    message: Scripted
+    lookup_id: int
+    arrives_at: datetime
+    expires_at: datetime | None
+    place: str = NOT_ARRIVED
+    counts: Counts = field(init=False)
+    due_at: datetime | None = None
+    parked_at: datetime | None = None
+    waited: timedelta = timedelta(0)
+    receives: int = 0
+    deliveries: int = 0
+    locked: int = field(init=False)
+    outcomes: Iterator[Outcome] = field(init=False)
+    items: dict[str, Iterator[Outcome]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = Counts(self.message.abort_count, self.message.move_count)
+        self.locked = self.message.locked
+        self.outcomes = iter(Outcomes(self.message.outcomes))
+        self.items = {name: iter(Outcomes(outcomes)) for name, outcomes in self.message.items.items()}
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body."""
+        return self.message.size
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits in a retry sub-queue."""
+        return self.parked_at is not None
+
+
+class Ledger:
+    """Everything that happened, in order."""
+
+    def __init__(self, started: datetime) -> None:
+        self.started = self.last = started
+        self.events: list[Event] = []
+        self.deliveries: list[Delivered] = []
+
+    def write(self, event: EventType, at: datetime, held: Held | None = None, **details: str) -> None:
+        """Write an event down, with the counts that the message has now."""
+        self.last = max(self.last, at)
+        if held is None:
+            self.events.append(Event(event, at, details=details))
+            return
+        named = {"message": held.message.name, **details}
+        self.events.append(Event(event, at, held.lookup_id, held.counts.abort_count, held.counts.move_count, named))
+
+
+class Actor:
+    """The people of a script: their actions in order of time."""
+
+    def __init__(self, actions: Sequence[Action], started: datetime) -> None:
+        self._todo = sorted(((started + as_span(action.at), action) for action in actions), key=lambda todo: todo[0])
+
+    def next_at(self) -> datetime | None:
+        """When the next action is due; None when none is left."""
+        return self._todo[0][0] if self._todo else None
+
+    def next(self) -> Action:
+        """Take the next action."""
+        return self._todo.pop(0)[1]
+
+    def put_off(self, action: Action, to: datetime) -> None:
+        """Do an action later, before others of that time."""
+        self._todo.append((to, action))
+        self._todo.sort(key=lambda todo: todo[0])
+
+
+class ReplayQueue:
+    """The ``Source`` of a replay, and its time: whatever is due by now has happened before a receive."""
+
+    def __init__(self, policy: Policy, clock: VirtualClock, arrivals: Sequence[Held], *, actor: Actor, ledger: Ledger, most_receives: int) -> None:
+        self.policy, self.clock, self.ledger = policy, clock, ledger
+        self.receiver: Receiver | None = policy.open()
+        self.halted: Halted | None = None
+        self._messages, self._actor = arrivals, actor
+        self._receives_left = most_receives
+        self._served: Receiver | None = None
+        self._peeked: int | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the replay may receive no more."""
+        return self._receives_left == 0
+
+    def serve(self) -> Receiver | None:
+        """Return the open endpoint; ``take`` gives it messages until it is closed or opened anew. None when it is closed."""
+        self._served = self.receiver
+        return self.receiver
+
+    def take(self) -> Held | None:
+        """Receive the head: highest priority, then lowest lookup id (spec WCF-33)."""
+        self.catch_up()
+        waiting = self._in(self.policy.reads)
+        if self.receiver is None or self.receiver is not self._served or not waiting or self.exhausted:
+            return None
+        self._receives_left -= 1
+        head = min(waiting, key=lambda held: (-held.message.priority, held.lookup_id))
+        head.place = IN_DELIVERY
+        head.receives += 1
+        return head
+
+    def put_back(self, entries: Sequence[Held]) -> None:
+        """Return received messages to their places."""
+        for held in entries:
+            held.place = self.policy.reads
+
+    def halt(self, how: Halted) -> None:
+        """End receiving because a decision says so."""
+        self.receiver, self.halted, self._peeked = None, how, None
+
+    def park(self, held: Held, place: str, due_at: datetime) -> None:
+        """Keep a message until it is due."""
+        held.place, held.due_at, held.parked_at = place, due_at, self.clock.now()
+
+    def postpone(self, held: Held, delay: timedelta) -> None:
+        """Keep a message that its handler gave back."""
+        held.place, held.due_at = SubQueue.POSTPONED, self.clock.now() + delay
+
+    def catch_up(self) -> None:
+        """Let everything happen that is due by now: arrivals, actions, returns."""
+        now = self.clock.now()
+        for held in self._in(NOT_ARRIVED):
+            if held.arrives_at <= now:
+                held.place = self.policy.reads
+        while (due := self._actor.next_at()) is not None and due <= now:
+            self._act(self._actor.next(), now)
+        if self.receiver is not None:
+            self._return_due(now)
+
+    def spend(self, span: timedelta, *, interruptible: bool = True) -> bool:
+        """Let time go by, with what people do in it; False when they close the endpoint before the span is over."""
+        end = self.clock.now() + span
+        while interruptible and (due := self._actor.next_at()) is not None and due < end:
+            self.clock.at = max(due, self.clock.at)
+            receiver = self.receiver
+            self._act(self._actor.next(), self.clock.now(), until=end)
+            if self.receiver is not receiver:
+                return False
+        self.clock.at = end
+        return True
+
+    def next_instant(self) -> datetime | None:
+        """When something happens next: now while there is something to receive; None when nothing will."""
+        times = [held.arrives_at for held in self._in(NOT_ARRIVED)]
+        if (action := self._actor.next_at()) is not None:
+            times.append(action)
+        if self.receiver is not None:
+            if self._in(self.policy.reads):
+                return self.clock.now()
+            look = self._look(self.clock.now()).next_at
+            times += [held.due_at for held in self._in(SubQueue.POSTPONED) if held.due_at is not None] + ([look] if look else [])
+        return max(min(times), self.clock.now()) if times else None
+
+    def _in(self, place: str) -> list[Held]:
+        return [held for held in self._messages if held.place == place]
+
+    def _look(self, now: datetime) -> Returning:
+        waiting = (Waiting(held.lookup_id, held.due_at, held.message.priority) for held in self._messages if held.parked and held.due_at)
+        return returning(waiting, now, ReturnOrder(self.policy.return_order), self._peeked)
+
+    def _return_due(self, now: datetime) -> None:
+        look = self._look(now)
+        self._peeked = look.peeked
+        by_id = {held.lookup_id: held for held in self._messages}
+        for lookup_id in look.lookup_ids:
+            held = by_id[lookup_id]
+            self._leave_retry(held, now)
+            held.place, held.counts = SubQueue.MAIN, returned(held.counts)
+            self.ledger.write(EventType.RETURNED, now, held)
+        for held in self._in(SubQueue.POSTPONED):
+            if held.due_at is not None and held.due_at <= now:
+                held.place, held.due_at = self.policy.reads, None
+
+    def _leave_retry(self, held: Held, now: datetime) -> None:
+        if held.parked_at is not None:
+            held.waited += now - held.parked_at
+        held.parked_at = held.due_at = None
+
+    def _act(self, action: Action, now: datetime, until: datetime | None = None) -> None:
+        match Verb(action.verb):
+            case Verb.CLOSE:
+                self.receiver, self._peeked = None, None
+            case Verb.OPEN | Verb.RESTART:
+                self._open(now, anew=action.verb == Verb.RESTART)
+            case Verb.PUT_BACK | Verb.REMOVE:
+                held = next(held for held in self._messages if held.message.name == action.message)
+                if held.place == IN_DELIVERY and until is not None:
+                    self._actor.put_off(action, until)
+                else:
+                    self._by_hand(action, held, now)
+
+    def _open(self, now: datetime, *, anew: bool) -> None:
+        if self.receiver is not None and not anew:
+            return
+        self.receiver, self._peeked = self.policy.open(), None
+        if self.halted is not None:
+            self.halted = None
+            self.ledger.write(EventType.STARTED, now)
+
+    def _by_hand(self, action: Action, held: Held, now: datetime) -> None:
+        kept = held.parked or held.place in set(SubQueue)
+        if not kept or (action.verb == Verb.PUT_BACK and held.place != SubQueue.POISON):
+            raise InputError(f"{action.verb} {held.message.name!r} at {as_span(action.at)}: the message is {held.place}.")
+        self._leave_retry(held, now)
+        if action.verb == Verb.REMOVE:
+            held.place = REMOVED
+            return
+        held.place, held.counts = SubQueue.MAIN, put_back(held.counts)
+        self.ledger.write(EventType.RETURNED, now, held, origin=SubQueue.POISON)

@@ -1,0 +1,161 @@
+"""The host of a replay: handlers whose outcomes are scripted, and decisions carried out in memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from airflow_poison.core.delivery.replayed import Delivered
+from airflow_poison.core.delivery.script import Outcome, OutcomeKind
+from airflow_poison.core.errors import PoisonMessageError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies.decisions import Deliver, Dispose, Disposition, Halt, Park
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.delivery.replay_queue import Held, Ledger, ReplayQueue
+    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.policies.seam import Policy
+
+PROCESSED = "processed"
+DROPPED = "dropped"
+LOST = "lost"
+DEAD_LETTER = "dead_letter"
+
+_FAILURES = {
+    OutcomeKind.RB: FailureKind.EXCEPTION,
+    OutcomeKind.TIMEOUT: FailureKind.TIMEOUT,
+    OutcomeKind.CRASH: FailureKind.CRASH,
+    OutcomeKind.UNPROCESSABLE: FailureKind.UNPROCESSABLE,
+    OutcomeKind.BEFORE_OPERATION: FailureKind.TIMEOUT,
+    OutcomeKind.POSTPONE: FailureKind.POSTPONED,
+    OutcomeKind.UNCONSUMED: FailureKind.EXCEPTION,
+}
+_LASTS_FOR_THE_TIMEOUT = {OutcomeKind.TIMEOUT, OutcomeKind.BEFORE_OPERATION}
+
+
+class ScriptedHost:
+    """The ``Host`` of a replay."""
+
+    def __init__(self, policy: Policy, source: ReplayQueue, ledger: Ledger, error_handler: ErrorHandler | None, queue: str) -> None:
+        self._policy, self._source, self._ledger = policy, source, ledger
+        self._error_handler, self._queue = error_handler, queue
+
+    def now(self) -> datetime:
+        """Return the virtual time."""
+        return self._source.clock.now()
+
+    def unreadable(self, entry: Held) -> Failure | None:
+        """Say why the channel cannot hand the message over: the script says so, or the policy."""
+        reason = entry.message.unreadable or self._policy.unreadable(entry)
+        return Failure(FailureKind.UNREADABLE, text=reason) if reason else None
+
+    def deliver(self, entry: Held, delivery: Deliver) -> Failure | None:
+        """Let the next outcome of the message happen."""
+        began = self.now()
+        outcome, items = _work(entry)
+        if outcome.kind is not OutcomeKind.BEFORE_OPERATION:
+            entry.deliveries += 1
+            self._ledger.write(EventType.DELIVERED, began, entry)
+            self._ledger.deliveries.append(Delivered(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
+        failure = self._spend(outcome, delivery)
+        if failure is not None and delivery.at_most_once:
+            entry.place = LOST
+        return failure
+
+    def committed(self, entries: Sequence[Held]) -> None:
+        """The messages are gone."""
+        for entry in entries:
+            entry.place = PROCESSED
+            self._ledger.write(EventType.COMMITTED, self.now(), entry)
+
+    def rolled_back(self, entries: Sequence[Held], culprit: Held | None, failure: Failure) -> None:
+        """Write the rollback down for each message."""
+        for entry in entries:
+            reason = failure.text if entry is culprit or culprit is None else f"with {culprit.message.name}"
+            self._ledger.write(EventType.ROLLED_BACK, self.now(), entry, error=reason)
+
+    def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
+        """Fail as often as the script says that somebody holds the message."""
+        if not entry.locked:
+            return True
+        entry.locked -= 1
+        return False
+
+    def wait(self, entry: Held) -> None:  # noqa: ARG002  (the seam's signature)
+        """Let the time between two tries go by."""
+        if self._source.receiver is not None:
+            self._source.spend(self._source.receiver.move_interval, interruptible=False)
+
+    def ended(self, entry: Held, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+        """Put the message where it goes, and tell what happened."""
+        match decision:
+            case Park():
+                place = decision.place
+                self._source.park(entry, place, decision.due_at)
+            case Dispose():
+                place = entry.place = _place(decision)
+            case Halt():
+                place = self._policy.reads
+            case _:
+                assert_never(decision)
+        entry.counts = decision.counts
+        facts = {"place": place} | ({"error": failure.text or failure.kind} if failure is not None else {})
+        for event in decision.events:
+            self._tell(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
+
+    def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
+        """Tell what happened but for the move."""
+        for event in decision.events[:-1]:
+            self._tell(event, entry, error="the message is held by somebody else")
+
+    def postponed(self, entry: Held, failure: Failure) -> None:
+        """Let the message wait as long as its handler asked for."""
+        self._source.postpone(entry, failure.delay)
+
+    def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
+        self._ledger.write(event, self.now(), entry, **facts)
+        if event is EventType.POISON_EXCEPTION and self._error_handler is not None:
+            self._error_handler.handle_error(PoisonMessageError(entry.lookup_id, self._queue))
+
+    def _spend(self, outcome: Outcome, delivery: Deliver) -> Failure | None:
+        """Let the delivery take its time, no longer than the transaction; who closes the endpoint meanwhile rolls it back."""
+        timeout = self._policy.effective_transaction_timeout
+        postponed = outcome.kind is OutcomeKind.POSTPONE
+        span = timedelta(0) if outcome.span is None or postponed else outcome.span
+        if not delivery.at_most_once:
+            if outcome.kind in _LASTS_FOR_THE_TIMEOUT and outcome.span is None:
+                span = timeout
+            elif span > timeout:
+                outcome, span = Outcome(OutcomeKind.TIMEOUT), timeout
+        if not self._source.spend(span):
+            return Failure(FailureKind.CRASH, text="the endpoint was closed during the delivery")
+        if outcome.kind is OutcomeKind.OK:
+            return None
+        delay = outcome.span if outcome.span is not None and postponed else timedelta(0)
+        return Failure(_FAILURES[outcome.kind], text=outcome.kind, delay=delay)
+
+
+def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
+    """Return the outcome of one delivery; a session works its items off in order until one is not ``ok`` (spec WCF-38)."""
+    if not entry.items:
+        return next(entry.outcomes), ()
+    worked: list[str] = []
+    for name, outcomes in entry.items.items():
+        outcome = next(outcomes)
+        if outcome.kind is OutcomeKind.UNCONSUMED:
+            return outcome, tuple(worked)
+        worked.append(name)
+        if outcome.kind is not OutcomeKind.OK:
+            return outcome, tuple(worked)
+    return Outcome(OutcomeKind.OK), tuple(worked)
+
+
+def _place(decision: Dispose) -> str:
+    if decision.how is Disposition.MOVE_TO_POISON:
+        return SubQueue.POISON
+    return DEAD_LETTER if decision.to_dead_letter else DROPPED
