@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.events import Event, EventType
@@ -12,13 +11,14 @@ from airflow_poison.core.store.seam import EVENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
     import pyarrow as pa
 
 
 def events_to_table(events: Iterable[Event]) -> pa.Table:
     """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0."""
-    import pyarrow as pa  # noqa: PLC0415  (sensors import the seam and stay light)
+    import pyarrow as pa
 
     rows = [
         {

@@ -2,8 +2,8 @@
 
 Two stores stand behind it, under one conformance suite: ``delta`` (queue tables in Delta Lake format) and ``memory`` (for tests and simulation).
 
-A queue's content is a set of immutable *data files* (spec of the layout: docs/explanation/store.md). A pass claims whole files, delivers their messages,
-stages what remains of them and ends with one compare-and-swap that adds what remains and removes what was claimed.
+A queue's content is a set of immutable *data files* (spec of the layout: docs/explanation/store.md). A pass claims whole files, delivers their
+messages, stages what remains of them and ends with one compare-and-swap that adds what remains and removes what was claimed.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Claim:
     :param expires_at: when others may take it over unless it is renewed.
     :param files: the claimed files, in queue order: highest priority first, then lowest lookup id.
     :param exclusive: no other live claim may exist on the queue (policies that need one order).
+    :param earlier: attempts of this claim's earlier holders, oldest first; what they left in the stage counts for this one.
     """
 
     key: str
@@ -97,6 +98,7 @@ class Claim:
     expires_at: datetime
     files: tuple[DataFile, ...]
     exclusive: bool = False
+    earlier: tuple[str, ...] = ()
 
     @property
     def messages(self) -> int:
@@ -221,11 +223,13 @@ class QueueTable(Protocol):
 
     # A pass ----------------------------------------------------------------------------------------------------
 
-    def claim(  # noqa: PLR0913
+    def claim(
         self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
     ) -> Claim | None:
-        """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``; None when there is nothing to receive.
+        """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``.
 
+        None when there is nothing to receive: no file, another pass has an exclusive claim (or any, when this one wants to be
+        exclusive), or this key's pass has finished (ask ``result``).
         A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
         than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
         Raises QueueHaltedError when the queue is not enabled.

@@ -1,0 +1,60 @@
+"""Making a queue table: beside its place, whole, and then by one rename, so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import table_schema
+from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta.actions import PARTITION_BY
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.table import files, rows
+from airflow_poison.core.store.table.layout import CONTROL
+from airflow_poison.core.store.table.stage import remove_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.store.seam import Control
+
+PROPERTIES = {
+    "delta.targetFileSize": "1",  # delta-rs and JVM compaction find nothing to join
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    "delta.enableExpiredLogCleanup": "false",  # maintenance cleans up, after it has forced the checkpoint to disk
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # must be longer than the longest pass
+    "delta.setTransactionRetentionDuration": "interval 30 days",  # how long send and run keys are remembered
+}
+CONSTRAINT = {"queue_verbs_only": "lookup_id < -9000000000000000000"}  # no row can pass it: writers that check constraints are refused
+
+
+def create(root: Path, name: str, control: Control, *, durable: bool) -> None:
+    """Make the table ``root/name``; nothing happens when another process has made it meanwhile. Raises OSError."""
+    from deltalake import DeltaTable
+
+    beside = root / f".new-{uuid4().hex}"
+    beside.mkdir(parents=True)
+    try:
+        table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
+        table.alter.add_constraint(CONSTRAINT)
+        log = DeltaLog(str(beside), durable=durable)
+        row = files.write_new(str(beside), CONTROL, 0, rows.control_to_row(control))
+        log.commit(log.load(), Commit("create", add=[row]))
+        if durable:
+            durability.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])
+        reach("store.create.before_rename")
+        _take_place(beside, root / name)
+        if durable:
+            durability.sync(root)
+    finally:
+        remove_tree(beside)
+
+
+def _take_place(beside: Path, place: Path) -> None:
+    try:
+        beside.rename(place)
+    except OSError:
+        if not (place / "_delta_log").is_dir():
+            raise

@@ -1,0 +1,171 @@
+"""The Delta log of one table: load the newest version, commit the next one by compare-and-swap.
+
+``max_commit_retries=0``, always: delta-rs's own retries accept removes that went stale meanwhile, and messages come twice. Whoever
+calls ``commit`` looks at the new version and decides again.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta import actions, repair
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deltalake import DeltaTable
+
+    from airflow_poison.core.store.log import Commit, State
+    from airflow_poison.core.store.seam import DataFile
+
+LOG = "_delta_log"
+CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
+
+
+class DeltaState:
+    """One version of a Delta table."""
+
+    def __init__(self, table: DeltaTable) -> None:
+        self.table = table
+        self.version: int = table.version()
+
+    @cached_property
+    def files(self) -> tuple[DataFile, ...]:
+        """Every live file; listed when first asked for (a send never asks)."""
+        return actions.files_of(self.table)
+
+    def number(self, name: str) -> int | None:
+        """Return the version of an application transaction."""
+        return self.table.transaction_version(name)
+
+
+class DeltaLog:
+    """The log of the table at ``root``.
+
+    :param durable: force each commit to disk before it is acknowledged (delta-rs itself never does).
+    """
+
+    def __init__(self, root: str, *, durable: bool) -> None:
+        self._root = root
+        self._durable = durable
+
+    def load(self) -> DeltaState:
+        """Return the newest version; a last commit that a loss of power cut short is taken away first."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        for _ in range(2):
+            try:
+                state = DeltaState(DeltaTable(self._root))
+            except (TableNotFoundError, DeltaError) as error:
+                if not repair.repair(self._root):
+                    message = f"The log of the queue table {self._root} cannot be read: {_first_line(error)}. Restore {LOG} from a backup."
+                    raise TableChangedError(message) from error
+                continue
+            if self._json(state.version).stat().st_size or not repair.repair(self._root):
+                return state
+        message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
+        raise TableChangedError(message)
+
+    def commit(self, base: State, commit: Commit) -> bool:
+        """Make the version after ``base``; False when somebody else has made it."""
+        from deltalake.exceptions import CommitFailedError
+
+        assert isinstance(base, DeltaState)
+        self._check_present(commit)
+        if self._durable:
+            durability.sync_files(self._root, [file.path for file in commit.add])
+            durability.sync(self._json(base.version))
+        mark = uuid4().hex
+        reach(f"store.{commit.operation}.before_commit")
+        try:
+            self._write(base, commit, mark)
+        except CommitFailedError as error:
+            if not self._is_ours(base.version + 1, mark, error):
+                return False
+        if self._durable:
+            durability.sync(self._json(base.version + 1))
+            durability.sync(Path(self._root, LOG))
+        reach(f"store.{commit.operation}.after_commit")
+        self._checkpoint(base.version + 1)
+        return True
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details committed with a version; None when its file was cleaned up."""
+        try:
+            lines = self._json(version).read_text().splitlines()
+        except FileNotFoundError:
+            return None
+        for line in lines:
+            info = json.loads(line).get("commitInfo")
+            if info is not None:
+                details: dict[str, object] = json.loads(info.get("userMetadata", "{}"))
+                return details
+        return None
+
+    def _json(self, version: int) -> Path:
+        return Path(self._root, LOG, f"{version:020d}.json")
+
+    def _check_present(self, commit: Commit) -> None:
+        """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
+        for file in commit.add:
+            if not Path(self._root, file.path).is_file():
+                message = (
+                    f"{file.path} was to become part of the queue table {self._root} and has been removed by somebody else just before. "
+                    "Nothing was committed. Find what deletes files there (VACUUM with a short retention, a cleaning job) and stop that."
+                )
+                raise TableChangedError(message)
+
+    def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
+        from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
+
+        details = {**commit.details, "operation": commit.operation, "mark": mark}
+        base.table.create_write_transaction(
+            [
+                *(actions.add(file, data_change=commit.data_change) for file in commit.add),
+                *(actions.remove(file, data_change=commit.data_change) for file in commit.remove),
+            ],
+            "append",
+            base.table.schema(),
+            partition_by=actions.PARTITION_BY,
+            commit_properties=CommitProperties(
+                max_commit_retries=0,
+                app_transactions=[Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()],
+                custom_metadata={"userMetadata": json.dumps(details)},
+            ),
+            # What may fail must not come between a commit and its acknowledgement.
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        )
+
+    def _is_ours(self, version: int, mark: str, error: Exception) -> bool:
+        """Tell a lost race from a disk that cannot be written; a commit that failed after it was made counts as made."""
+        found = self.details(version)
+        if found is None:
+            message = (
+                f"The log of the queue table {self._root} cannot be written: {_first_line(error)}. "
+                "Check free space and the rights of this user there, then run the task again; nothing was committed."
+            )
+            raise StoreUnreachableError(message) from error
+        return found.get("mark") == mark
+
+    def _checkpoint(self, version: int) -> None:
+        """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a torn one is taken away by ``repair``."""
+        if version % CHECKPOINT_INTERVAL:
+            return
+        state = self.load()
+        state.table.create_checkpoint()
+        if self._durable:
+            log = Path(self._root, LOG)
+            for path in (*log.glob(f"{state.version:020d}.checkpoint*.parquet"), log / "_last_checkpoint", log):
+                durability.sync(path)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

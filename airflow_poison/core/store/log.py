@@ -1,0 +1,72 @@
+"""The seam between a queue table and the log that decides which of its files count.
+
+Two logs stand behind it: Delta's (``delta.log``) and one in memory (``memory``).
+A log knows versions, files and numbers by name; it knows nothing of messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_poison.core.store.seam import DataFile
+
+
+class State(Protocol):
+    """One version of the log."""
+
+    @property
+    def version(self) -> int:
+        """Its number; the next commit that succeeds makes the following one."""
+        ...
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Every live file of every partition, in no order."""
+        ...
+
+    def number(self, name: str) -> int | None:
+        """Return the number last committed under a name; None when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One change of the log, all or nothing.
+
+    :param operation: what it is, for the history and the fault points.
+    :param numbers: numbers that are set by name.
+    :param details: further facts, JSON, kept with the version.
+    :param data_change: False when the rows stay the same (a split).
+    :param scratch: paths of added files that only this try can use; removed when another commit was faster.
+    """
+
+    operation: str
+    add: Sequence[DataFile] = ()
+    remove: Sequence[DataFile] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    data_change: bool = True
+    scratch: Sequence[str] = ()
+
+
+class Log(Protocol):
+    """Versions of one table."""
+
+    def load(self) -> State:
+        """Return the newest version. Raises TableChangedError when it cannot be read."""
+        ...
+
+    def commit(self, base: State, commit: Commit) -> bool:
+        """Make the version after ``base``; False when somebody else has made it, and then nothing happened.
+
+        Raises TableChangedError when a file to be added is not there, StoreUnreachableError when the log cannot be written.
+        """
+        ...
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details committed with a version; None when the log keeps them no longer."""
+        ...

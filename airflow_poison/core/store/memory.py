@@ -1,0 +1,131 @@
+"""A store for tests and simulation: the log is in memory, the data files are in a temporary folder (Spark reads and writes them as usual)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.names import check_name
+from airflow_poison.core.store.table import files, rows
+from airflow_poison.core.store.table.base import Table
+from airflow_poison.core.store.table.layout import CONTROL
+from airflow_poison.core.store.table.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.store.log import State
+    from airflow_poison.core.store.seam import Control, DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """One version."""
+
+    version: int = -1
+    live: Mapping[str, DataFile] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Every live file."""
+        return tuple(self.live.values())
+
+    def number(self, name: str) -> int | None:
+        """Return the number last committed under a name."""
+        return self.numbers.get(name)
+
+
+class MemoryLog:
+    """Versions of one table, compared and swapped under a lock."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._lock = Lock()
+        self._newest = MemoryState()
+        self._details: list[Mapping[str, object]] = []
+
+    def load(self) -> MemoryState:
+        """Return the newest version."""
+        return self._newest
+
+    def commit(self, base: State, commit: Commit) -> bool:
+        """Make the version after ``base``; False when somebody else has made it."""
+        assert isinstance(base, MemoryState)
+        for file in commit.add:
+            if not Path(self._root, file.path).is_file():
+                raise TableChangedError(files.gone(self._root, file.path))
+        reach(f"store.{commit.operation}.before_commit")
+        removed = {file.path for file in commit.remove}
+        with self._lock:
+            if base.version != self._newest.version:
+                return False
+            kept = {path: file for path, file in base.live.items() if path not in removed}
+            self._newest = MemoryState(
+                version=base.version + 1,
+                live=kept | {file.path: file for file in commit.add},
+                numbers={**base.numbers, **commit.numbers},
+            )
+            self._details.append({**commit.details, "operation": commit.operation})
+        reach(f"store.{commit.operation}.after_commit")
+        return True
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details committed with a version."""
+        return self._details[version]
+
+
+class MemoryStore:
+    """Queues of this process; thread-safe. The temporary folder goes when the store does."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._root = tempfile.mkdtemp(prefix="airflow-poison-")
+        self._queues: dict[str, Queue] = {}
+        self._lock = Lock()
+        weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._name!r})"
+
+    @property
+    def uri(self) -> str:
+        """The name under which ``open_store`` finds a shared one."""
+        return f"memory://{self._name}"
+
+    def create(self, name: str, control: Control, now: datetime) -> Queue:
+        """Make a queue, or return it when it exists already. Raises QueueNameError."""
+        del now
+        check_name(name)
+        with self._lock:
+            if name not in self._queues:
+                root = str(Path(self._root, name))
+                log = MemoryLog(root)
+                row = files.write_new(root, CONTROL, 0, rows.control_to_row(control))
+                log.commit(log.load(), Commit("create", add=[row]))
+                self._queues[name] = Queue(Table(name, root, log, durable=False))
+        return self.open(name)
+
+    def open(self, name: str) -> Queue:
+        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError."""
+        check_name(name)
+        queue = self._queues.get(name)
+        if queue is None:
+            known = ", ".join(self.names()) or "none yet"
+            message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
+            raise QueueNotFoundError(message)
+        queue.snapshot()
+        return queue
+
+    def names(self) -> Sequence[str]:
+        """Return the queues' names, sorted."""
+        return sorted(self._queues)

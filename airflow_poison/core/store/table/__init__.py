@@ -1,0 +1,1 @@
+"""Queue tables over any log: layout, files, claims, stage, final commit, history."""

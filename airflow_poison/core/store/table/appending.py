@@ -1,0 +1,68 @@
+"""Append: a stream of batches becomes files with the queue's next lookup ids, in one commit, once per key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.seam import Sent
+from airflow_poison.core.store.table.base import patience
+from airflow_poison.core.store.table.fairness import turn
+from airflow_poison.core.store.table.incoming import Incoming
+from airflow_poison.core.store.table.layout import SEND_LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.log import State
+    from airflow_poison.core.store.table.base import Table
+
+SEQUENCE = "seq"
+
+
+def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
+    """Add messages to ``main``. The files are written before the turn is taken: then nobody waits for a slow source of batches."""
+    state = table.log.load()
+    if (done := _sent_before(state, key)) is not None:
+        return done
+    incoming = Incoming(table.root, base=_last_id(state))
+    try:
+        incoming.write(batches, now)
+    except BaseException:
+        incoming.discard()
+        raise
+    reach("store.append.after_files")
+    with turn(f"{table.root}/{SEND_LOCK}"):
+        sent = _commit(table, incoming, key)  # files stay when this raises: the commit may have happened
+    if sent.repeated:
+        incoming.discard()
+    return sent
+
+
+def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
+    for _ in patience(table.root):
+        state = table.log.load()
+        if (done := _sent_before(state, key)) is not None:
+            return done
+        base = _last_id(state)
+        incoming.renumber(base)
+        first, last = base + 1, base + incoming.messages
+        numbers = {SEQUENCE: last, f"send:{key}": incoming.messages, f"first:{key}": first}
+        if table.log.commit(state, Commit("append", add=incoming.files, numbers=numbers, details={"key": key})):
+            return Sent(messages=incoming.messages, first_lookup_id=first)
+    raise AssertionError  # pragma: no cover  (patience raises)
+
+
+def _last_id(state: State) -> int:
+    return state.number(SEQUENCE) or 0
+
+
+def _sent_before(state: State, key: str) -> Sent | None:
+    messages = state.number(f"send:{key}")
+    if messages is None:
+        return None
+    return Sent(messages=messages, first_lookup_id=state.number(f"first:{key}") or 0, repeated=True)

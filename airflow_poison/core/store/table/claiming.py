@@ -1,0 +1,169 @@
+"""Claims: the durable, expiring right of one pass to a set of files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.seam import Claim, QueueState
+from airflow_poison.core.store.table import files, rows, stage
+from airflow_poison.core.store.table.layout import CLAIM
+from airflow_poison.core.store.table.moving import split_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime, timedelta
+
+    import pyarrow as pa
+
+    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.table.base import Table, View
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a pass asks for."""
+
+    key: str
+    expires_at: datetime
+    max_messages: int
+    exclusive: bool
+    sub_queue: SubQueue
+
+
+def claim(table: Table, wanted: Wanted) -> Claim | None:
+    """Claim files of a sub-queue, or take over the claim that this run key has already."""
+    if wanted.max_messages < 1:
+        raise SettingError("max_messages", wanted.max_messages, "1 or more")
+    attempt = stage.Attempt(table.root, wanted.key)
+    while isinstance(answer := table.change(lambda view: _plan(table, view, wanted, attempt)), _TooLarge):
+        _split_first(table, answer.file, wanted.max_messages)
+    return _settled(table, answer, attempt)
+
+
+def _settled(table: Table, claim: Claim | None, attempt: stage.Attempt) -> Claim | None:
+    """Shut earlier holders out before anything of theirs is looked at; forget the folder when there is no claim."""
+    if claim is None:
+        attempt.drop()
+        return None
+    reach("store.claim.before_fence")
+    stage.fence(table.root, claim)
+    return claim
+
+
+@dataclass(frozen=True, slots=True)
+class _TooLarge:
+    """The next file alone is above the limit: it has to be split before it can be claimed."""
+
+    file: DataFile
+
+
+def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> tuple[Commit | None, Claim | _TooLarge | None]:
+    control = view.snapshot.control
+    if control.state is not QueueState.ENABLED:
+        reason = f" ({control.reason})" if control.reason else ""
+        message = f"Queue {table.name!r} is {control.state.value}{reason}: it does not receive. Find the cause, then enable it."
+        raise QueueHaltedError(message)
+    if view.state.number(f"run:{wanted.key}") is not None:
+        return None, None  # a claim under a finished key could never be finished again
+    before = view.claim_of(wanted.key)
+    if before is not None:
+        return _successor(table, view, before, wanted.expires_at, attempt)
+    if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims):
+        return None, None
+    picked = _pick(view, wanted.sub_queue, wanted.max_messages)
+    if picked is None or isinstance(picked, _TooLarge):
+        return None, picked
+    made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
+    return _record(table, made, replaced=None), made
+
+
+def _pick(view: View, sub_queue: SubQueue, max_messages: int) -> tuple[DataFile, ...] | _TooLarge | None:
+    """Return the next free files in queue order while they fit."""
+    claimed = view.claimed
+    free = [file for file in view.snapshot.files if file.sub_queue == sub_queue and file.path not in claimed]
+    if not free:
+        return None
+    if free[0].rows > max_messages:
+        return _TooLarge(free[0])
+    picked: list[DataFile] = []
+    room = max_messages
+    for file in free:
+        if file.rows > room:
+            break
+        picked.append(file)
+        room -= file.rows
+    return tuple(picked)
+
+
+def _split_first(table: Table, file: DataFile, size: int) -> None:
+    """Cut a file into pieces of ``size`` messages in the order in which they are received."""
+    whole = files.read(table.root, file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    pieces: list[pa.Table] = [whole.slice(start, size) for start in range(0, whole.num_rows, size)]
+    try:
+        split_file(table, file, pieces)
+    except TableChangedError:
+        return  # another pass has claimed or split it: the next look at the table tells
+
+
+def take_over(table: Table, known: Claim, expires_at: datetime) -> Claim | None:
+    """Become the holder of a claim as it was seen; None when it changed since (taken over, renewed, finished)."""
+    attempt = stage.Attempt(table.root, known.key)
+
+    def plan(view: View) -> tuple[Commit | None, Claim | None]:
+        before = view.claim_of(known.key)
+        if before is None or (before.epoch, before.attempt, before.expires_at) != (known.epoch, known.attempt, known.expires_at):
+            return None, None
+        return _successor(table, view, before, expires_at, attempt)
+
+    return _settled(table, table.change(plan), attempt)
+
+
+def _successor(table: Table, view: View, before: Claim, expires_at: datetime, attempt: stage.Attempt) -> tuple[Commit, Claim]:
+    earlier = (*before.earlier, before.attempt)
+    after = replace(before, epoch=before.epoch + 1, attempt=attempt.made(), expires_at=expires_at, earlier=earlier)
+    return _record(table, after, replaced=view.claim_rows[before.key]), after
+
+
+def renew(table: Table, claim: Claim, lease: timedelta, now: datetime) -> Claim:
+    """Put the expiry of a held claim off."""
+    renewed = replace(claim, expires_at=now + lease)
+
+    def plan(view: View) -> tuple[Commit | None, Claim]:
+        if not view.held(claim):
+            raise ClaimLostError(stage.lost(claim))
+        return _record(table, renewed, replaced=view.claim_rows[claim.key], operation="renew"), renewed
+
+    return table.change(plan)
+
+
+def release(table: Table, claim: Claim) -> None:
+    """Give the files of a held claim back and forget its stage."""
+
+    def plan(view: View) -> tuple[Commit | None, bool]:
+        if not view.held(claim):
+            return None, False
+        return Commit("release", remove=[view.claim_rows[claim.key]], details={"key": claim.key}), True
+
+    if table.change(plan):
+        stage.clear(table.root, claim.key)
+
+
+def expired(view: View, now: datetime) -> Sequence[Claim]:
+    """Return the claims that were not renewed in time."""
+    return [held for held in view.snapshot.claims if held.expires_at <= now]
+
+
+def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
+    row = files.write_new(table.root, CLAIM, 0, rows.claim_to_row(made))
+    return Commit(
+        operation,
+        add=[row],
+        remove=[replaced] if replaced else [],
+        details={"key": made.key, "epoch": made.epoch},
+        scratch=[row.path],
+    )

@@ -1,0 +1,93 @@
+"""The final commit of a pass: what was staged comes in, what was claimed goes out, all or nothing, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import ClaimLostError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.seam import EVENT
+from airflow_poison.core.store.table import files, history, rows, stage
+from airflow_poison.core.store.table.layout import CONTROL, STAGE, event_prefix, new_path
+from airflow_poison.core.store.table.links import link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.store.seam import Claim, Control, DataFile, Manifest
+    from airflow_poison.core.store.table.base import Table, View
+
+
+def finish(
+    table: Table,
+    claim: Claim,
+    manifest: Manifest,
+    change: Callable[[Control], Control] | None,
+    events: Sequence[Event],
+) -> bool:
+    """Commit the outcome of a claim; False when that was done before."""
+    reach("store.finish.before_links")
+
+    def plan(view: View) -> tuple[Commit | None, bool]:
+        if view.state.number(f"run:{claim.key}") is not None:
+            return None, False
+        inputs = _inputs(table, view, claim)
+        version = view.state.version + 1
+        added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
+        record = history.write(table.root, version, events, part=len(manifest.files))
+        control = control_change(table, view, change)
+        commit = Commit(
+            "finish",
+            add=[*added, *record, *control.add],
+            remove=[*inputs, view.claim_rows[claim.key], *control.remove],
+            numbers={f"run:{claim.key}": version},
+            details={"key": claim.key, "epoch": claim.epoch, "result": dict(manifest.result)},
+            scratch=[file.path for file in (*added, *record, *control.add) if file.sub_queue in {EVENT, CONTROL}],
+        )
+        reach("store.finish.after_links")
+        return commit, True
+
+    done = table.change(plan)
+    reach("store.finish.before_clearing")
+    stage.clear(table.root, claim.key)
+    return done
+
+
+def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
+    """Return the part of a commit that replaces the control row; empty when the row stays as it is."""
+    before = view.snapshot.control
+    after = change(before) if change else before
+    if after == before:
+        return Commit("alter")
+    row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
+    return Commit("alter", add=[row], remove=[view.control_row])
+
+
+def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:
+    """Return what the claim consumes, after checking that it is all still ours to consume."""
+    if not view.held(claim):
+        raise ClaimLostError(stage.lost(claim))
+    missing = [file.path for file in claim.files if file.path not in view.live]
+    if missing:
+        raise TableChangedError(files.gone(table.root, missing[0]) + _NOTHING_COMMITTED)
+    return [view.live[file.path] for file in claim.files]
+
+
+_NOTHING_COMMITTED = " Nothing was committed; the outcomes of the pass are kept in its stage folder."
+
+
+def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
+    """Give a staged file its final name. Event files have the version in their name: it is their place in history."""
+    if file.sub_queue == EVENT:
+        file = replace(file, path=new_path(EVENT, 0, prefix=f"{event_prefix(version)}{part:06d}-"))
+    try:
+        link(Path(table.root, STAGE, staged), Path(table.root, file.path))
+    except FileNotFoundError as error:
+        if not table.view().held(claim):  # a later holder has renamed the stage since we looked
+            raise ClaimLostError(stage.lost(claim)) from error
+        raise TableChangedError(files.gone(table.root, f"{STAGE}/{staged}") + _NOTHING_COMMITTED) from error
+    return file

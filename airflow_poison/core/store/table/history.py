@@ -1,0 +1,54 @@
+"""Events as a part of the table: written by the commit that caused them, read in the order of commits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import TableChangedError
+from airflow_poison.core.store.events_as_rows import events_to_table, table_to_events
+from airflow_poison.core.store.seam import EVENT, DataFile
+from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table.layout import event_prefix, event_version, partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.store.table.base import Table
+
+
+def write(root: str, version: int, events: Sequence[Event], part: int = 0) -> list[DataFile]:
+    """Write the events of the commit that makes ``version``; no file when there are none.
+
+    :param part: orders several files of one commit.
+    """
+    if not events:
+        return []
+    return [files.write_new(root, EVENT, 0, events_to_table(events), prefix=f"{event_prefix(version)}{part:06d}-")]
+
+
+def read(table: Table, since_version: int) -> Iterator[Event]:
+    """Return the events of later versions; an event of a whole file becomes one of each of its messages."""
+    recorded = [file for file in table.log.load().files if file.sub_queue == EVENT and event_version(file.path) > since_version]
+    for file in sorted(recorded, key=lambda file: file.path):
+        for event in table_to_events(files.read(table.root, file)):
+            yield from _one_by_one(table.root, event)
+
+
+def _one_by_one(root: str, event: Event) -> Iterator[Event]:
+    """Return an event for each message of a moved file, in order of due time and lookup id; the one event when the file is vacuumed."""
+    path = event.details.get("path", "")
+    place = partition_of(path) if "count" in event.details else None
+    if place is None:
+        yield event
+        return
+    moved = DataFile(path, place[0], place[1], rows=0, size=0, min_lookup_id=0, max_lookup_id=0, min_priority=0, max_priority=0)
+    try:
+        rows = files.read(root, moved).select(["lookup_id", "due_at"]).sort_by([("due_at", "ascending"), ("lookup_id", "ascending")])
+    except TableChangedError:
+        yield event
+        return
+    details = {name: value for name, value in event.details.items() if name not in {"count", "max_lookup_id", "path"}}
+    for lookup_id in rows.column("lookup_id").to_pylist():
+        yield replace(event, lookup_id=lookup_id, details=details)

@@ -1,0 +1,181 @@
+"""Files of messages on their way in: written once as they stream by, written again when the numbering has to begin elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.core.store.table.files import describe
+from airflow_poison.core.store.table.layout import new_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.seam import DataFile
+
+FILE_ROWS = 100_000
+FILE_BYTES = 64 * 1024 * 1024
+GROUP_ROWS = 25_000
+GROUP_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Incoming:
+    """The files of one send.
+
+    :param base: the last lookup id that others have; ours follow it.
+    """
+
+    root: str
+    base: int
+    files: list[DataFile] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """Messages in all files."""
+        return sum(file.rows for file in self.files)
+
+    def write(self, batches: Iterable[pa.RecordBatch], now: datetime) -> None:
+        """Write the files; memory holds one row group, whatever the number of messages. Raises InputError."""
+        self._write_files(_row_groups(_completed(batches, now)), FILE_ROWS, FILE_BYTES)
+
+    def renumber(self, base: int) -> None:
+        """Make the ids follow ``base``: rewrites each file when that is not where they begin."""
+        if base == self.base:
+            return
+        self.base = base
+        old, self.files = self.files, []
+        try:
+            for file in old:
+                self._write_files(_groups_of(Path(self.root, file.path)), file.rows, 2 * FILE_BYTES)
+        finally:
+            _unlink(self.root, old)
+
+    def discard(self) -> None:
+        """Remove the files: they did not become part of the table."""
+        _unlink(self.root, self.files)
+        self.files = []
+
+    def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
+        """Write row groups to as few files as the limits allow."""
+        import pyarrow.parquet as pq
+
+        pending = next(groups, None)
+        while pending is not None:
+            path = new_path(SubQueue.MAIN, 0)
+            target = Path(self.root, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            first = self.base + self.messages + 1
+            rows = size = 0
+            try:
+                with pq.ParquetWriter(target, message_schema()) as writer:
+                    while pending is not None and (not rows or (rows + pending.num_rows <= most_rows and size + pending.nbytes <= most_bytes)):
+                        writer.write_table(_numbered(pending, first + rows))
+                        rows, size = rows + pending.num_rows, size + pending.nbytes
+                        pending = next(groups, None)
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
+            self.files.append(describe(self.root, path))
+
+
+def _unlink(root: str, files: Iterable[DataFile]) -> None:
+    for file in files:
+        Path(root, file.path).unlink(missing_ok=True)
+
+
+def _groups_of(path: Path) -> Iterator[pa.Table]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        for number in range(parquet.num_row_groups):
+            yield parquet.read_row_group(number)
+
+
+def _numbered(table: pa.Table, first: int) -> pa.Table:
+    """Return the rows with lookup ids from ``first`` on."""
+    import numpy as np
+    import pyarrow as pa
+
+    ids = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+    return table.set_column(0, message_schema().field("lookup_id"), ids)
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Return the same rows in portions of a good size: small batches joined, big ones cut."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        for piece in _cut(table):
+            if waiting and (rows + piece.num_rows > GROUP_ROWS or size + piece.nbytes > GROUP_BYTES):
+                yield pa.concat_tables(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Return slices that respect both limits, halving what is too large (bodies differ in size)."""
+    if table.num_rows <= 1 or (table.num_rows <= GROUP_ROWS and table.nbytes <= GROUP_BYTES):
+        if table.num_rows:
+            yield table
+        return
+    half = min(table.num_rows // 2, GROUP_ROWS)
+    yield from _cut(table.slice(0, half))
+    yield from _cut(table.slice(half))
+
+
+def _completed(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.Table]:
+    """Return tables with every column of ``message_schema()``: defaults where columns or values are missing."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    send = token_hex(8)
+    count = 0
+    defaults = {"priority": DEFAULT_PRIORITY, "enqueued_at": now, "abort_count": 0, "crash_count": 0}
+    for batch in batches:
+        rows = batch.num_rows
+        dash = pa.repeat(pa.scalar("-"), rows)
+        numbers = pa.array(np.arange(count, count + rows, dtype=np.int64)).cast(pa.string())
+        columns: list[pa.Array[Any]] = []
+        _check_columns(batch)
+        for column in message_schema():
+            values = _cast(batch, column) if column.name in batch.schema.names else pa.nulls(rows, column.type)
+            if column.name == "lookup_id":
+                values = pa.nulls(rows, column.type)
+            elif column.name == "message_id" and values.null_count:
+                values = pc.coalesce(values, pc.binary_join_element_wise(pa.repeat(pa.scalar(send), rows), numbers, dash))
+            elif column.name in defaults and values.null_count:
+                values = pc.fill_null(values, pa.scalar(defaults[column.name], column.type))
+            columns.append(values)
+        count += rows
+        yield pa.Table.from_arrays(columns, schema=message_schema())
+
+
+def _check_columns(batch: pa.RecordBatch) -> None:
+    unknown = sorted(set(batch.schema.names) - set(message_schema().names))
+    if unknown:
+        message = f"Messages have no column {', '.join(unknown)}; allowed: {', '.join(message_schema().names)}. Put further values into properties."
+        raise InputError(message)
+
+
+def _cast(batch: pa.RecordBatch, column: pa.Field[Any]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    try:
+        return batch.column(column.name).cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        message = f"Column {column.name!r} is {batch.schema.field(column.name).type}, which cannot become {column.type}: {error}"
+        raise InputError(message) from error

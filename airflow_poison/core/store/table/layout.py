@@ -1,0 +1,50 @@
+"""Where everything of a queue lies below its root, and what paths say."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+STAGE = "_stage"
+CLAIM = "_claim"
+CONTROL = "_ctl"
+SEND_LOCK = "_send.lock"
+MANIFEST = "manifest.json"
+
+_PARTITION = re.compile(r"(?:.*/)?sub_queue=([^/]+)/move_count=(\d+)/[^/]+")
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def new_path(sub_queue: str, move_count: int, prefix: str = "") -> str:
+    """Return a path for a new data file that no other file has."""
+    return moved_path(f"{prefix}{uuid4().hex}.parquet", sub_queue, move_count)
+
+
+def moved_path(name: str, sub_queue: str, move_count: int) -> str:
+    """Return the path of a file of this name (or path) in another partition. Some readers know a row's partition only by its path."""
+    return f"sub_queue={sub_queue}/move_count={move_count}/{name.rpartition('/')[2]}"
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """Return (sub-queue, move count) that a path says, or None."""
+    match = _PARTITION.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
+
+
+def event_prefix(version: int) -> str:
+    """Return the beginning of names of event files of one version: sorted by name, event files are in commit order."""
+    return f"{version:020d}-"
+
+
+def event_version(path: str) -> int:
+    """Return the version that an event file was committed with."""
+    return int(path.rpartition("/")[2].partition("-")[0])
+
+
+def stage_folder(key: str) -> str:
+    """Return the folder of a run key below the root. Keys that cannot be a folder's name are hashed."""
+    if _FOLDER.fullmatch(key):
+        return f"{STAGE}/{key}"
+    from hashlib import sha256
+
+    return f"{STAGE}/{sha256(key.encode()).hexdigest()}"

@@ -1,0 +1,132 @@
+"""The manifest: what was staged for a claim, listed once and durable before anything of it is committed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import ClaimLostError, ConservationError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import SubQueue, message_schema
+from airflow_poison.core.store import durability
+from airflow_poison.core.store.seam import EVENT, OUTBOX, TALLY, DataFile, Manifest
+from airflow_poison.core.store.table import stage
+from airflow_poison.core.store.table.files import describe
+from airflow_poison.core.store.table.layout import MANIFEST, STAGE, new_path, partition_of
+from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.seam import Claim
+    from airflow_poison.core.store.table.base import Table
+
+_STAGED = frozenset({*(place.value for place in SubQueue), EVENT, OUTBOX, TALLY})
+
+
+def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
+    """Write outcome rows into the stage, a file for each partition."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    out = stage.own(table.root, claim) / stage.OUT
+    places = outcome.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
+    for place in places:
+        in_place = pc.and_(pc.equal(outcome["sub_queue"], place["sub_queue"]), pc.equal(outcome["move_count"], place["move_count"]))
+        target = out / new_path(place["sub_queue"], place["move_count"])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(outcome.filter(in_place).select(message_schema().names), target)
+
+
+def find(table: Table, claim: Claim) -> Manifest | None:
+    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals."""
+    folder = Path(table.root, STAGE)
+    for attempt in (*stage.earlier(table.root, claim), stage.own(table.root, claim)):
+        try:
+            text = Path(attempt, MANIFEST).read_text()
+        except FileNotFoundError:
+            continue
+        return _parse(text, str(attempt.relative_to(folder)))
+    return None
+
+
+def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
+    """List the stage and make it durable, with the account of it; returns the sealed one when that was done before."""
+    sealed = find(table, claim)
+    if sealed is not None:
+        return sealed
+    own = stage.own(table.root, claim)
+    listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
+    manifest = replace(listed, result=dict(account(listed)))
+    if table.durable:
+        durability.sync_files(str(own), [name for name, _ in manifest.files])
+    try:
+        _write(table, own, manifest)
+    except FileNotFoundError as error:  # fenced while it was written
+        raise ClaimLostError(stage.lost(claim)) from error
+    prefix = own.relative_to(Path(table.root, STAGE))
+    return replace(manifest, files=tuple((f"{prefix}/{name}", file) for name, file in manifest.files))
+
+
+def _write(table: Table, own: Path, manifest: Manifest) -> None:
+    """Write the manifest under another name first: whoever finds it finds all of it."""
+    beside = own / f".{MANIFEST}"
+    body = {
+        "files": [[name, file_to_dict(file)] for name, file in manifest.files],
+        "tallies": [dict(tally) for tally in manifest.tallies],
+        "result": dict(manifest.result),
+    }
+    beside.write_text(json.dumps(body))
+    if table.durable:
+        durability.sync(beside)
+    reach("store.seal.before_rename")
+    beside.rename(own / MANIFEST)
+    if table.durable:
+        durability.sync_up(own, Path(table.root))
+    reach("store.seal.after_rename")
+
+
+def _parse(text: str, prefix: str) -> Manifest:
+    body = json.loads(text)
+    return Manifest(
+        files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
+        tallies=tuple(body["tallies"]),
+        result=body["result"],
+    )
+
+
+def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
+    """Return what will be added: the staged name below the holder's folder, and the file under its final path."""
+    for name, place in _staged(own):
+        if place[0] == TALLY:
+            continue
+        file = describe(str(own), name, place)
+        if file.rows:
+            yield name, replace(file, path=new_path(*place))
+
+
+def _tallies(own: Path) -> Iterator[Mapping[str, object]]:
+    import pyarrow.parquet as pq
+
+    for name, place in _staged(own):
+        if place[0] == TALLY:
+            with pq.ParquetFile(own / name) as parquet:
+                for body in parquet.read(["body"]).column("body").to_pylist():
+                    yield json.loads(body or b"{}")
+
+
+def _staged(own: Path) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Return names of outcome files and their partitions, sorted; what Spark or a file system leaves beside them is passed over."""
+    for path in sorted((own / stage.OUT).rglob("*.parquet")):
+        below = path.relative_to(own / stage.OUT)
+        if any(part.startswith(("_", ".")) for part in below.parts):
+            continue
+        place = partition_of(str(below))
+        if place is None or place[0] not in _STAGED:
+            message = f"The outcome file {path} lies in no known partition; expected sub_queue=<{', '.join(sorted(_STAGED))}>/move_count=<n>."
+            raise ConservationError(message)
+        yield f"{stage.OUT}/{below}", place

@@ -1,0 +1,115 @@
+"""Changes of whole files outside a pass: moves between sub-queues, splits, removal of what the outbox has sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.errors import ConservationError, TableChangedError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.seam import DataFile, Returned
+from airflow_poison.core.store.table import files, history
+from airflow_poison.core.store.table.layout import moved_path
+from airflow_poison.core.store.table.links import link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.seam import Snapshot
+    from airflow_poison.core.store.table.base import Table, View
+
+_EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
+
+
+def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool) -> Returned:
+    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count."""
+
+    def plan(view: View) -> tuple[Commit | None, Returned]:
+        free = view.live.keys() - view.claimed
+        wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
+        moved = [(file, _moved(file, target, count_move=count_move)) for file in sorted(wanted.values(), key=_by_due_time)]
+        if not moved:
+            return None, Returned(messages=0, files=0)
+        for old, new in moved:
+            _link(table, old, new)
+        reach("store.move.after_links")
+        record = history.write(table.root, view.state.version + 1, [_event(new, target, now) for _, new in moved])
+        commit = Commit(
+            "move",
+            add=[new for _, new in moved] + record,
+            remove=[old for old, _ in moved],
+            details={"to": target.value, "files": len(moved)},
+            scratch=[file.path for file in record],
+        )
+        return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
+
+    return table.change(plan)
+
+
+def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
+    """Replace one unclaimed file by pieces. Raises ConservationError, and TableChangedError when the file is claimed or gone."""
+    written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
+    paths = [piece.path for piece in written]
+    if sum(piece.rows for piece in written) != file.rows:
+        table.discard(paths)
+        message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
+        raise ConservationError(message)
+    if not table.change(lambda view: _split_plan(view, file, written)):
+        table.discard(paths)
+        message = f"{file.path} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."
+        raise TableChangedError(message)
+
+
+def _split_plan(view: View, file: DataFile, written: list[DataFile]) -> tuple[Commit | None, bool]:
+    if file.path not in view.live or file.path in view.claimed:
+        return None, False
+    return Commit("split", add=written, remove=[view.live[file.path]], data_change=False), True
+
+
+def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
+    """Remove outbox files, those that are still there."""
+
+    def plan(view: View) -> tuple[Commit | None, None]:
+        present = [view.live[file.path] for file in sent if file.path in view.live]
+        return (Commit("remove_outbox", remove=present) if present else None), None
+
+    table.change(plan)
+
+
+def _moved(file: DataFile, target: SubQueue, *, count_move: bool) -> DataFile:
+    """Return the file in its new place. Uncounted moves can come to one place twice: they need a name of their own each time."""
+    if count_move:
+        count, name = file.move_count + 1, file.path
+    else:
+        count, name = file.move_count, f"{uuid4().hex}.parquet"
+    return replace(file, path=moved_path(name, target, count), sub_queue=target.value, move_count=count)
+
+
+def _link(table: Table, old: DataFile, new: DataFile) -> None:
+    try:
+        link(Path(table.root, old.path), Path(table.root, new.path))
+    except FileNotFoundError as error:
+        raise TableChangedError(files.gone(table.root, old.path)) from error
+
+
+def _by_due_time(file: DataFile) -> tuple[float, int]:
+    return (file.max_due_at.timestamp() if file.max_due_at else 0.0, file.min_lookup_id)
+
+
+def _event(file: DataFile, target: SubQueue, now: datetime) -> Event:
+    """Return one event for a whole file: ``history`` makes one of each message of it."""
+    return Event(
+        type=_EVENT[target],
+        at=now,
+        lookup_id=file.min_lookup_id,
+        move_count=file.move_count,
+        details={"count": str(file.rows), "max_lookup_id": str(file.max_lookup_id), "path": file.path, "place": target.value},
+    )

@@ -1,0 +1,150 @@
+"""A queue as the seam wants it: each call goes to the module that knows how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.table import appending, claiming, files, finishing, history, manifest, moving, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    import pyarrow as pa
+
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.store.seam import Claim, Control, DataFile, Manifest, Returned, Sent, Snapshot
+    from airflow_poison.core.store.table.base import Table, View
+
+
+class Queue:
+    """One queue over a table; see ``seam.QueueTable`` for what each call promises."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r}, {self.uri!r})"
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self._table.name
+
+    @property
+    def uri(self) -> str:
+        """The folder of the table: data files lie below it under the paths that ``DataFile`` says."""
+        return self._table.root
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version."""
+        return self._table.view().snapshot
+
+    def append(self, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
+        """Add messages to ``main``, once per key."""
+        return appending.append(self._table, batches, key, now)
+
+    def alter(self, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
+        """Replace the control row and record what that means. ``now`` is the events' own business."""
+        del now
+
+        def plan(view: View) -> tuple[Commit | None, Control]:
+            before = view.snapshot.control
+            after = change(before)
+            part = finishing.control_change(self._table, view, lambda _: after)
+            record = history.write(self._table.root, view.state.version + 1, events(before, after))
+            added = [*part.add, *record]
+            if not added:
+                return None, after
+            return Commit("alter", add=added, remove=part.remove, scratch=[file.path for file in added]), after
+
+        return self._table.change(plan)
+
+    def move_files(self, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True) -> Returned:
+        """Move whole unclaimed files to another sub-queue."""
+        return moving.move_files(self._table, pick, target, now, count_move=count_move)
+
+    def split_file(self, file: DataFile, pieces: Sequence[pa.Table], now: datetime) -> None:
+        """Replace one unclaimed file by pieces. Raises ConservationError, TableChangedError."""
+        del now
+        moving.split_file(self._table, file, pieces)
+
+    def claim(
+        self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
+    ) -> Claim | None:
+        """Claim files of a sub-queue, or take this key's own claim over. Raises QueueHaltedError, SettingError."""
+        return claiming.claim(self._table, claiming.Wanted(key, now + lease, max_messages, exclusive, sub_queue))
+
+    def expired(self, now: datetime) -> Sequence[Claim]:
+        """Return the claims that were not renewed in time."""
+        return claiming.expired(self._table.view(), now)
+
+    def take_over(self, claim: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
+        """Become the holder of a claim as it was seen."""
+        return claiming.take_over(self._table, claim, now + lease)
+
+    def renew(self, claim: Claim, *, lease: timedelta, now: datetime) -> Claim:
+        """Extend a claim. Raises ClaimLostError."""
+        return claiming.renew(self._table, claim, lease, now)
+
+    def release(self, claim: Claim) -> None:
+        """Give claimed files back as they are."""
+        claiming.release(self._table, claim)
+
+    def read(self, file: DataFile) -> pa.Table:
+        """Return the rows of a file. Raises TableChangedError."""
+        return files.read(self._table.root, file)
+
+    def stage(self, claim: Claim) -> str:
+        """Return this holder's own stage folder. Raises ClaimLostError when a later holder has fenced it."""
+        return str(stage.own(self._table.root, claim))
+
+    def journals(self, claim: Claim) -> Sequence[str]:
+        """Return the journal folders of earlier holders, oldest first, fenced."""
+        return [str(Path(folder, stage.JOURNAL)) for folder in stage.earlier(self._table.root, claim)]
+
+    def stage_table(self, claim: Claim, table: pa.Table) -> None:
+        """Write outcome rows into the stage. Raises ClaimLostError."""
+        manifest.stage_table(self._table, claim, table)
+
+    def manifest(self, claim: Claim) -> Manifest | None:
+        """Return the sealed outcome of this claim."""
+        return manifest.find(self._table, claim)
+
+    def seal(self, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
+        """Make the staged outcome durable. Raises ClaimLostError, ConservationError and what ``account`` raises."""
+        return manifest.seal(self._table, claim, account)
+
+    def finish(
+        self,
+        claim: Claim,
+        manifest: Manifest,
+        *,
+        change: Callable[[Control], Control] | None = None,
+        events: Sequence[Event] = (),
+        now: datetime,
+    ) -> bool:
+        """Make the final commit. Raises ClaimLostError, TableChangedError."""
+        del now
+        return finishing.finish(self._table, claim, manifest, change, events)
+
+    def result(self, key: str) -> Mapping[str, object] | None:
+        """Return the result that the final commit of a run key recorded; empty when the log was cleaned up since."""
+        version = self._table.log.load().number(f"run:{key}")
+        if version is None:
+            return None
+        result = (self._table.log.details(version) or {}).get("result", {})
+        assert isinstance(result, dict)
+        return result
+
+    def remove_outbox(self, files: Sequence[DataFile], now: datetime) -> None:
+        """Remove outbox files whose messages have been sent on."""
+        del now
+        moving.remove_outbox(self._table, files)
+
+    def events(self, since_version: int = -1) -> Iterator[Event]:
+        """Return the recorded events of later versions, in the order of their commits."""
+        return history.read(self._table, since_version)

@@ -1,0 +1,97 @@
+"""The rows of a table that are not messages: its control row and its claims; and files as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import NewerFormatError
+from airflow_poison.core.store.seam import FORMAT_VERSION, Claim, Control, DataFile, QueueState
+from airflow_poison.core.store.table.files import one_row
+from airflow_poison.core.store.table.layout import CLAIM, CONTROL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+_INSTANTS = ("min_enqueued_at", "min_due_at", "max_due_at")
+
+
+def file_to_dict(file: DataFile) -> dict[str, object]:
+    """Return a file as plain JSON values."""
+    values = asdict(file)
+    return values | {name: values[name].isoformat() for name in _INSTANTS if values[name] is not None}
+
+
+def file_from_dict(values: Mapping[str, object]) -> DataFile:
+    """Return the file that ``file_to_dict`` described."""
+    instants = {name: datetime.fromisoformat(str(values[name])) for name in _INSTANTS if values[name] is not None}
+    return DataFile(**{**values, **instants})  # type: ignore[arg-type]  # the names and types are those of asdict
+
+
+def control_to_row(control: Control) -> pa.Table:
+    """Return the one row of the ``_ctl`` partition."""
+    body = {"policy": dict(control.policy), "counters": dict(control.counters)}
+    return one_row(
+        CONTROL,
+        lookup_id=control.format_version,
+        message_type=control.state.value,
+        reason=control.reason,
+        body=json.dumps(body).encode(),
+    )
+
+
+def control_from_row(table: pa.Table, name: str) -> Control:
+    """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at."""
+    row = table.select(["lookup_id", "message_type", "reason", "body"]).to_pylist()[0]
+    version: int = row["lookup_id"]
+    if version > FORMAT_VERSION:
+        message = (
+            f"Queue {name!r} has table format {version}; this version of airflow-poison knows formats up to {FORMAT_VERSION}. "
+            "Install the version that wrote it, or a newer one, everywhere the queue is used."
+        )
+        raise NewerFormatError(message)
+    body = json.loads(row["body"])
+    return Control(
+        policy=body["policy"],
+        state=QueueState(row["message_type"]),
+        reason=row["reason"],
+        counters=body["counters"],
+        format_version=version,
+    )
+
+
+def claim_to_row(claim: Claim) -> pa.Table:
+    """Return one row of the ``_claim`` partition."""
+    body = {
+        "expires_at": claim.expires_at.isoformat(),
+        "exclusive": claim.exclusive,
+        "earlier": list(claim.earlier),
+        "files": [file_to_dict(file) for file in claim.files],
+    }
+    return one_row(
+        CLAIM,
+        lookup_id=claim.epoch,
+        message_id=claim.key,
+        message_type=claim.attempt,
+        due_at=claim.expires_at,
+        body=json.dumps(body).encode(),
+    )
+
+
+def claim_from_row(table: pa.Table) -> Claim:
+    """Return what ``claim_to_row`` wrote."""
+    row = table.select(["lookup_id", "message_id", "message_type", "body"]).to_pylist()[0]
+    body = json.loads(row["body"])
+    return Claim(
+        key=row["message_id"],
+        epoch=row["lookup_id"],
+        attempt=row["message_type"],
+        expires_at=datetime.fromisoformat(body["expires_at"]),
+        files=tuple(file_from_dict(values) for values in body["files"]),
+        exclusive=body["exclusive"],
+        earlier=tuple(body["earlier"]),
+    )

@@ -1,0 +1,93 @@
+"""The stage of a claim: one folder per holder, and the fence that shuts earlier holders out of theirs.
+
+``_stage/<run key>/<attempt>/`` is made before the commit of the claim that names it, and never again. A take-over renames it to
+``<attempt>.fenced``: a holder that wakes up too late finds no folder to open a journal in or to put a manifest in, and what it had
+put there before stays readable. A folder that such a holder makes anew under the old name is never looked at.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import ClaimLostError
+from airflow_poison.core.store.table.layout import stage_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_poison.core.store.seam import Claim
+
+OUT = "out"
+JOURNAL = "journal"
+_FENCED = ".fenced"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The folder of a new holder: made when a claim is about to be committed, one for all tries of that commit."""
+
+    root: str
+    key: str
+    name: str = field(default_factory=lambda: token_hex(8))
+    _made: bool = False
+
+    def made(self) -> str:
+        """Make the folder if need be and return its name."""
+        if not self._made:
+            Path(self.root, stage_folder(self.key), self.name, JOURNAL).mkdir(parents=True)
+            self._made = True
+        return self.name
+
+    def drop(self) -> None:
+        """Remove the folder of a holder that never was."""
+        if self._made:
+            remove_tree(Path(self.root, stage_folder(self.key), self.name))
+            with suppress(OSError):  # others use the key's folder
+                Path(self.root, stage_folder(self.key)).rmdir()
+
+
+def own(root: str, claim: Claim) -> Path:
+    """Return this holder's folder. Raises ClaimLostError when a later holder has fenced it."""
+    folder = Path(root, stage_folder(claim.key), claim.attempt)
+    if not Path(folder, JOURNAL).is_dir():
+        raise ClaimLostError(lost(claim))
+    return folder
+
+
+def lost(claim: Claim) -> str:
+    """Return the words for a claim that is not held any more."""
+    return (
+        f"The claim {claim.key!r} (epoch {claim.epoch}) is not held any more: it expired and was taken over, was released, or is finished. "
+        "This pass changes nothing; its messages are with the later holder. Run the task again if it should look for further work."
+    )
+
+
+def fence(root: str, claim: Claim) -> None:
+    """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim."""
+    folder = Path(root, stage_folder(claim.key))
+    for attempt in claim.earlier:
+        # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
+        with suppress(OSError):
+            Path(folder, attempt).rename(folder / (attempt + _FENCED))
+
+
+def earlier(root: str, claim: Claim) -> Sequence[Path]:
+    """Return the fenced folders of earlier holders, oldest first."""
+    folder = Path(root, stage_folder(claim.key))
+    fenced = [folder / (attempt + _FENCED) for attempt in claim.earlier]
+    return [path for path in fenced if path.is_dir()]
+
+
+def clear(root: str, key: str) -> None:
+    """Remove everything staged under a run key; what cannot be removed is harmless (maintenance sweeps it)."""
+    remove_tree(Path(root, stage_folder(key)))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder as far as possible: a shut-out holder may still write below it."""
+    shutil.rmtree(folder, ignore_errors=True)
