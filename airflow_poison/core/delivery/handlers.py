@@ -1,0 +1,197 @@
+"""How a handler is named, checked in the driver, carried to where it runs, and loaded there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import pickle
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from airflow_poison.core.errors import HandlerNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from airflow_poison.core.message import Message
+
+    Handler = Callable[[Message], object]
+    HandlerLike = str | Handler
+
+MANGLED_PREFIX = "unusual_prefix_"
+"""How Airflow names the modules of DAG files; such a name can be imported in no other process."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRef:
+    """A checked handler, ready to travel.
+
+    :param name: ``module:attribute`` when it is imported where it runs; else a name for people.
+    :param by_value: the pickled handler when it travels by value.
+    :param path: the import path it was found with; where it runs, missing entries are added behind the path there.
+    """
+
+    name: str
+    by_value: bytes | None = None
+    path: tuple[str, ...] = ()
+
+
+def resolve_handler(handler: HandlerLike | HandlerRef) -> HandlerRef:
+    """Check a handler before anything is claimed, and make it ready to travel.
+
+    :param handler: an importable name ``"shop.arrivals:land"`` or any callable that takes one message.
+    :raises HandlerNotFoundError: it cannot be imported, is not callable with one message, or cannot travel.
+    """
+    if isinstance(handler, HandlerRef):
+        return handler
+    path = tuple(sys.path)
+    if isinstance(handler, str):
+        _check_callable(_import(handler), handler)
+        return HandlerRef(handler, path=path)
+    name = _name_of(handler)
+    _check_callable(handler, name)
+    if _is_importable(handler, name):
+        return HandlerRef(name, path=path)
+    try:
+        return HandlerRef(name, carry_by_value(handler, handler), path)
+    except Exception as error:
+        raise HandlerNotFoundError(
+            f"The handler {name} cannot be carried to its server session: {type(error).__name__}: {error}. It is not importable by name, so "
+            "everything it refers to must be picklable; put it into an importable module and name it as 'module:function'."
+        ) from error
+
+
+def load_handler(ref: HandlerRef) -> Handler:
+    """Return the handler itself, in the process that runs it. Raises HandlerNotFoundError."""
+    extend_import_path(ref.path)
+    if ref.by_value is None:
+        return _import(ref.name)
+    try:
+        loaded: Handler = pickle.loads(ref.by_value)  # noqa: S301  (our own bytes)
+    except Exception as error:
+        raise HandlerNotFoundError(
+            f"The handler {ref.name} came by value and cannot be unpacked here: {type(error).__name__}: {error}. "
+            "A module that it imports is probably missing on this machine; install it there, or ship it with the job."
+        ) from error
+    return loaded
+
+
+def extend_import_path(path: tuple[str, ...]) -> None:
+    """Add the missing entries behind the present import path."""
+    sys.path.extend(entry for entry in path if entry not in sys.path)
+
+
+def carry_by_value(thing: object, *because_of: object) -> bytes:
+    """Pickle something, by value as far as it lives in modules that no other process can import.
+
+    :param because_of: objects whose modules are checked, beside the modules of DAG files that are always carried by value.
+    """
+    with _by_value([*because_of, thing]):
+        carried: bytes = cloudpickle.dumps(thing)
+    return carried
+
+
+@contextlib.contextmanager
+def _by_value(things: list[object]) -> Iterator[None]:
+    names = {name for name in list(sys.modules) if name.startswith(MANGLED_PREFIX)}
+    for thing in things:
+        name = _module_of(thing)
+        if name in sys.modules and name != "__main__" and not _module_is_importable(name):
+            names.add(name)
+    modules: list[ModuleType] = [sys.modules[name] for name in names]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _import(name: str) -> Handler:
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise HandlerNotFoundError(f"The handler {name!r} is not of the form 'module:function', for example 'shop.arrivals:land'.")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise HandlerNotFoundError(
+            f"The handler {name!r} cannot be found: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
+            f"Tried along sys.path = {sys.path}. Install the module, or add its folder to PYTHONPATH, where the task and its workers run."
+        ) from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise HandlerNotFoundError(
+                f"The handler {name!r} cannot be found: the module {module_name!r} ({getattr(found, '__file__', 'built in')}) was imported but "
+                f"has no {attribute!r}. Correct the name, or define the function there."
+            ) from error
+    return found  # type: ignore[no-any-return]  # whatever the user named; checked by the caller
+
+
+def _check_callable(handler: object, name: str) -> None:
+    if not callable(handler):
+        raise HandlerNotFoundError(f"The handler {name!r} is {type(handler).__name__}, not something callable; name a function of one message.")
+    if inspect.iscoroutinefunction(handler):
+        raise HandlerNotFoundError(
+            f"The handler {name!r} is a coroutine function and would never run; wrap it: asyncio.run(...) in a plain function."
+        )
+    try:
+        inspect.signature(handler).bind(object())
+    except TypeError as error:
+        raise HandlerNotFoundError(
+            f"The handler {name!r} cannot be called with one message ({error}); define it as 'def handler(message)'."
+        ) from error
+    except ValueError:
+        return  # some built-ins have no signature
+
+
+def _module_of(thing: object) -> str:
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else type(thing).__module__
+
+
+def _name_of(handler: object) -> str:
+    qualified = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return f"{_module_of(handler)}:{qualified}"
+
+
+def _module_is_importable(name: str) -> bool:
+    if name.startswith(MANGLED_PREFIX):
+        return False
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    module = sys.modules.get(name)
+    known_file = getattr(module, "__file__", None)
+    return spec is not None and (known_file is None or spec.origin == known_file) and _would_be_found(name)
+
+
+def _would_be_found(name: str) -> bool:
+    """``find_spec`` believes ``sys.modules``; another process has only the import path."""
+    top, *rest = name.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    if spec is None:
+        return top in sys.builtin_module_names
+    return not rest or spec.submodule_search_locations is not None
+
+
+def _is_importable(handler: object, name: str) -> bool:
+    module_name, _, attribute = name.partition(":")
+    if module_name == "__main__" or "<" in attribute or not _module_is_importable(module_name):
+        return False
+    found: object = sys.modules.get(module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found is handler

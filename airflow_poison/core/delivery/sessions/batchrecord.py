@@ -1,0 +1,92 @@
+"""The parent's record of one batch: its section of the journal, what the carry knew, and the failures read back from the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_poison.core.delivery.sessions.session import BatchReport, report_words
+from airflow_poison.core.delivery.sessions.words import State, state_of, states_of
+from airflow_poison.core.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.failurelog import FailureReader, Rollback
+    from airflow_poison.core.delivery.sessions.journalfile import Journal
+    from airflow_poison.core.failures import Failure
+
+
+def lookup_ids_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the lookup ids of a batch. Raises InputError when one is null."""
+    column = batch.column("lookup_id")
+    if column.null_count:
+        raise InputError(
+            f"{column.null_count} of {batch.num_rows} messages have no lookup id; attempts are journaled by it. Number the messages before delivery."
+        )
+    ids: NDArray[np.int64] = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return ids
+
+
+class BatchRecord:
+    """One batch in the journal.
+
+    :param journal: where its section is begun.
+    :param reader: of the journal's log.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: Carry) -> None:
+        self.lookup_ids = lookup_ids_of(batch)
+        self.initial = carry.words_for(self.lookup_ids)
+        self._carry, self._reader = carry, reader
+        self.section = journal.append(self.lookup_ids, self.initial)
+        self.words = self.section.as_array()
+        self._rollbacks: list[Rollback] = []
+
+    def label(self, row: int) -> str:
+        """Name the message of a row, for the log."""
+        return f"[message {self.lookup_ids[row]}] " if 0 <= row < len(self.lookup_ids) else ""
+
+    def read_log(self) -> None:
+        """Read what has been appended since the last time."""
+        self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
+
+    def recorded(self) -> dict[tuple[int, int], Failure]:
+        """Return the failed deliveries so far, by row and attempts before."""
+        return {(entry.row, entry.attempts): entry.failure for entry in self._rollbacks if not entry.innocent}
+
+    def report(self, *, halted: bool, restarts: int = 0, crashes: int = 0, timeouts: int = 0) -> BatchReport:
+        """Return the report; the words are a copy."""
+        return BatchReport(report_words(self.words), self._failures(), halted, restarts, crashes, timeouts)
+
+    def _failures(self) -> dict[int, Failure]:
+        failures: dict[int, Failure] = {}
+        if self._carry.failures:
+            for row in np.flatnonzero(self.initial):
+                known = self._carry.failures.get(int(self.lookup_ids[row]))
+                if known is not None:
+                    failures[int(row)] = known
+        failures.update((entry.row, entry.failure) for entry in self._rollbacks)
+        settled = (State.COMMITTED, State.CARRIED)
+        return {row: failure for row, failure in failures.items() if state_of(int(self.words[row])) not in settled}
+
+
+def carried_report(batch: pa.RecordBatch, carry: Carry, *, halted: bool) -> BatchReport | None:
+    """Return the report of a batch that needs no delivery (settled, empty, or behind a halt); None when it needs one."""
+    ids = lookup_ids_of(batch)
+    words = carry.words_for(ids)
+    if not halted:
+        states = states_of(words)
+        before_halt = words[: int(np.argmax(states == State.HALTED))] if (states == State.HALTED).any() else words
+        halted = len(before_halt) < len(words)
+        if (~np.isin(states_of(before_halt), (State.CARRIED, State.ENDED))).any():
+            return None
+    failures = {
+        int(row): carry.failures[int(ids[row])]
+        for row in np.flatnonzero(words)
+        if int(ids[row]) in carry.failures and state_of(int(words[row])) is not State.CARRIED
+    }
+    return BatchReport(report_words(words), failures, halted)

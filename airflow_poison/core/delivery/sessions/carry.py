@@ -1,0 +1,159 @@
+"""What the journals of earlier tries say: which messages are settled, and how many attempts the others have had."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
+from airflow_poison.core.delivery.sessions.journalfile import sections
+from airflow_poison.core.delivery.sessions.words import STATE_MASK, State, attempts_of, settle, state_of
+from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.failures import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_POLL_SECONDS = 0.05
+KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
+INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
+
+
+def _no_ids() -> NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
+def _no_words() -> NDArray[np.int32]:
+    return np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """Words of messages by lookup id.
+
+    :param lookup_ids: sorted, each once.
+    :param words: one per lookup id; never in flight or held.
+    :param failures: the last failure by lookup id, of messages that are not committed.
+    """
+
+    lookup_ids: NDArray[np.int64] = field(default_factory=_no_ids)
+    words: NDArray[np.int32] = field(default_factory=_no_words)
+    failures: dict[int, Failure] = field(default_factory=dict)
+
+    def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed."""
+        found = np.zeros(len(lookup_ids), np.int32)
+        if not len(self.lookup_ids):
+            return found
+        places = np.searchsorted(self.lookup_ids, lookup_ids)
+        places[places == len(self.lookup_ids)] = 0
+        hits = self.lookup_ids[places] == lookup_ids
+        found[hits] = self.words[places[hits]]
+        committed = (found & STATE_MASK) == State.COMMITTED
+        found[committed] += State.CARRIED - State.COMMITTED
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
+        with path.open("wb") as file:
+            np.save(file, np.stack([self.lookup_ids, self.words.astype(np.int64)]))
+        descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            log = FailureLog(descriptor)
+            for lookup_id, failure in self.failures.items():
+                log.append(Rollback(0, 0, lookup_id, 0, failure))
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Map what ``save`` wrote."""
+        table = np.load(path, mmap_mode="r")
+        return cls(table[0], table[1].astype(np.int32), _last_failures(_log_of(path)))
+
+
+def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=60)) -> Carry:
+    """Merge all journals in these folders: committed before ended, ended before more attempts.
+
+    A message that a dead process left in flight has had one more attempt, a crash.
+
+    :param wait: how long to wait for journals whose writers still live, at least zero.
+    :raises ServerSessionError: a writer still lives when the time is over.
+    """
+    deadline = time.monotonic() + wait.total_seconds()
+    ids, words, failures = [_no_ids()], [_no_words()], dict[int, Failure]()
+    for folder in folders:
+        for path in sorted(folder.glob("*.journal")):
+            content = _read_when_quiet(path, deadline)
+            failures.update(_last_failures(path.with_suffix(".log")))
+            for section_ids, section_words in sections(content):
+                found = settle(section_words)
+                if found.culprit is not None:
+                    failures[int(section_ids[found.culprit])] = KILLED if found.in_flight is not None else INTERRUPTED
+                ids.append(section_ids)
+                words.append(section_words)
+    return _merged(np.concatenate(ids), np.concatenate(words), failures)
+
+
+def _merged(ids: NDArray[np.int64], words: NDArray[np.int32], failures: dict[int, Failure]) -> Carry:
+    states = words & STATE_MASK
+    words = np.where(states == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
+    rank = (words >> 8).astype(np.int64) & 0xFFF
+    rank += np.where(np.isin(states, (State.ENDED, State.HALTED)), 1 << 20, 0)
+    rank += np.where(np.isin(states, (State.COMMITTED, State.CARRIED)), 1 << 21, 0)
+    order = np.lexsort((words, rank, ids))
+    ids, words = ids[order], words[order]
+    last = np.ones(len(ids), bool)
+    last[:-1] = ids[1:] != ids[:-1]
+    ids, words = ids[last], words[last]
+    known = Carry(ids, words, failures)
+    kept = {key: failure for key, failure in failures.items() if _keeps_failure(known, key)}
+    return Carry(ids, words, kept)
+
+
+def _keeps_failure(carry: Carry, lookup_id: int) -> bool:
+    value = int(carry.words_for(np.array([lookup_id], np.int64))[0])
+    return state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED)
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + ".log")
+
+
+def _last_failures(path: Path) -> dict[int, Failure]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    try:
+        return {entry.lookup_id: entry.failure for entry in FailureReader(descriptor).news()}
+    finally:
+        os.close(descriptor)
+
+
+def _read_when_quiet(path: Path, deadline: float) -> bytes:
+    with path.open("rb") as file:
+        while True:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
+                    raise
+                if time.monotonic() >= deadline:
+                    raise ServerSessionError(
+                        f"The attempt journal {str(path)!r} still has a living writer: an earlier task attempt has not ended. "
+                        "Its outcomes are needed before these messages are delivered again; end that process, then run the task again."
+                    ) from error
+                time.sleep(_POLL_SECONDS)
+            else:
+                return file.read()

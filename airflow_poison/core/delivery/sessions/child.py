@@ -1,0 +1,212 @@
+"""The child process of a server session: loads the handler, then delivers batch after batch until its parent says goodbye."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import mmap
+import os
+import pickle
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from airflow_poison.core.delivery.handlers import carry_by_value, extend_import_path, load_handler
+from airflow_poison.core.delivery.sessions import output, platform, wire
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+from airflow_poison.core.delivery.sessions.journalfile import Section
+from airflow_poison.core.delivery.sessions.verdicts import failure_of
+from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Replay
+from airflow_poison.core.errors import HandlerNotFoundError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.policies.seam import Policy
+
+TRACEBACKS = 2  # faulthandler writes here
+NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a child is told first, in plain values: nothing else can be unpickled before the import path is set.
+
+    :param carried: the pickled ``Tools``.
+    """
+
+    path: list[str]
+    environment: dict[str, str]
+    folder: str | None
+    carried: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What delivering needs."""
+
+    policy: Policy
+    handler: HandlerRef
+    clock: Clock
+    unprocessable: tuple[str | type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One batch to deliver; the Arrow stream comes as a descriptor.
+
+    :param receiver: the pickled receiver to go on with; None: the one that the child has.
+    """
+
+    section: tuple[int, int, int]
+    receiver: bytes | None = None
+    replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a child says: ready, done, or what went wrong with us (never with a message).
+
+    :param receiver: the pickled receiver after the batch, of a policy that keeps something in memory.
+    """
+
+    what: str
+    text: str = ""
+    halted: bool = False
+    receiver: bytes | None = field(default=None)
+
+
+def preload() -> None:
+    """Import in the zygote what every child needs."""
+    for name in ("pyarrow", "pyarrow.compute", "pyarrow.ipc", "cloudpickle", "json", "traceback", "linecache", "logging"):
+        importlib.import_module(name)
+
+
+def main(zygote: int, control: int, printed: int, journal: int, log: int) -> NoReturn:
+    """Run the child after the fork; the descriptors are its own."""
+    platform.die_with_parent()
+    if os.getppid() != zygote:
+        os._exit(0)
+    with suppress(PermissionError):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for standard in (1, 2):
+        os.dup2(printed, standard)
+    os.close(printed)
+    sock = socket.socket(fileno=control)
+    code = 0
+    try:
+        _Child(sock, journal, log).serve()
+    except wire.PeerGoneError:
+        pass
+    except BaseException as error:  # noqa: BLE001  (the last frame of this process)
+        code = _last_words(sock, error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _last_words(sock: socket.socket, error: BaseException) -> int:
+    failure = failure_of(error)
+    with suppress(Exception):
+        wire.send(sock, Answer(BROKEN, f"{failure.type}: {failure.text}\n{failure.trace}"))
+    return 70
+
+
+class _Child:
+    def __init__(self, sock: socket.socket, journal: int, log: int) -> None:
+        self._sock, self._journal, self._log = sock, journal, log
+        self._words: memoryview | None = None
+
+    def serve(self) -> None:
+        """Set up, then deliver until the parent goes."""
+        setup, _ = wire.receive(self._sock)
+        try:
+            endpoint, policy = self._set_up(setup)
+        except HandlerNotFoundError as error:
+            wire.send(self._sock, Answer(NOT_FOUND, str(error)))
+            return
+        os.register_at_fork(after_in_child=self._leave)
+        wire.send(self._sock, Answer(READY))
+        while True:
+            task, descriptors = wire.receive(self._sock)
+            wire.send(self._sock, self._deliver(task, descriptors[0], endpoint, policy))
+
+    def _set_up(self, setup: Setup) -> tuple[Endpoint, Policy]:
+        sys.path[:] = setup.path
+        os.environ.clear()
+        os.environ.update(setup.environment)
+        if setup.folder is not None:
+            with suppress(OSError):
+                os.chdir(setup.folder)
+        faulthandler.enable(TRACEBACKS)
+        at = [-1]
+        output.capture(at)
+        tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
+        extend_import_path(tools.handler.path)
+        types = load_types(tools.unprocessable)
+        endpoint = Endpoint(tools.policy, tools.policy.open(), load_handler(tools.handler), tools.clock, FailureLog(self._log), types)
+        endpoint.at = at
+        return endpoint, tools.policy
+
+    def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint, policy: Policy) -> Answer:
+        if task.receiver is not None:
+            endpoint.receiver = pickle.loads(task.receiver)  # noqa: S301  (our own bytes)
+        batch = read_batch(descriptor)
+        section = Section(self._journal, *task.section)
+        self._words = section.words
+        try:
+            halted = endpoint.deliver(BatchWork(batch, section.words, section.number, task.replay))
+        finally:
+            self._words = None
+        endpoint.at[0] = -1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        receiver = None if policy.stateless else carry_by_value(endpoint.receiver, endpoint.receiver)
+        return Answer(DONE, halted=halted, receiver=receiver)
+
+    def _leave(self) -> None:
+        """Take the session away from a process that the handler has forked: it may neither count nor answer."""
+        if self._words is not None:
+            self._words.release()
+        self._sock.close()
+        for descriptor in (self._journal, self._log):
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def read_batch(descriptor: int) -> pa.RecordBatch:
+    """Map the Arrow stream behind a descriptor, without a copy, and close the descriptor."""
+    import pyarrow as pa
+
+    try:
+        mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    with pa.ipc.open_stream(pa.py_buffer(mapping)) as reader:
+        return reader.read_next_batch()
+
+
+def load_types(names: tuple[str | type[BaseException], ...]) -> tuple[type[BaseException], ...]:
+    """Return exception types given as types or as ``module:Type``. Raises HandlerNotFoundError."""
+    types: list[type[BaseException]] = []
+    for name in names:
+        found: object = name
+        if isinstance(name, str):
+            module, _, attribute = name.partition(":")
+            try:
+                found = getattr(importlib.import_module(module), attribute)
+            except Exception as error:
+                raise HandlerNotFoundError(
+                    f"unprocessable={name!r} cannot be found ({type(error).__name__}: {error}); name an exception type as 'module:Type'."
+                ) from error
+        if not (isinstance(found, type) and issubclass(found, BaseException)):
+            raise HandlerNotFoundError(f"unprocessable={name!r} is no exception type; name one as 'module:Type'.")
+        types.append(found)
+    return tuple(types)

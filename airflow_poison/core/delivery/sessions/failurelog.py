@@ -1,0 +1,113 @@
+"""The journal's texts: one JSON line per rollback, appended before the word that counts it.
+
+A torn line (killed while writing) is skipped by readers: its word was never stored. Equal traces are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.failures import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_REMEMBERED_TRACES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """One line of the log.
+
+    :param section: the number of the batch in its journal.
+    :param row: the message's row in the batch.
+    :param attempts: its counted rollbacks before this one; with the row it names the delivery.
+    :param innocent: its own delivery went well, another member of the transaction failed.
+    """
+
+    section: int
+    row: int
+    lookup_id: int
+    attempts: int
+    failure: Failure
+    innocent: bool = False
+
+
+class FailureLog:
+    """The writing end; several processes may hold one (appends do not mix)."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._written_traces: set[str] = set()
+
+    def append(self, entry: Rollback) -> None:
+        """Write one rollback. Raises OSError when the disk is full."""
+        failure = entry.failure
+        record: dict[str, object] = {
+            "at": [entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent)],
+            "kind": failure.kind,
+            "type": failure.type,
+            "text": failure.text,
+            "delay": failure.delay.total_seconds(),
+        }
+        if failure.trace:
+            self._add_trace(record, failure.trace)
+        _write_all(self._descriptor, b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+    def _add_trace(self, record: dict[str, object], trace: str) -> None:
+        key = blake2b(trace.encode(errors="replace"), digest_size=8).hexdigest()
+        known = key in self._written_traces
+        if not known:
+            record["trace"] = trace
+        if known or len(self._written_traces) < _REMEMBERED_TRACES:
+            record["same"] = key
+            self._written_traces.add(key)
+
+
+def _write_all(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+class FailureReader:
+    """The reading end: gives each line once, and knows the traces of earlier lines."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._offset = descriptor, 0
+        self._traces: dict[str, str] = {}
+
+    def news(self) -> Iterator[Rollback]:
+        """Return what has been appended since the last call. Call it while nobody writes."""
+        pieces = []
+        while piece := os.pread(self._descriptor, 1 << 20, self._offset):
+            pieces.append(piece)
+            self._offset += len(piece)
+        for line in b"".join(pieces).split(b"\n"):
+            if line:
+                try:
+                    record = json.loads(line)
+                    yield self._rollback(record)
+                except (ValueError, KeyError):
+                    continue
+
+    def _rollback(self, record: dict[str, object]) -> Rollback:
+        key = str(record.get("same", ""))
+        trace = str(record["trace"]) if "trace" in record else self._traces.get(key, "")
+        if key:
+            self._traces[key] = trace
+        at = record["at"]
+        assert isinstance(at, list)
+        section, row, lookup_id, attempts, innocent = (int(number) for number in at)
+        failure = Failure(
+            FailureKind(str(record["kind"])),
+            str(record["type"]),
+            str(record["text"]),
+            trace,
+            timedelta(seconds=float(str(record["delay"]))),
+        )
+        return Rollback(section, row, lookup_id, attempts, failure, bool(innocent))

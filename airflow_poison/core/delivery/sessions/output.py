@@ -1,0 +1,90 @@
+"""What a handler prints and logs, with the row that it was working on: the child's end.
+
+Python's own streams and loggers write frames (marker, row, level, length, text) of at most ``PIPE_BUF`` bytes, which a pipe keeps
+whole. Whatever else writes to descriptors 1 and 2 (C code, subprocesses) arrives raw, between the frames.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MARKER = b"\x00\x01\x00"
+HEADER = struct.Struct("<3siBH")
+MAX_TEXT = 4_096 - HEADER.size
+
+
+def frame(row: int, level: int, text: bytes) -> bytes:
+    """Return one frame; ``text`` has at most ``MAX_TEXT`` bytes."""
+    return HEADER.pack(MARKER, row, level, len(text)) + text
+
+
+class _RowStream(io.RawIOBase):
+    """Writes whole lines as frames with the row that they were printed for."""
+
+    def __init__(self, descriptor: int, at: list[int], level: int) -> None:
+        super().__init__()
+        self._descriptor, self._at, self._level = descriptor, at, level
+        self._pending, self._row = b"", -1
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Buffer) -> int:
+        text = bytes(data)
+        if self._row != self._at[0]:
+            self.flush()
+            self._row = self._at[0]
+        self._pending += text
+        if b"\n" in text or len(self._pending) > MAX_TEXT:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, b""
+        write_frames(self._descriptor, self._row, self._level, pending)
+
+
+def write_frames(descriptor: int, row: int, level: int, text: bytes) -> None:
+    """Write a text of any length."""
+    for start in range(0, len(text), MAX_TEXT):
+        os.write(descriptor, frame(row, level, text[start : start + MAX_TEXT]))
+
+
+class _RowHandler(logging.Handler):
+    """Sends log records with their own level."""
+
+    def __init__(self, at: list[int]) -> None:
+        super().__init__()
+        self._at = at
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record) + "\n"
+            write_frames(2, self._at[0], min(record.levelno, 255), text.encode("utf-8", "replace"))
+        except Exception:  # noqa: BLE001  (as every logging handler does)
+            self.handleError(record)
+
+
+def capture(at: list[int]) -> None:
+    """Replace the standard streams of this process and send what is logged at INFO and above.
+
+    :param at: its only element is the row that is being delivered.
+    """
+    for name, descriptor, level in (("stdout", 1, logging.INFO), ("stderr", 2, logging.WARNING)):
+        stream = io.TextIOWrapper(_RowStream(descriptor, at, level), "utf-8", "backslashreplace", write_through=True)
+        setattr(sys, name, stream)
+    root = logging.getLogger()
+    root.addHandler(_RowHandler(at))
+    root.setLevel(logging.INFO)

@@ -1,0 +1,62 @@
+"""What only Linux has, with plain fallbacks: enough to develop elsewhere, not enough for the promises made about kills."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+import tempfile
+from contextlib import suppress
+
+LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+
+
+def anonymous_file(name: str) -> int:
+    """Return the descriptor of a file without a name, in memory where the system can."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Make a file at least so long, with its blocks allocated.
+
+    A sparse file on a full disk ends the process with SIGBUS at the store; this raises OSError (ENOSPC) instead.
+    """
+    present = os.fstat(descriptor).st_size
+    if size <= present:
+        return
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, present, size - present)
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL}:
+                raise
+        else:
+            return
+    os.pwrite(descriptor, bytes(size - present), present)
+
+
+def watch_process(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends; None where the system has none."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(ProcessLookupError):
+            return os.pidfd_open(pid)
+    return None
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that forked it ends. The zygote has one thread, so that is the zygote."""
+    if LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def kill_group(pid: int) -> None:
+    """Kill a child that leads its own process group, with everything it has started there."""
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)

@@ -1,0 +1,77 @@
+"""From an exception to a failure. Nothing here may raise: texts that cannot be made are replaced, long ones are cut."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+
+from airflow_poison.core.failures import Failure, FailureKind, Postpone, Unprocessable
+
+MAX_TEXT = 4_096
+MAX_TRACE = 8_192
+_MAX_CHAIN = 5
+_MAX_FRAMES = 25
+
+
+def failure_of(error: BaseException, unprocessable: tuple[type[BaseException], ...] = ()) -> Failure:
+    """Classify what a handler raised.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` are exceptions like any other: the process has not ended, one message is rolled back.
+
+    :param unprocessable: further types that mean what ``Unprocessable`` means.
+    """
+    delay = timedelta(0)
+    if isinstance(error, Postpone):
+        kind, delay = FailureKind.POSTPONED, error.delay
+    elif isinstance(error, (Unprocessable, *unprocessable)):
+        kind = FailureKind.UNPROCESSABLE
+    else:
+        kind = FailureKind.EXCEPTION
+    return Failure(kind, type_name(error), cut(_text_of(error), MAX_TEXT), cut_front(_trace_of(error), MAX_TRACE), delay)
+
+
+def type_name(error: BaseException) -> str:
+    """Return an exception's qualified type; builtins without their module."""
+    kind = type(error)
+    module = str(kind.__module__)
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def cut(text: str, limit: int) -> str:
+    """Return the beginning of a text, as something that UTF-8 can hold."""
+    if len(text) > limit:
+        text = f"{text[: limit - 1]}…"
+    return text.encode("utf-8", "replace").decode()
+
+
+def cut_front(text: str, limit: int) -> str:
+    """Return the end of a text, as something that UTF-8 can hold."""
+    if len(text) > limit:
+        text = f"…{text[-(limit - 1) :]}"
+    return text.encode("utf-8", "replace").decode()
+
+
+def _text_of(error: BaseException) -> str:
+    for render in (str, repr):
+        try:
+            return render(error)
+        except BaseException:  # noqa: BLE001, S112  (an exception whose text raises; any type, also SystemExit)
+            continue
+    return "(the exception's text cannot be made: its __str__ and __repr__ raise)"
+
+
+def _trace_of(error: BaseException) -> str:
+    """Return the stacks of the exception and of those behind it, oldest first, without the last line (type and text)."""
+    try:
+        parts: list[str] = []
+        link: BaseException | None = error
+        for _ in range(_MAX_CHAIN):
+            if link is None:
+                break
+            stack = traceback.format_tb(link.__traceback__, limit=-_MAX_FRAMES)
+            last = "" if link is error else f"{type_name(link)}: {cut(_text_of(link), 200)}\n\nthen:\n"
+            parts.insert(0, "".join(stack) + last)
+            link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        return "".join(parts)
+    except BaseException:  # noqa: BLE001  (a stack that cannot be shown must not cost the child its life)
+        return ""

@@ -1,0 +1,210 @@
+"""The delivering process's work on one batch, the same in a child process and inline: a lean loop, and the receive loop where it matters.
+
+When decisions depend on the message alone (``policy.stateless``) and a message is fresh, the lean loop asks the policy once for
+each pair of counts in the batch, and then only stores, calls and stores. Everything else goes through ``ReceiveLoop``. The lean loop
+asks ``policy.unreadable`` about the largest body first: readability may depend on the size, and larger is never more readable.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.sessiongram import session_handler
+from airflow_poison.core.delivery.sessions.host import JournalHost, ReplayingHost
+from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow, Rows
+from airflow_poison.core.delivery.sessions.verdicts import failure_of
+from airflow_poison.core.delivery.sessions.words import SETTLED, State, state_of
+from airflow_poison.core.message import Message
+from airflow_poison.core.policies.decisions import Counts, Deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.seam import Policy, Receiver
+
+_SLICE = 1_024
+
+
+@dataclass(slots=True)
+class Replay:
+    """What a new child needs to go on in the middle of a batch.
+
+    :param initial: the words that the batch began with.
+    :param failures: recorded failures by row and attempts before it.
+    """
+
+    initial: list[int]
+    failures: dict[tuple[int, int], Failure] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BatchWork:
+    """One batch to deliver.
+
+    :param number: of its section in the journal.
+    :param replay: given to a child that goes on where another died.
+    """
+
+    batch: pa.RecordBatch
+    words: memoryview
+    number: int
+    replay: Replay | None = None
+
+
+class Endpoint:
+    """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
+
+    :param at: its only element is the row that is being delivered; captured output is labelled by it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        receiver: Receiver,
+        handler: Callable[[Message], object],
+        clock: Clock,
+        log: FailureLog,
+        unprocessable: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self._policy, self.receiver, self._clock, self._log = policy, receiver, clock, log
+        self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
+        self._unprocessable = unprocessable
+        self._process = os.getpid()
+        self.at = [-1]
+
+    def deliver(self, work: BatchWork) -> bool:
+        """Deliver what is not settled; return whether a message halted the endpoint."""
+        return _BatchDelivery(self, work).run()
+
+    def call(self, message: Message) -> Failure | None:
+        """Hand a message to the handler; whatever it raises becomes a failure."""
+        try:
+            self._handler(message)
+        except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
+            return self.failure(error)
+        self._only_here()
+        return None
+
+    def failure(self, error: BaseException) -> Failure:
+        """Classify what a handler raised."""
+        self._only_here(error)
+        return failure_of(error, self._unprocessable)
+
+    def _only_here(self, error: BaseException | None = None) -> None:
+        """End a process that the handler forked and that came back out of it: the session is its parent's."""
+        if os.getpid() != self._process:
+            code = error.code if isinstance(error, SystemExit) else error is not None
+            os._exit(code if isinstance(code, int) else 1)
+
+
+class _BatchDelivery:
+    """One batch in the hands of one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, work: BatchWork) -> None:
+        self._endpoint, self._batch, self._words, self._replay = endpoint, work.batch, work.words, work.replay
+        policy, clock = endpoint._policy, endpoint._clock  # noqa: SLF001  (two halves of one thing)
+        self._policy, self._now = policy, clock.now()
+        initial: Sequence[int] = work.words if work.replay is None or policy.stateless else work.replay.initial
+        self._entries = Entries(policy, work.batch, list(initial), self._now)
+        self._host = JournalHost(policy, clock, work.words, work.number, endpoint._log, self._call)  # noqa: SLF001
+        self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
+        self._first_failure: Failure | None = None
+
+    def run(self) -> bool:
+        """Deliver; return whether a message halted the endpoint."""
+        open_rows = [row for row, value in enumerate(self._words) if value & 0xFF not in SETTLED]
+        if self._policy.stateless and self._endpoint.receiver.batch_size() == 1:
+            return self._each_alone(open_rows)
+        if self._replay is None:
+            return ReceiveLoop(self._endpoint.receiver, Rows(self._entries, open_rows, self._words), self._host).run() is not None
+        initial = self._replay.initial
+        host = ReplayingHost(self._host, initial, self._replay.failures)
+        rows = [row for row, value in enumerate(initial) if state_of(value) not in SETTLED]
+        return ReceiveLoop(self._endpoint.receiver, Rows(self._entries, rows, self._words, host.live), host).run() is not None
+
+    def _each_alone(self, rows: list[int]) -> bool:
+        seen = self._fresh_counts()
+        return any(self._some_alone(rows[start : start + _SLICE], seen) for start in range(0, len(rows), _SLICE))
+
+    def _some_alone(self, rows: list[int], seen: Sequence[Counts | None] | None) -> bool:
+        """The lean loop: nothing here that is not needed for every message."""
+        first = rows[0]
+        columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1))
+        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint._handler  # noqa: SLF001
+        in_flight, committed = int(State.IN_FLIGHT), int(State.COMMITTED)
+        for row in rows:
+            counts = seen[row] if seen is not None and not words[row] else None
+            if counts is None:
+                if self._through_the_loop(row, None):
+                    return True
+                continue
+            words[row] = in_flight
+            at[0] = row
+            try:
+                handler(view(columns, row - first, counts.abort_count, counts.move_count))
+            except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
+                if self._through_the_loop(row, self._endpoint.failure(error)):
+                    return True
+            else:
+                words[row] = committed
+        return False
+
+    def _through_the_loop(self, row: int, failure: Failure | None) -> bool:
+        """Receive one message until it has ended; its first delivery may have failed already."""
+        self._first_failure = failure
+        source = OneRow(self._entries, self._entries.entry(row), self._words)
+        return ReceiveLoop(self._endpoint.receiver, source, self._host).run() is not None
+
+    def _call(self, row: int, counts: Counts) -> Failure | None:
+        """Call the handler for the receive loop; a failure of the lean loop is its first delivery."""
+        if self._first_failure is not None:
+            failure, self._first_failure = self._first_failure, None
+            return failure
+        start = row - row % _SLICE
+        if start != self._slice_start:
+            self._slice_start, self._columns = start, Message.columns(self._batch.slice(start, _SLICE))
+        self._endpoint.at[0] = row
+        return self._endpoint.call(Message.view(self._columns, row - start, counts.abort_count, counts.move_count))
+
+    def _fresh_counts(self) -> Sequence[Counts | None] | None:
+        """Return what the first delivery of each row sees, None where the policy does not simply deliver; None: none of them."""
+        if self._any_unreadable():
+            return None
+        aborts, moves = (_values(self._batch, name) for name in ("abort_count", "move_count"))
+        if isinstance(aborts, repeat) and isinstance(moves, repeat):
+            counts = self._first_decision(Counts(next(aborts), next(moves)))
+            return None if counts is None else [counts] * self._batch.num_rows
+        decide = cache(lambda abort, move: self._first_decision(Counts(abort, move)))
+        return [decide(abort, move) for _, abort, move in zip(range(self._batch.num_rows), aborts, moves, strict=False)]
+
+    def _first_decision(self, counts: Counts) -> Counts | None:
+        decision = self._endpoint.receiver.before(BatchEntry(0, 0, 0, None, counts), self._now)
+        return decision.counts if isinstance(decision, Deliver) and not decision.at_most_once else None
+
+    def _any_unreadable(self) -> bool:
+        import pyarrow.compute as pc
+
+        lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
+        largest = pc.max(lengths).as_py() or 0
+        return self._policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+
+
+def _values(batch: pa.RecordBatch, name: str) -> Iterable[int]:
+    """Return a column of counts; a ``repeat`` when all are equal."""
+    import pyarrow.compute as pc
+
+    column = batch.column(name)
+    least, most = pc.min(column).as_py(), pc.max(column).as_py()
+    if least == most and not column.null_count:
+        return repeat(int(least or 0))
+    return [int(value or 0) for value in column.to_pylist()]
