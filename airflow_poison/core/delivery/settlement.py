@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, states_of
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import SubQueue, table_schema

@@ -6,8 +6,7 @@ Batches of messages go in; rows of what remains, events and one tally come out. 
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions import open_session
@@ -33,7 +32,6 @@ class StageJob:
     :param journal_folder: where attempts are journalled, one file a task attempt.
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
     :param isolation: ``process`` (a supervised child) or ``none`` (inline).
-    :param path: the driver's ``sys.path``, so that handlers import in tasks as they do there.
     """
 
     queue: str
@@ -46,7 +44,6 @@ class StageJob:
     isolation: str = "process"
     unprocessable: tuple[str, ...] = ()
     record_all: bool = False
-    path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
 
 
 def deliver_partition(job: StageJob, partition: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -60,9 +57,6 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterator[pa.Record
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
-    for entry in job.path:
-        if entry not in sys.path:
-            sys.path.append(entry)
     settler = Settler(job.policy, job.queue, job.read_from, record_all=job.record_all)
     total: dict[str, int] = {}
     errors: dict[str, tuple[str, int]] = {}

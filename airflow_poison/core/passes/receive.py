@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions.carry import read_journals
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.passes.relay import relay
@@ -20,7 +20,7 @@ from airflow_poison.core.store.seam import QueueState
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.delivery.handlers import Handler
+    from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueStore, QueueTable
@@ -92,7 +92,7 @@ class ReceivePass:
 
     table: QueueTable
     policy: Policy
-    handler: Handler
+    handler: HandlerLike
     engine: Callable[[], Engine]
     clock: Clock
     max_messages: int = 10_000_000
@@ -151,7 +151,7 @@ class ReceivePass:
             ordinal += 1
         return f"{key}-{ordinal}"
 
-    def _finish(self, claim: Claim, handler: object) -> Mapping[str, object]:
+    def _finish(self, claim: Claim, handler: HandlerRef) -> Mapping[str, object]:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped."""
         manifest = self.table.manifest(claim)
         held = _Held(self.table, claim, self.lease, self.clock)
@@ -165,7 +165,7 @@ class ReceivePass:
         )
         return result
 
-    def _deliver(self, held: _Held, handler: object) -> None:
+    def _deliver(self, held: _Held, handler: HandlerRef) -> None:
         claim = held.claim
         stage = self.table.stage(claim)
         folder = Path(stage) / "journal"
@@ -174,7 +174,7 @@ class ReceivePass:
         carry: str | None = None
         if earlier:
             carry = str(Path(stage) / "carry.npy")
-            read_journals(earlier).save(carry)
+            read_journals([Path(folder) for folder in earlier]).save(Path(carry))
         job = StageJob(
             queue=self.table.name,
             policy=self.policy,
