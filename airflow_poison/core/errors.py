@@ -56,6 +56,14 @@ class QueueHaltedError(PoisonError):
     """The queue's endpoint is disabled, stopped or faulted: it does not receive until somebody acts."""
 
 
+class MessageNotFoundError(PoisonError, LookupError):
+    """No message with this lookup id is in the queue."""
+
+
+class MessageClaimedError(PoisonError):
+    """A pass has claimed the message, so nobody else may touch it now."""
+
+
 class StoreUnreachableError(PoisonError):
     """The store's root cannot be read or written."""
 
@@ -74,6 +82,10 @@ class ClaimLostError(PoisonError):
 
 class ConservationError(PoisonError):
     """A pass read a number of messages that does not equal settled plus remaining. Nothing was committed."""
+
+
+class AlertError(PoisonError):
+    """A notifier failed. What the passes did is committed; the alert is given again by the next run."""
 
 
 # Environment ----------------------------------------------------------------------------------------------------

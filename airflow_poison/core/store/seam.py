@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
 
-    from airflow_poison.core.events import Event
+    from airflow_poison.core.events import Event, EventType
 
 FORMAT_VERSION = 1
 EVENT = "_event"
@@ -221,6 +221,13 @@ class QueueTable(Protocol):
         """Replace one unclaimed file by pieces that together hold exactly its rows (``data_change=False``)."""
         ...
 
+    def replace_file(self, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
+        """Replace one unclaimed file by other rows (none: the file goes) and record what that means, in one commit.
+
+        Raises TableChangedError when somebody has claimed, moved or removed the file meanwhile.
+        """
+        ...
+
     # A pass ----------------------------------------------------------------------------------------------------
 
     def claim(
@@ -301,8 +308,12 @@ class QueueTable(Protocol):
         """Remove outbox files whose messages have been sent on."""
         ...
 
-    def events(self, since_version: int = -1) -> Iterator[Event]:
-        """Return the recorded events of later versions, in the order of their commits."""
+    def events(self, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:
+        """Return the recorded events of later versions, in the order of their commits.
+
+        :param until_version: the last version that counts; None: the newest.
+        :param types: only events of these types; None: all.
+        """
         ...
 
 

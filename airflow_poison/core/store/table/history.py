@@ -12,9 +12,9 @@ from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.layout import event_prefix, event_version, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from airflow_poison.core.events import Event
+    from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.store.table.base import Table
 
 
@@ -28,12 +28,15 @@ def write(root: str, version: int, events: Sequence[Event], part: int = 0) -> li
     return [files.write_new(root, EVENT, 0, events_to_table(events), prefix=f"{event_prefix(version)}{part:06d}-")]
 
 
-def read(table: Table, since_version: int) -> Iterator[Event]:
+def read(table: Table, since_version: int, until_version: int | None, types: Collection[EventType] | None) -> Iterator[Event]:
     """Return the events of later versions; an event of a whole file becomes one of each of its messages."""
-    recorded = [file for file in table.log.load().files if file.sub_queue == EVENT and event_version(file.path) > since_version]
+    state = table.log.load()
+    last = state.version if until_version is None else until_version
+    recorded = [file for file in state.files if file.sub_queue == EVENT and since_version < event_version(file.path) <= last]
     for file in sorted(recorded, key=lambda file: file.path):
         for event in table_to_events(files.read(table.root, file)):
-            yield from _one_by_one(table.root, event)
+            if types is None or event.type in types:
+                yield from _one_by_one(table.root, event)
 
 
 def _one_by_one(root: str, event: Event) -> Iterator[Event]:

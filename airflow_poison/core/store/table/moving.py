@@ -74,6 +74,22 @@ def _split_plan(view: View, file: DataFile, written: list[DataFile]) -> tuple[Co
     return Commit("split", add=written, remove=[view.live[file.path]], data_change=False), True
 
 
+def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event]) -> None:
+    """Replace one unclaimed file by other rows, with events. Raises TableChangedError when the file is claimed or gone."""
+    written = [files.write_new(table.root, file.sub_queue, file.move_count, rows)] if rows.num_rows else []
+
+    def plan(view: View) -> tuple[Commit | None, bool]:
+        if file.path not in view.live or file.path in view.claimed:
+            return None, False
+        record = history.write(table.root, view.state.version + 1, events)
+        return Commit("replace", add=[*written, *record], remove=[view.live[file.path]], scratch=[piece.path for piece in record]), True
+
+    if not table.change(plan):
+        table.discard([piece.path for piece in written])
+        message = f"{file.path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
+        raise TableChangedError(message)
+
+
 def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
     """Remove outbox files, those that are still there."""
 

@@ -10,12 +10,12 @@ from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import appending, claiming, files, finishing, history, manifest, moving, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
 
-    from airflow_poison.core.events import Event
+    from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.store.seam import Claim, Control, DataFile, Manifest, Returned, Sent, Snapshot
     from airflow_poison.core.store.table.base import Table, View
 
@@ -71,6 +71,11 @@ class Queue:
         """Replace one unclaimed file by pieces. Raises ConservationError, TableChangedError."""
         del now
         moving.split_file(self._table, file, pieces)
+
+    def replace_file(self, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
+        """Replace one unclaimed file by other rows. Raises TableChangedError."""
+        del now
+        moving.replace_file(self._table, file, rows, events)
 
     def claim(
         self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
@@ -145,6 +150,6 @@ class Queue:
         del now
         moving.remove_outbox(self._table, files)
 
-    def events(self, since_version: int = -1) -> Iterator[Event]:
+    def events(self, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:
         """Return the recorded events of later versions, in the order of their commits."""
-        return history.read(self._table, since_version)
+        return history.read(self._table, since_version, until_version, types)

@@ -1,0 +1,163 @@
+"""Which columns of a user's rows become which parts of a message, and plain Python rows as messages."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.message import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import pyarrow as pa
+
+HIGHEST_PRIORITY = 10
+BATCH = 10_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnMapping:
+    """Names of the columns that messages are made of.
+
+    :param body: one column of text or bytes; several columns, which become one JSON object; None: all columns as one JSON object.
+    :param group: the group whose order matters.
+    :param priority: whole numbers from 0 to 10; null is 5.
+    :param properties: columns that become properties, as text; null values are left out.
+    :param expires_after: time to live: a duration for every message, or a column of seconds.
+    """
+
+    body: str | tuple[str, ...] | None = None
+    group: str | None = None
+    priority: str | None = None
+    properties: tuple[str, ...] = ()
+    message_id: str | None = None
+    message_type: str | None = None
+    conversation: str | None = None
+    expires_after: timedelta | str | None = None
+
+    def columns(self) -> dict[str, str]:
+        """Return every column that is mapped, with the parameter that names it."""
+        bodies = (self.body,) if isinstance(self.body, str) else self.body or ()
+        named = dict.fromkeys(bodies, "body") | dict.fromkeys(self.properties, "properties")
+        for parameter in ("group", "priority", "message_id", "message_type", "conversation", "expires_after"):
+            column = getattr(self, parameter)
+            if isinstance(column, str):
+                named.setdefault(column, parameter)
+        return named
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Raise InputError when a mapped column is not among those there are."""
+        there = list(columns)
+        for column, parameter in self.columns().items():
+            if column not in there:
+                raise InputError(
+                    f"{parameter}={column!r}: there is no such column. The columns are {there}. "
+                    f"Name one of them, or add {column!r} to what is sent. Nothing was sent."
+                )
+
+
+def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+    """Return batches of messages from Python values: dicts are mapped like a frame's rows; bytes and text are bodies. Raises InputError."""
+    import pyarrow as pa
+
+    from airflow_poison.core.message import message_schema
+
+    messages = (_message(number, row, mapping, now) for number, row in enumerate(rows))
+    while chunk := list(islice(messages, BATCH)):
+        names = list(chunk[0])
+        schema = pa.schema([message_schema().field(name) for name in names])
+        yield pa.RecordBatch.from_pylist(chunk, schema=schema)
+
+
+def check_priorities(batch: pa.RecordBatch, column: str | None) -> pa.RecordBatch:
+    """Return the batch. Raises InputError when a priority is out of range."""
+    import pyarrow.compute as pc
+
+    if "priority" in batch.schema.names:
+        bounds: dict[str, int | None] = pc.min_max(batch.column("priority")).as_py()  # type: ignore[assignment]  # a struct of the two
+        for value in (bounds["min"], bounds["max"]):
+            _check_priority(value, column)
+    return batch
+
+
+def _message(number: int, row: object, mapping: ColumnMapping, now: datetime) -> Row:
+    if isinstance(row, dict):
+        return _from_dict(number, row, mapping, now)
+    if not isinstance(row, str | bytes):
+        raise InputError(f"messages[{number}] is {type(row).__name__}; expected a dict, bytes or text. Nothing was sent.")
+    if mapping.columns():
+        column, parameter = next(iter(mapping.columns().items()))
+        raise InputError(f"{parameter}={column!r}: messages[{number}] is bare {type(row).__name__} and has no columns. Send dicts, or map nothing.")
+    return _cells(row.encode() if isinstance(row, str) else row, {}, mapping, now)
+
+
+def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> Row:
+    mapping.check(row)
+    if isinstance(mapping.body, str):
+        body: object = row[mapping.body]
+        if not isinstance(body, str | bytes):
+            raise InputError(
+                f"body={mapping.body!r}: messages[{number}] has {type(body).__name__} there; a body is text or bytes. "
+                f"For JSON give a list: body=[{mapping.body!r}]. Nothing was sent."
+            )
+        return _cells(body.encode() if isinstance(body, str) else body, row, mapping, now)
+    names = tuple(row) if mapping.body is None else mapping.body
+    chosen = {column: row[column] for column in names}
+    try:
+        return _cells(json.dumps(chosen).encode(), row, mapping, now)
+    except TypeError as error:
+        raise InputError(
+            f"messages[{number}] cannot become JSON: {error}. Convert the value, or give bytes as the body. Nothing was sent."
+        ) from error
+
+
+def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: datetime) -> Row:
+    """Return a message's columns: always the same ones for one mapping."""
+    message: Row = {"body": body}
+    for name, column in (
+        ("group_id", mapping.group),
+        ("message_id", mapping.message_id),
+        ("message_type", mapping.message_type),
+        ("conversation_id", mapping.conversation),
+    ):
+        if column is not None:
+            message[name] = _text(row[column])
+    if mapping.priority is not None:
+        message["priority"] = _check_priority(row[mapping.priority], mapping.priority)
+    if mapping.properties:
+        message["properties"] = [(name, _text(row[name])) for name in mapping.properties if row[name] is not None]
+    if mapping.expires_after is not None:
+        message["expires_at"] = _expiry(row, mapping.expires_after, now)
+    return message
+
+
+def _expiry(row: Mapping[str, Any], expires_after: timedelta | str, now: datetime) -> datetime | None:
+    if isinstance(expires_after, timedelta):
+        return now + expires_after
+    seconds = row[expires_after]
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InputError(f"expires_after={expires_after!r}: {seconds!r} is no number of seconds. Nothing was sent.")
+    return now + timedelta(seconds=seconds)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, default=str)
+
+
+def _check_priority(value: object, column: str | None) -> int:
+    if value is None:
+        return DEFAULT_PRIORITY
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_PRIORITY:
+        raise InputError(f"priority={column!r}: {value!r} is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}. Nothing was sent.")
+    return value

@@ -1,0 +1,89 @@
+"""Subscription: tell somebody of a queue's recorded events, at least once and in ranges that stay the same when repeated.
+
+The state is durable and lies in the queue itself: two counters of its control row for each subscriber,
+
+* ``told:<name>``: the version of the table up to which the subscriber has been told;
+* ``telling:<name>``: the version up to which it is being told now.
+
+``telling`` is committed before anybody is told and becomes ``told`` afterwards. Whoever dies in between leaves it behind, and the next run
+tells exactly the same range again: the same events under the same key, so that a receiver can drop what it has seen.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.events import Event, EventType
+    from airflow_poison.core.store.seam import Control, QueueTable
+
+FROM_THE_START = -1
+QUIET_VERSIONS = 50
+"""How many versions without anything to tell are read again before their number is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRange:
+    """The events after version ``since`` up to and with version ``until``.
+
+    :param key: names the range: the same whenever it is told again.
+    """
+
+    key: str
+    since: int
+    until: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Somebody who is to be told.
+
+    :param name: who, the same in every run.
+    :param types: the events to be told of.
+    """
+
+    table: QueueTable
+    name: str
+    types: Collection[EventType]
+    clock: Clock
+
+    def begin(self) -> None:
+        """Start now, unless it has started before: what lies in the past is not told."""
+        snapshot = self.table.snapshot()
+        if self._told not in snapshot.control.counters:
+            self._set(told=snapshot.version, telling=None)
+
+    @contextmanager
+    def range(self) -> Iterator[EventRange]:
+        """Give the events that are still to be told. They count as told when the block ends without an error."""
+        snapshot = self.table.snapshot()
+        counters = snapshot.control.counters
+        since, pending = counters.get(self._told, FROM_THE_START), counters.get(self._telling)
+        until = snapshot.version if pending is None else pending
+        events = tuple(self.table.events(since, until_version=until, types=self.types))
+        if events and pending is None:
+            self._set(told=since, telling=until)
+        yield EventRange(f"{self.name}:{since}-{until}", since, until, events)
+        if events or until - since >= QUIET_VERSIONS:
+            self._set(told=until, telling=None)
+
+    @property
+    def _told(self) -> str:
+        return f"told:{self.name}"
+
+    @property
+    def _telling(self) -> str:
+        return f"telling:{self.name}"
+
+    def _set(self, *, told: int, telling: int | None) -> None:
+        def change(control: Control) -> Control:
+            counters = {name: number for name, number in control.counters.items() if name != self._telling} | {self._told: told}
+            return replace(control, counters=counters if telling is None else counters | {self._telling: telling})
+
+        self.table.alter(change, lambda _before, _after: (), self.clock.now())

@@ -1,0 +1,179 @@
+"""The send stage: Spark maps the columns of any DataFrame to messages and writes them as Parquet into a staging folder.
+
+From there they are streamed into the queue batch by batch, so the driver's memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlparse
+
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.mapping import ColumnMapping, check_priorities
+from airflow_poison.core.message import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+BATCH_ROWS = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSource:
+    """Where a DataFrame comes from: exactly one of a path, a table and a function.
+
+    :param path: what Spark reads, in the format and with the options given.
+    :param table: a table of Spark's catalog.
+    :param dataframe: called with the session, returns the DataFrame.
+    """
+
+    path: str | None = None
+    format: str = "parquet"
+    options: Mapping[str, str] = field(default_factory=dict)
+    table: str | None = None
+    dataframe: Callable[[SparkSession], DataFrame] | None = None
+
+    def open(self, spark: SparkSession) -> DataFrame:
+        """Return the DataFrame. Raises InputError when there is none."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import DataFrame
+
+        if self.dataframe is not None:
+            frame = self.dataframe(spark)
+            if not isinstance(frame, DataFrame):
+                raise InputError(f"dataframe returned {type(frame).__name__}; it must return a Spark DataFrame. Nothing was sent.")
+            return frame
+        try:
+            if self.table is not None:
+                return spark.read.table(self.table)
+            return spark.read.format(self.format).options(**self.options).load(self.path)
+        except PySparkException as error:
+            what = f"table={self.table!r}" if self.table is not None else f"path={self.path!r} as format={self.format!r}"
+            raise InputError(f"Spark cannot read {what}: {str(error).splitlines()[0]} Nothing was sent.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SendStage:
+    """A staging folder of one send.
+
+    :param folder: below the queue's own; removed when the send has ended, and emptied when a killed one left something.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of_queue(cls, uri: str, key: str) -> SendStage:
+        """Return the stage of a send with this key. Raises InputError for a queue that is not on a local or mounted file system."""
+        parsed = urlparse(uri)
+        if parsed.scheme not in {"", "file"}:
+            raise InputError(f"A DataFrame can be sent only to a store on a local or mounted file system so far; this queue is at {uri}.")
+        return cls(Path(unquote(parsed.path) if parsed.scheme else uri) / "_stage" / f"send-{key}")
+
+    def batches(self, frame: Callable[[], DataFrame], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a DataFrame. Nothing happens before the first is asked for; the folder is gone after the last.
+
+        :param frame: makes the DataFrame.
+        Raises InputError that names the column when the frame does not fit the mapping.
+        """
+        try:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            messages = to_messages(frame(), mapping, now)
+            messages.write.parquet(str(self.folder))
+            for batch in _read(self.folder):
+                yield check_priorities(batch, mapping.priority)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> DataFrame:
+    """Return a DataFrame with the columns of a message. Raises InputError."""
+    from pyspark.sql import functions as f
+
+    mapping.check(frame.columns)
+    types = {name.name: name.dataType for name in frame.schema.fields}
+    columns: list[Column] = [_body(frame, mapping, types).alias("body")]
+    for name, parameter in (
+        ("group_id", "group"),
+        ("message_id", "message_id"),
+        ("message_type", "message_type"),
+        ("conversation_id", "conversation"),
+    ):
+        column = getattr(mapping, parameter)
+        if column is not None:
+            columns.append(_plain_text(frame, column, parameter, types).alias(name))
+    if mapping.priority is not None:
+        _want(types, mapping.priority, "priority", ("tinyint", "smallint", "int", "bigint"), "whole numbers: cast it, or read with inferSchema")
+        columns.append(f.coalesce(frame[_quoted(mapping.priority)].cast("int"), f.lit(DEFAULT_PRIORITY)).alias("priority"))
+    if mapping.properties:
+        pairs = [part for name in mapping.properties for part in (f.lit(name), _any_text(frame, name, types))]
+        columns.append(f.map_filter(f.create_map(*pairs), lambda _key, value: value.isNotNull()).alias("properties"))
+    if mapping.expires_after is not None:
+        columns.append(_expires_at(frame, mapping, types, now).alias("expires_at"))
+    return frame.select(*columns)
+
+
+def _body(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, DataType]) -> Column:
+    from pyspark.sql import functions as f
+
+    if isinstance(mapping.body, str):
+        _want(types, mapping.body, "body", ("string", "binary"), f"text or bytes; for JSON give a list: body=[{mapping.body!r}]")
+        return frame[_quoted(mapping.body)].cast("binary")
+    names = frame.columns if mapping.body is None else list(mapping.body)
+    json = f.to_json(f.struct(*[frame[_quoted(name)] for name in names]), {"ignoreNullFields": "false"})
+    return json.cast("binary")
+
+
+def _expires_at(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, DataType], now: datetime) -> Column:
+    from pyspark.sql import functions as f
+
+    if not isinstance(mapping.expires_after, str):
+        assert mapping.expires_after is not None
+        return f.lit(now + mapping.expires_after)
+    numbers = ("tinyint", "smallint", "int", "bigint", "float", "double")
+    _want(types, mapping.expires_after, "expires_after", numbers, "a number of seconds")
+    return f.timestamp_micros((frame[_quoted(mapping.expires_after)] * 1_000_000 + f.lit(int(now.timestamp() * 1_000_000))).cast("bigint"))
+
+
+def _plain_text(frame: DataFrame, column: str, parameter: str, types: Mapping[str, DataType]) -> Column:
+    if types[column].simpleString().startswith(("struct", "map", "array", "binary", "variant")):
+        raise InputError(_wrong(types, column, parameter, "text, a number or a date: cast it"))
+    return frame[_quoted(column)].cast("string")
+
+
+def _any_text(frame: DataFrame, column: str, types: Mapping[str, DataType]) -> Column:
+    from pyspark.sql import functions as f
+
+    if types[column].simpleString().startswith(("struct", "map", "array")):
+        return f.to_json(frame[_quoted(column)])
+    return frame[_quoted(column)].cast("string")
+
+
+def _want(types: Mapping[str, DataType], column: str, parameter: str, allowed: tuple[str, ...], next_step: str) -> None:
+    if types[column].simpleString() not in allowed:
+        raise InputError(_wrong(types, column, parameter, next_step))
+
+
+def _wrong(types: Mapping[str, DataType], column: str, parameter: str, next_step: str) -> str:
+    there = {name: kind.simpleString() for name, kind in types.items()}
+    return f"{parameter}={column!r}: the column is {there[column]}; needed is {next_step}. The columns are {there}. Nothing was sent."
+
+
+def _quoted(column: str) -> str:
+    """Return a name that Spark takes as one column, dots included."""
+    return f"`{column.replace('`', '``')}`"
+
+
+def _read(folder: Path) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    for path in sorted(folder.glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(batch_size=BATCH_ROWS)

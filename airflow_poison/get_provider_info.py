@@ -1,0 +1,60 @@
+"""What Airflow learns about this package. It is read while Airflow configures itself, so this module imports nothing."""
+
+from __future__ import annotations
+
+
+def get_provider_info() -> dict[str, object]:
+    """Return the provider's description, valid against ``airflow/provider_info.schema.json``.
+
+    An error in here, or another ``package-name`` than the canonical one, would break every Airflow command of the installation.
+    """
+    integration = "Poison messages"
+    return {
+        "package-name": "airflow-poison",
+        "name": "Poison messages",
+        "description": "Queue tables with retry cycles and poison-message handling, received by Spark.",
+        "integrations": [{"integration-name": integration, "tags": ["software"]}],
+        "hooks": [{"integration-name": integration, "python-modules": ["airflow_poison.hooks.poison"]}],
+        "operators": [
+            {
+                "integration-name": integration,
+                "python-modules": [
+                    "airflow_poison.operators.send",
+                    "airflow_poison.operators.return_due",
+                    "airflow_poison.operators.receive",
+                    "airflow_poison.operators.alert",
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": integration, "python-modules": ["airflow_poison.sensors.queue_disabled"]}],
+        "connection-types": [
+            {
+                "connection-type": "poison",
+                "hook-class-name": "airflow_poison.hooks.poison.QueueHook",
+                "hook-name": "Poison queues",
+                "ui-field-behaviour": {"hidden-fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}},
+                "conn-fields": {
+                    "store": {
+                        "label": "Store",
+                        "description": "Folder or URI that holds the queue tables. Empty: the folder 'poison' in AIRFLOW_HOME.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "storage_options": {
+                        "label": "Storage options",
+                        "description": "JSON object of options for the store's file system, for example keys of an object store.",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "spark": {
+                        "label": "Spark",
+                        "description": "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. Empty: local[*].",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "spark_conf": {
+                        "label": "Spark settings",
+                        "description": 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.',
+                        "schema": {"type": ["string", "null"]},
+                    },
+                },
+            }
+        ],
+    }

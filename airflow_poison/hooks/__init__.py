@@ -1,0 +1,1 @@
+"""The hook of connection type ``poison``."""

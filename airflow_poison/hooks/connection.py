@@ -1,0 +1,83 @@
+"""What a connection of type ``poison`` may say: four named fields in its extra, nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_poison.core.errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LOCAL_SPARK = "local[*]"
+FIELDS = ("store", "storage_options", "spark", "spark_conf")
+_MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConnection:
+    """A connection's fields.
+
+    :param store: root of the store, a folder or a URI; empty: the embedded default.
+    :param storage_options: options of the store's file system, text by name.
+    :param spark: a Spark master, or the id of a connection of type ``spark``.
+    :param spark_conf: Spark settings, text by name.
+    """
+
+    store: str
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    spark: str = LOCAL_SPARK
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, extra: Mapping[str, Any], conn_id: str) -> Self:
+        """Return the fields of a connection's extra. Raises SettingError for an unknown field or a value of the wrong type."""
+        unknown = sorted(set(extra) - set(FIELDS))
+        if unknown:
+            raise SettingError(f"{conn_id}.extra.{unknown[0]}", extra[unknown[0]], f"the fields {', '.join(FIELDS)} and no other")
+        return cls(
+            store=_text(conn_id, "store", extra.get("store")),
+            storage_options=_texts(conn_id, "storage_options", extra.get("storage_options")),
+            spark=_text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK,
+            spark_conf=_texts(conn_id, "spark_conf", extra.get("spark_conf")),
+        )
+
+
+def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
+    """Return the Spark master that a connection's field ``spark`` names, itself or through a connection of type ``spark``.
+
+    :param get_connection: finds a connection by its id; asked only when ``spark`` is no master.
+    """
+    master = spark
+    if not _MASTER.match(spark):
+        connection = get_connection(spark)
+        host = connection.host or ""
+        master = host if connection.conn_type == "spark" and ("://" in host or not connection.port) else f"{connection.conn_type}://{host}"
+        if connection.port:
+            master = f"{master}:{connection.port}"
+    if master.startswith("sc://") or not _MASTER.match(master):
+        raise SettingError("spark", master, "local[*], spark://host:port, yarn or k8s://…; Spark Connect (sc://) is not supported yet")
+    return master
+
+
+def _text(conn_id: str, name: str, value: object) -> str:
+    if value is not None and not isinstance(value, str):
+        raise SettingError(f"{conn_id}.extra.{name}", value, "text")
+    return (value or "").strip()
+
+
+def _texts(conn_id: str, name: str, value: object) -> dict[str, str]:
+    """Return a JSON object, given as one or as its text, with every value as text. Never shows the value: it may hold a secret."""
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dict):
+        raise SettingError(f"{conn_id}.extra.{name}", "…", 'a JSON object such as {"region": "eu-west-1"}')
+    return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}

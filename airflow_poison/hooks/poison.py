@@ -1,0 +1,145 @@
+"""From an Airflow connection to a store of queues and the Spark that receives from them."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_poison.hooks.connection import StoreConnection, spark_master
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.passes.alter import EnableResult
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.spark.engine import SparkEngine
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+
+class QueueHook(BaseHook):
+    """Opens the queues of a connection.
+
+    While no connection ``poison_default`` is defined, the store is the folder ``poison`` in ``AIRFLOW_HOME`` and Spark runs as ``local[*]``:
+    the embedded default needs no set-up.
+
+    :param conn_id: connection of type ``poison``.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "poison_default"
+    conn_type = "poison"
+    hook_name = "Poison queues"
+
+    def __init__(self, conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    @cached_property
+    def settings(self) -> StoreConnection:
+        """What the connection says. Raises SettingError for what it must not say, AirflowNotFoundException for an id that is not defined."""
+        try:
+            connection = self.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            if self.conn_id != self.default_conn_name:
+                raise
+            return StoreConnection(store=embedded_store())
+        settings = StoreConnection.parse(connection.extra_dejson, self.conn_id)
+        if settings.storage_options:
+            from airflow.sdk.log import mask_secret
+
+            mask_secret(dict(settings.storage_options))
+        return settings if settings.store else StoreConnection(embedded_store(), settings.storage_options, settings.spark, settings.spark_conf)
+
+    def store(self) -> QueueStore:
+        """Return the store. Raises StoreUnreachableError when its root cannot be read or written."""
+        from airflow_poison.core.store import open_store
+
+        return open_store(self.settings.store, dict(self.settings.storage_options) or None)
+
+    def queue(self, name: str, policy: Policy | None = None) -> QueueTable:
+        """Return a queue.
+
+        :param name: the queue's name.
+        :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+        Raises QueueNotFoundError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.message import SubQueue
+        from airflow_poison.core.passes.declare import declare
+
+        store = self.store()
+        if policy is None or policy.reads is not SubQueue.MAIN:  # the reader of a sub-queue does not rule the queue
+            return store.open(name)
+        return declare(store, name, policy, SystemClock())
+
+    def enable(self, name: str) -> EnableResult:
+        """Let a halted queue receive again. The message that halted it keeps its counts: remove it first, or it may halt the queue again."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.alter import enable
+
+        return enable(self.store().open(name), SystemClock())
+
+    def put_back(self, name: str, lookup_ids: Collection[int] | None = None) -> int:
+        """Put messages back from poison to main, for one more cycle (spec WCF-28); return how many.
+
+        :param lookup_ids: which; None: all that no pass has claimed.
+        Raises MessageNotFoundError and MessageClaimedError; then nothing was moved.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.move import put_back
+
+        return put_back(self.store().open(name), SystemClock(), lookup_ids)
+
+    def remove(self, name: str, lookup_id: int) -> Message:
+        """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.
+
+        Raises MessageNotFoundError and MessageClaimedError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.remove import remove
+
+        return remove(self.store().open(name), lookup_id, SystemClock())
+
+    def spark(self) -> SparkSession:
+        """Return the running Spark session, or start one. Raises JavaError and SparkDistributionError."""
+        from airflow_poison.core.spark.session import get_session
+
+        settings = self.settings
+        master = spark_master(settings.spark, self.get_connection)
+        self.log.info("Spark: %s", master)
+        return get_session(master, settings.spark_conf)
+
+    def engine(self, progress: Callable[[str], None]) -> SparkEngine:
+        """Return the engine of a pass on this connection's Spark.
+
+        :param progress: told a line whenever another task of a stage has ended.
+        """
+        from airflow_poison.core.spark.engine import SparkEngine
+
+        return SparkEngine(self.spark(), progress)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Say whether the store can be read, for the connection form's button."""
+        try:
+            names = self.store().names()
+        except Exception as error:  # noqa: BLE001  (whatever it is, the form shows it)
+            return False, f"{type(error).__name__}: {error}"
+        return True, f"Store {self.settings.store}: {len(names)} queues."
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Hide the form's standard fields: everything is in named fields of its own."""
+        return {"hidden_fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}}
+
+
+def embedded_store() -> str:
+    """Return the folder of the store that is used while no connection says otherwise."""
+    return str(Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser() / "poison")

@@ -1,0 +1,1 @@
+"""Operators: thin. Each resolves the connection, calls one verb and reports."""

@@ -1,0 +1,57 @@
+"""QueueAlertOperator: tell people what has happened to a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.operators.identity import subscriber
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_poison.notifications.targets import Targets
+
+
+class QueueAlertOperator(BaseOperator):
+    """Give the queue's outstanding alerts to notifiers: at least once, with a key in ``poison_alert`` by which a receiver drops repeats.
+
+    What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
+    the next run. The task fails when a notifier fails; what the passes did stays. Returns the alerts as dicts.
+
+    :param queue: the queue's name. (templated)
+    :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
+    :param on_poison: told when messages were moved to poison, dropped or rejected.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue", "conn_id")
+    ui_color = "#fbe3e4"
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        on_queue_disabled: Targets = None,
+        on_poison: Targets = None,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue = queue
+        self.alerts = AlertTargets.of(on_queue_disabled, on_poison)
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> list[dict[str, object]]:
+        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
+        from airflow_poison.core.clock import SystemClock
+
+        queue = QueueHook(self.conn_id).queue(self.queue)
+        given = self.alerts.send(queue, subscriber(context), context, SystemClock(), self.log)
+        self.log.info("%s alerts of queue %r given.", len(given), self.queue)
+        return given

@@ -1,0 +1,56 @@
+"""QueueReturnOperator: end the retry cycle of what is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_poison.hooks.poison import QueueHook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_poison.core.policies.seam import Policy
+
+
+class QueueReturnOperator(BaseOperator):
+    """Move every message whose RetryCycleDelay is over from ``retry`` to ``main``. Starts no JVM.
+
+    Returns ``{"queue", "returned", "postponed", "waiting", "next_due_at"}``.
+
+    :param queue: the queue's name. (templated)
+    :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist and its recorded policy rules.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue", "conn_id")
+    ui_color = "#fdf3d8"
+
+    def __init__(self, *, queue: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.queue = queue
+        self.policy = policy
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
+        del context
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.return_due import return_due
+        from airflow_poison.core.policies import policy_from_dict
+
+        queue = QueueHook(self.conn_id).queue(self.queue, self.policy)
+        policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
+        result = return_due(queue, SystemClock(), return_order=policy.return_order)
+        self.log.info(
+            "Returned %s messages of %r to main (%s more were postponed by a handler); %s wait in retry, the next is due at %s.",
+            f"{result.returned:,}",
+            self.queue,
+            f"{result.postponed:,}",
+            f"{result.waiting:,}",
+            result.next_due_at,
+        )
+        return result.to_dict()

@@ -1,0 +1,158 @@
+"""QueueSendOperator: put the rows of any Spark DataFrame, or plain Python values, into a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_poison.core.errors import InputError
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.operators.identity import task_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    import pyarrow as pa
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.core.mapping import ColumnMapping
+    from airflow_poison.core.policies.seam import Policy
+
+
+class QueueSendOperator(BaseOperator):
+    """Send messages, in one commit: all or none.
+
+    What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
+    sends nothing twice, unless ``resend`` says so. Returns ``{"queue", "sent", "first_lookup_id", "repeated"}``.
+
+    :param queue: the queue's name. (templated)
+    :param path: what Spark reads. (templated)
+    :param format: the format of ``path``, as Spark names it.
+    :param options: options for reading ``path``, text by name. (templated)
+    :param table: a table of Spark's catalog. (templated)
+    :param dataframe: a function that is called with the Spark session and returns a DataFrame.
+    :param messages: a plain list, sent without Spark: dicts (mapped like rows), bytes or text (bodies). (templated)
+    :param body: the column that is the body (text or bytes); a list of columns: one JSON object of them; None: one JSON object of all. (templated)
+    :param group: the column of the group whose order matters. (templated)
+    :param priority: the column of the priority, whole numbers from 0 to 10. (templated)
+    :param properties: columns that become properties, as text. (templated)
+    :param message_id: the column of the sender's own identifier. (templated)
+    :param message_type: the column of the message type. (templated)
+    :param conversation: the column of the conversation. (templated)
+    :param expires_after: time to live: a duration, or a column of seconds. (templated)
+    :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+    :param resend: every run of the task sends anew.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "queue",
+        "path",
+        "options",
+        "table",
+        "messages",
+        "body",
+        "group",
+        "priority",
+        "properties",
+        "message_id",
+        "message_type",
+        "conversation",
+        "expires_after",
+        "conn_id",
+    )
+    ui_color = "#e8f4e5"
+
+    def __init__(
+        self,
+        *,
+        queue: str,
+        path: str | None = None,
+        format: str = "parquet",  # noqa: A002  (Spark's own word)
+        options: Mapping[str, str] | None = None,
+        table: str | None = None,
+        dataframe: Callable[[SparkSession], DataFrame] | None = None,
+        messages: Sequence[object] | None = None,
+        body: str | Sequence[str] | None = None,
+        group: str | None = None,
+        priority: str | None = None,
+        properties: Sequence[str] = (),
+        message_id: str | None = None,
+        message_type: str | None = None,
+        conversation: str | None = None,
+        expires_after: timedelta | str | None = None,
+        policy: Policy | None = None,
+        resend: bool = False,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        given = [name for name, value in {"path": path, "table": table, "dataframe": dataframe, "messages": messages}.items() if value is not None]
+        if len(given) != 1:
+            raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe and messages; given: {', '.join(given) or 'none'}.")
+        self.queue = queue
+        self.path = path
+        self.format = format
+        self.options = options
+        self.table = table
+        self.dataframe = dataframe
+        self.messages = messages
+        self.body = body
+        self.group = group
+        self.priority = priority
+        self.properties = properties
+        self.message_id = message_id
+        self.message_type = message_type
+        self.conversation = conversation
+        self.expires_after = expires_after
+        self.policy = policy
+        self.resend = resend
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.send import send
+
+        hook, clock = QueueHook(self.conn_id), SystemClock()
+        queue = hook.queue(self.queue, self.policy)
+        key = task_key(context, queue.uri, *([context["ti"].try_number] if self.resend else []))
+        result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
+        if result.repeated:
+            self.log.info("An earlier run of this task has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue)
+        else:
+            self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue, result.first_lookup_id)
+        return result.to_dict()
+
+    def on_kill(self) -> None:
+        """Stop the Spark job; nothing has been sent then."""
+        cancel_jobs(self.log)
+
+    def _batches(self, hook: QueueHook, uri: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
+        """Return the messages, lazily: when an earlier run has sent them, no Spark starts."""
+        from airflow_poison.core.mapping import rows_to_batches
+
+        if self.messages is not None:
+            return rows_to_batches(self.messages, self._mapping(), now)
+        from airflow_poison.core.spark.send_stage import FrameSource, SendStage
+
+        source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
+        return SendStage.of_queue(uri, key).batches(lambda: source.open(hook.spark()), self._mapping(), now)
+
+    def _mapping(self) -> ColumnMapping:
+        from airflow_poison.core.mapping import ColumnMapping
+
+        return ColumnMapping(
+            body=self.body if self.body is None or isinstance(self.body, str) else tuple(self.body),
+            group=self.group,
+            priority=self.priority,
+            properties=tuple(self.properties),
+            message_id=self.message_id,
+            message_type=self.message_type,
+            conversation=self.conversation,
+            expires_after=self.expires_after,
+        )

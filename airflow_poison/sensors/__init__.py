@@ -1,0 +1,1 @@
+"""Sensors: they read queue state in milliseconds, without a JVM."""

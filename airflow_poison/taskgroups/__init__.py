@@ -1,0 +1,7 @@
+"""Task groups: whole patterns in one call."""
+
+from __future__ import annotations
+
+from airflow_poison.taskgroups.retry_cycle import retry_cycle
+
+__all__ = ["retry_cycle"]

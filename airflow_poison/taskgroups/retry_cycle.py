@@ -1,0 +1,79 @@
+"""retry_cycle: return what is due, receive, alert. Scheduled every RetryCycleDelay, it is the life of a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TaskGroup
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.return_due import QueueReturnOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_poison.core.delivery.handlers import HandlerLike
+    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.notifications.targets import Targets
+
+
+def retry_cycle(
+    queue: str,
+    policy: Policy,
+    handler: HandlerLike,
+    *,
+    group_id: str = "retry_cycle",
+    on_queue_disabled: Targets = None,
+    on_poison: Targets = None,
+    max_messages: int | str = 10_000_000,
+    isolation: str = "process",
+    unprocessable: Sequence[str | type[BaseException]] = (),
+    error_handler: type[ErrorHandler] | None = None,
+    conn_id: str = QueueHook.default_conn_name,
+    default_args: dict[str, Any] | None = None,
+) -> TaskGroup:
+    """Chain the three tasks of a queue's cycle: ``return`` >> ``receive`` >> ``alert``.
+
+    ``alert`` is a teardown: it runs also when ``receive`` failed, and does not hide that failure from the DAG run. What follows the group
+    waits for ``receive``. Without a notifier there is no ``alert``.
+
+    :param queue: the queue's name; made when it is missing. (templated)
+    :param policy: the queue's rules.
+    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
+    :param group_id: the task group's id.
+    :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
+    :param on_poison: told when messages were moved to poison, dropped or rejected.
+    :param max_messages: how many messages a pass takes at most. (templated)
+    :param isolation: ``process`` or ``none``, see QueueReceiveOperator.
+    :param unprocessable: exception types that go to the final disposition at once.
+    :param error_handler: a class told of each poison message, once a cycle.
+    :param conn_id: connection of type ``poison``. (templated)
+    :param default_args: default arguments of the group's tasks.
+    """
+    with TaskGroup(
+        group_id,
+        default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
+        tooltip=f"The cycle of queue {queue!r}",
+    ) as group:
+        returned = QueueReturnOperator(task_id="return", queue=queue, policy=policy, conn_id=conn_id)
+        received = QueueReceiveOperator(
+            task_id="receive",
+            queue=queue,
+            policy=policy,
+            handler=handler,
+            max_messages=max_messages,
+            isolation=isolation,
+            unprocessable=unprocessable,
+            error_handler=error_handler,
+            conn_id=conn_id,
+        )
+        returned >> received
+        if on_queue_disabled or on_poison:
+            alert = QueueAlertOperator(
+                task_id="alert", queue=queue, on_queue_disabled=on_queue_disabled, on_poison=on_poison, conn_id=conn_id
+            ).as_teardown(on_failure_fail_dagrun=False)
+            received >> alert
+    return group
