@@ -73,7 +73,7 @@ def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> t
     before = view.claim_of(wanted.key)
     if before is not None:
         return _successor(table, view, before, wanted.expires_at, attempt)
-    if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims):
+    if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
     picked = _pick(view, wanted.sub_queue, wanted.max_messages)
     if picked is None or isinstance(picked, _TooLarge):

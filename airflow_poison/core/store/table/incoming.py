@@ -126,12 +126,12 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _cut(table: pa.Table) -> Iterator[pa.Table]:
-    """Return slices that respect both limits, halving what is too large (bodies differ in size)."""
+    """Return slices that respect both limits: cut by rows, then halved while too large (bodies differ in size)."""
     if table.num_rows <= 1 or (table.num_rows <= GROUP_ROWS and table.nbytes <= GROUP_BYTES):
         if table.num_rows:
             yield table
         return
-    half = min(table.num_rows // 2, GROUP_ROWS)
+    half = GROUP_ROWS if table.num_rows > GROUP_ROWS else table.num_rows // 2
     yield from _cut(table.slice(0, half))
     yield from _cut(table.slice(half))
 

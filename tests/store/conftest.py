@@ -1,0 +1,54 @@
+"""The stores under test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core import fault_points
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.memory import MemoryStore
+from tests.store.given import CONTROL, NOW
+from tests.store.points import AtPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+
+@pytest.fixture(params=["memory", "delta"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
+    """Each store that stands behind the seam."""
+    if request.param == "memory":
+        return MemoryStore()
+    return DeltaStore(str(tmp_path / "store"), durable=False)
+
+
+@pytest.fixture
+def queue(store: QueueStore) -> QueueTable:
+    """An empty queue of each store."""
+    return store.create("orders", CONTROL, NOW)
+
+
+@pytest.fixture
+def delta_root(tmp_path: Path) -> str:
+    """Where a Delta store lies."""
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def delta_queue(delta_root: str) -> QueueTable:
+    """An empty queue of a durable Delta store."""
+    return DeltaStore(delta_root).create("orders", CONTROL, NOW)
+
+
+@pytest.fixture
+def at_point() -> Iterator[AtPoint]:
+    """Calls something when the protocol reaches a point, once."""
+    hook = AtPoint()
+    fault_points.install(hook)
+    yield hook
+    fault_points.install(None)
