@@ -24,26 +24,26 @@ class QueueAlertOperator(BaseOperator):
     What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
     the next run. The task fails when a notifier fails; what the passes did stays. Returns the alerts as dicts.
 
-    :param queue: the queue's name. (templated)
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison, dropped or rejected.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fbe3e4"
 
     def __init__(
         self,
         *,
-        queue: str,
+        queue_name: str,
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue = queue
+        self.queue_name = queue_name
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison)
         self.conn_id = conn_id
 
@@ -51,7 +51,7 @@ class QueueAlertOperator(BaseOperator):
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
         from airflow_poison.core.clock import SystemClock
 
-        queue = QueueHook(self.conn_id).queue(self.queue)
+        queue = QueueHook(self.conn_id).queue(self.queue_name)
         given = self.alerts.send(queue, subscriber(context), context, SystemClock(), self.log)
-        self.log.info("%s alerts of queue %r given.", len(given), self.queue)
+        self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given

@@ -33,7 +33,7 @@ class QueueReceiveOperator(BaseOperator):
     The task fails, without Airflow's retries, when the queue is halted or was halted by this pass; what it did until then is committed.
     Returns the pass's numbers as a dict, see ``ReceiveResult``.
 
-    :param queue: the queue's name. (templated)
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
     :param max_messages: how many messages the pass takes at most. (templated)
@@ -45,13 +45,13 @@ class QueueReceiveOperator(BaseOperator):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue", "handler", "max_messages", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "handler", "max_messages", "conn_id")
     ui_color = "#e3ecf7"
 
     def __init__(
         self,
         *,
-        queue: str,
+        queue_name: str,
         handler: HandlerLike,
         policy: Policy | None = None,
         max_messages: int | str = 10_000_000,
@@ -64,7 +64,7 @@ class QueueReceiveOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue = queue
+        self.queue_name = queue_name
         self.handler = handler if isinstance(handler, str) else _name(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
         self.policy = policy
@@ -78,7 +78,7 @@ class QueueReceiveOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Receive. Raises AirflowFailException for a halted queue, AlertError after a pass whose alerts failed, and the errors of ReceivePass."""
         hook = QueueHook(self.conn_id)
-        queue = hook.queue(self.queue, self.policy)
+        queue = hook.queue(self.queue_name, self.policy)
         afterwards = self._afterwards(queue, context)
         try:
             return self._receive(hook, queue, context)

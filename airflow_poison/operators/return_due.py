@@ -21,17 +21,17 @@ class QueueReturnOperator(BaseOperator):
 
     Returns ``{"queue", "returned", "postponed", "waiting", "next_due_at"}``.
 
-    :param queue: the queue's name. (templated)
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist and its recorded policy rules.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fdf3d8"
 
-    def __init__(self, *, queue: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, *, queue_name: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.queue = queue
+        self.queue_name = queue_name
         self.policy = policy
         self.conn_id = conn_id
 
@@ -42,13 +42,13 @@ class QueueReturnOperator(BaseOperator):
         from airflow_poison.core.passes.return_due import return_due
         from airflow_poison.core.policies import policy_from_dict
 
-        queue = QueueHook(self.conn_id).queue(self.queue, self.policy)
+        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
         result = return_due(queue, SystemClock(), return_order=policy.return_order)
         self.log.info(
             "Returned %s messages of %r to main (%s more were postponed by a handler); %s wait in retry, the next is due at %s.",
             f"{result.returned:,}",
-            self.queue,
+            self.queue_name,
             f"{result.postponed:,}",
             f"{result.waiting:,}",
             result.next_due_at,

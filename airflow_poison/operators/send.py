@@ -29,7 +29,7 @@ class QueueSendOperator(BaseOperator):
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so. Returns ``{"queue", "sent", "first_lookup_id", "repeated"}``.
 
-    :param queue: the queue's name. (templated)
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param path: what Spark reads. (templated)
     :param format: the format of ``path``, as Spark names it.
     :param options: options for reading ``path``, text by name. (templated)
@@ -50,7 +50,7 @@ class QueueSendOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "queue",
+        "queue_name",
         "path",
         "options",
         "table",
@@ -70,7 +70,7 @@ class QueueSendOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue: str,
+        queue_name: str,
         path: str | None = None,
         format: str = "parquet",  # noqa: A002  (Spark's own word)
         options: Mapping[str, str] | None = None,
@@ -94,7 +94,7 @@ class QueueSendOperator(BaseOperator):
         given = [name for name, value in {"path": path, "table": table, "dataframe": dataframe, "messages": messages}.items() if value is not None]
         if len(given) != 1:
             raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe and messages; given: {', '.join(given) or 'none'}.")
-        self.queue = queue
+        self.queue_name = queue_name
         self.path = path
         self.format = format
         self.options = options
@@ -119,13 +119,13 @@ class QueueSendOperator(BaseOperator):
         from airflow_poison.core.passes.send import send
 
         hook, clock = QueueHook(self.conn_id), SystemClock()
-        queue = hook.queue(self.queue, self.policy)
+        queue = hook.queue(self.queue_name, self.policy)
         key = task_key(context, queue.uri, *([context["ti"].try_number] if self.resend else []))
         result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
         if result.repeated:
-            self.log.info("An earlier run of this task has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue)
+            self.log.info("An earlier run of this task has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name)
         else:
-            self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue, result.first_lookup_id)
+            self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
         return result.to_dict()
 
     def on_kill(self) -> None:

@@ -58,10 +58,10 @@ def retry_cycle(
         default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
         tooltip=f"The cycle of queue {queue!r}",
     ) as group:
-        returned = QueueReturnOperator(task_id="return", queue=queue, policy=policy, conn_id=conn_id)
+        returned = QueueReturnOperator(task_id="return", queue_name=queue, policy=policy, conn_id=conn_id)
         received = QueueReceiveOperator(
             task_id="receive",
-            queue=queue,
+            queue_name=queue,
             policy=policy,
             handler=handler,
             max_messages=max_messages,
@@ -73,7 +73,7 @@ def retry_cycle(
         returned >> received
         if on_queue_disabled or on_poison:
             alert = QueueAlertOperator(
-                task_id="alert", queue=queue, on_queue_disabled=on_queue_disabled, on_poison=on_poison, conn_id=conn_id
+                task_id="alert", queue_name=queue, on_queue_disabled=on_queue_disabled, on_poison=on_poison, conn_id=conn_id
             ).as_teardown(on_failure_fail_dagrun=False)
             received >> alert
     return group
