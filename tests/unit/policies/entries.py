@@ -1,0 +1,26 @@
+"""An entry of the rules for tests, and the instant at which they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.policies.decisions import Counts
+
+NOW = datetime(2013, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
+RAISED = Failure(FailureKind.EXCEPTION, text="rb")
+
+
+@dataclass
+class Message:
+    """A message as far as rules look at it."""
+
+    counts: Counts = field(default_factory=Counts)
+    size: int = 0
+    expires_at: datetime | None = None
+    lookup_id: int = 1
+
+
+def message(abort_count: int = 0, move_count: int = 0, size: int = 0, expires_at: datetime | None = None) -> Message:
+    return Message(Counts(abort_count, move_count), size, expires_at)
