@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TRIES = 2_000
 _LONGEST_PAUSE = 0.02  # seconds; a commit takes 3 to 10 ms
+_WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
 _MESSAGES = frozenset(place.value for place in SubQueue)
 
 
@@ -143,4 +144,4 @@ def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 def _as_seen(file: DataFile) -> DataFile:
     """Leave due times out where they have passed: a move between sub-queues changes no row, so they remain in the file."""
-    return file if file.sub_queue == SubQueue.RETRY else replace(file, min_due_at=None, max_due_at=None)
+    return file if file.sub_queue in _WAITING else replace(file, min_due_at=None, max_due_at=None)

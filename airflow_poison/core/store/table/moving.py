@@ -30,18 +30,21 @@ _EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RET
 
 
 def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool) -> Returned:
-    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count."""
+    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count.
+
+    Files are told in the order in which they were picked.
+    """
 
     def plan(view: View) -> tuple[Commit | None, Returned]:
         free = view.live.keys() - view.claimed
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
-        moved = [(file, _moved(file, target, count_move=count_move)) for file in sorted(wanted.values(), key=_by_due_time)]
+        moved = [(file, _moved(file, target, count_move=count_move)) for file in wanted.values()]
         if not moved:
             return None, Returned(messages=0, files=0)
         for old, new in moved:
             _link(table, old, new)
         reach("store.move.after_links")
-        record = history.write(table.root, view.state.version + 1, [_event(new, target, now) for _, new in moved])
+        record = history.write(table.root, view.state.version + 1, _events(moved, target, now))
         commit = Commit(
             "move",
             add=[new for _, new in moved] + record,
@@ -116,16 +119,13 @@ def _link(table: Table, old: DataFile, new: DataFile) -> None:
         raise TableChangedError(files.gone(table.root, old.path)) from error
 
 
-def _by_due_time(file: DataFile) -> tuple[float, int]:
-    return (file.max_due_at.timestamp() if file.max_due_at else 0.0, file.min_lookup_id)
+def _events(moved: Iterable[tuple[DataFile, DataFile]], target: SubQueue, now: datetime) -> list[Event]:
+    """Return one event for each whole file: ``history`` makes one of each message of it. Postponing is no move: nothing to tell."""
+    return [_event(old, new, target, now) for old, new in moved if SubQueue.POSTPONED not in {old.sub_queue, target}]
 
 
-def _event(file: DataFile, target: SubQueue, now: datetime) -> Event:
-    """Return one event for a whole file: ``history`` makes one of each message of it."""
-    return Event(
-        type=_EVENT[target],
-        at=now,
-        lookup_id=file.min_lookup_id,
-        move_count=file.move_count,
-        details={"count": str(file.rows), "max_lookup_id": str(file.max_lookup_id), "path": file.path, "place": target.value},
-    )
+def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Event:
+    details = {"count": str(new.rows), "max_lookup_id": str(new.max_lookup_id), "path": new.path, "place": target.value}
+    if old.sub_queue == SubQueue.POISON:
+        details["origin"] = SubQueue.POISON.value
+    return Event(type=_EVENT[target], at=now, lookup_id=new.min_lookup_id, move_count=new.move_count, details=details)

@@ -1,0 +1,95 @@
+"""What child processes of the store tests do; killed at a fault point when told to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import deltalake  # noqa: F401  (imported, never used, before the fork: a child starts in milliseconds)
+import pandas as pd  # noqa: F401  (pyarrow would import it in every child)
+import pyarrow.parquet  # noqa: F401
+
+from airflow_poison.core import fault_points
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, rows_of, seal, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.context import ForkServerProcess
+
+    from airflow_poison.core.store.seam import QueueTable
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.store.children"])
+
+
+def start(act: Callable[..., None], *arguments: object) -> ForkServerProcess:
+    process = _CONTEXT.Process(target=_run, args=(act, arguments))
+    process.start()
+    return process
+
+
+def _run(act: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    act(*arguments)
+    os._exit(0)  # delta-rs has threads that do not like to be ended
+
+
+def kill_at(point: str) -> None:
+    """Be killed when the point is reached."""
+
+    def act(reached: str) -> None:
+        if reached == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fault_points.install(act)
+
+
+def work(root: str, verb: str, point: str) -> None:
+    """Do a verb, and die at the point."""
+    store = DeltaStore(root)
+    queue = store.create("orders", CONTROL, NOW) if verb == "create" else store.open("orders")
+    kill_at(point)
+    if verb == "create":
+        store.create("another", CONTROL, NOW)
+    else:
+        VERBS[verb](queue)
+
+
+def receive(queue: QueueTable) -> None:
+    """A pass: what an earlier holder sealed is finished; a third of the messages fails."""
+    held = queue.claim("run", lease=LATER - NOW, now=NOW, max_messages=40)
+    if held is None:
+        return
+    if queue.manifest(held) is None:
+        queue.stage_table(held, outcome_of_a_third(rows_of(queue, held)))
+    queue.finish(held, seal(queue, held, {"settled": held.messages - held.messages // 3}), now=NOW)
+
+
+def give_back(queue: QueueTable) -> None:
+    queue.move_files(lambda snapshot: [file for file in snapshot.files if file.sub_queue == "retry"], SubQueue.MAIN, LATER)
+
+
+VERBS: dict[str, Callable[[QueueTable], object]] = {
+    "append": lambda queue: send(queue, 30, "second"),
+    "receive": receive,
+    "move": give_back,
+}
+
+
+def send_many(root: str, sender: str, sends: int) -> None:
+    queue = DeltaStore(root, durable=False).open("orders")
+    for number in range(sends):
+        queue.append([numbered(7)], f"{sender}-{number}", NOW)
+
+
+def claim_many(root: str, consumer: str, claims: int) -> None:
+    queue = DeltaStore(root, durable=False).open("orders")
+    for number in range(claims):
+        claim(queue, f"{consumer}-{number}", 7)
+
+
+def create_one(root: str) -> None:
+    DeltaStore(root, durable=False).create("orders", CONTROL, NOW)
