@@ -98,4 +98,6 @@ def _held(number: int, message: Scripted, started: datetime) -> Held:
 
 def _end(held: Held, now: datetime) -> MessageEnd:
     still = now - held.parked_at if held.parked_at is not None else timedelta(0)
-    return MessageEnd(held.message.name, held.lookup_id, held.place, held.counts, held.deliveries, held.receives, held.waited + still, held.due_at)
+    return MessageEnd(
+        held.message.name, held.lookup_id, str(held.place), held.counts, held.deliveries, held.receives, held.waited + still, held.due_at
+    )

@@ -73,7 +73,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("setting", "value"), REFUSED, ids=str)
-def test_wcf_11_e11_a_value_that_is_not_allowed_is_refused_when_set(setting: str, value: Any) -> None:
+def test_wcf_11_wcf_e11_a_value_that_is_not_allowed_is_refused_when_set(setting: str, value: Any) -> None:
     with pytest.raises(SettingError, match=setting) as caught:
         Msmq4(**{setting: value})
 
@@ -129,7 +129,7 @@ def test_wcf_43_a_retry_or_no_batching_needs_no_warning() -> None:
     ("service", "machine", "maximum", "effective"),
     [(0, 60, 600, 60), (30, 60, 600, 30), (120, 60, 600, 120), (601, 60, 600, 600), (0, 900, 600, 600)],
 )
-def test_wcf_35_e11_the_transaction_timeout(service: int, machine: int, maximum: int, effective: int) -> None:
+def test_wcf_35_wcf_e11_the_transaction_timeout(service: int, machine: int, maximum: int, effective: int) -> None:
     policy = Msmq4(
         transaction_timeout=timedelta(seconds=service),
         machine_transaction_timeout=timedelta(seconds=machine),

@@ -36,7 +36,7 @@ def test_poi_2_max_retry_cycles_is_ignored(cycles: int) -> None:
 
 @pytest.mark.parametrize("retries", [0, 5])
 @pytest.mark.parametrize("cycles", [0, 2])
-def test_poi_3_e4_move_is_refused_before_anything_is_received(retries: int, cycles: int) -> None:
+def test_poi_3_poi_e4_move_is_refused_before_anything_is_received(retries: int, cycles: int) -> None:
     with pytest.raises(SettingError, match="Drop, Reject or Fault"):
         PoisonSubQueue(receive_retry_count=retries, max_retry_cycles=cycles, receive_error_handling="Move")
 
