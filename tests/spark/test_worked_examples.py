@@ -1,0 +1,28 @@
+"""Every worked example that needs no host machinery, through real Spark passes on real queue tables, each handler in a child process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.store import open_store
+from tests.conformance.agreement import ON_TABLES, assert_as_the_example_says
+from tests.conformance.passes import Player
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.conformance.examples import Example
+
+
+@pytest.mark.parametrize("example", ON_TABLES, ids=lambda example: example.id)
+def test_worked_example_on_spark(example: Example, spark: SparkSession, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+
+    played = Player(example, store, lambda: SparkEngine(spark), tmp_path, isolation="process").play()
+
+    assert_as_the_example_says(example, played)
