@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import deltalake  # noqa: F401  (imported, never used, before the fork: a child starts in milliseconds)
-import pandas as pd  # noqa: F401  (pyarrow would import it in every child)
+import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every child)
 import pyarrow.parquet  # noqa: F401
 
 from airflow_poison.core import fault_points

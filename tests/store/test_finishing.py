@@ -188,7 +188,7 @@ def test_statistics_are_found_in_rows_when_the_footer_has_none(queue: QueueTable
 def test_tallies_are_read_from_the_stage_and_never_become_rows(queue: QueueTable) -> None:
     send(queue, 1)
     claimed = claim(queue)
-    row = {name: None for name in message_schema().names} | {"body": json.dumps({"settled": 7}).encode()}
+    row = dict.fromkeys(message_schema().names) | {"body": json.dumps({"settled": 7}).encode()}
     _spark_file(Path(queue.stage(claimed), "out/sub_queue=_tally/move_count=0/part-0.parquet"), pa.Table.from_pylist([row], schema=message_schema()))
     manifest = seal(queue, claimed)
     assert manifest.tallies == ({"settled": 7},)

@@ -48,7 +48,7 @@ def test_a_name_of_a_hundred_characters_is_one(store: QueueStore) -> None:
 
 def test_an_unknown_queue_is_told_with_those_that_there_are(store: QueueStore) -> None:
     store.create("orders", CONTROL, NOW)
-    with pytest.raises(QueueNotFoundError, match="'order'.*Queues there: orders"):
+    with pytest.raises(QueueNotFoundError, match=r"'order'.*Queues there: orders"):
         store.open("order")
 
 
@@ -73,7 +73,7 @@ def test_a_memory_store_is_shared_by_name() -> None:
 
 @pytest.mark.parametrize("uri", ["s3://bucket/queues", "abfss://c@a.dfs.core.windows.net/q", "gs://b", "file://host/share"])
 def test_a_store_that_is_no_file_system_is_refused_with_what_to_do(uri: str) -> None:
-    with pytest.raises(StoreUnreachableError, match="local or shared file systems only.*Use a path"):
+    with pytest.raises(StoreUnreachableError, match=r"local or shared file systems only.*Use a path"):
         open_store(uri, {"key": "value"})
 
 

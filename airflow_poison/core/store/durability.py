@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,12 @@ def sync(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_if_there(path: str | Path) -> None:
+    """Force a file to disk that may have been removed meanwhile. Raises OSError."""
+    with suppress(FileNotFoundError):
+        sync(path)
 
 
 def sync_files(root: str, names: Sequence[str]) -> None:

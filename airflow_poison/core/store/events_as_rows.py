@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "body")
+
 
 def events_to_table(events: Iterable[Event]) -> pa.Table:
     """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0."""
@@ -37,7 +39,7 @@ def events_to_table(events: Iterable[Event]) -> pa.Table:
 
 def table_to_events(table: pa.Table) -> Iterator[Event]:
     """Return the events of rows that ``events_to_table`` made, in row order."""
-    for row in table.select(["lookup_id", "message_type", "enqueued_at", "abort_count", "body"]).to_pylist():
+    for row in table.select(list(COLUMNS)).to_pylist():
         details = json.loads(row["body"])
         at: datetime = row["enqueued_at"]
         yield Event(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import UTC
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.seam import OUTBOX, DataFile
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
@@ -31,6 +30,7 @@ _COLUMNS = {
     "min_due_at": "min.due_at",
     "max_due_at": "max.due_at",
 }
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
@@ -39,8 +39,18 @@ def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
     import pyarrow as pa
 
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
-    columns = [actions.column(name).to_pylist() for name in _COLUMNS.values()]
+    columns = [_values(actions.column(name)) for name in _COLUMNS.values()]
     return tuple(_file(dict(zip(_COLUMNS, cells, strict=True))) for cells in zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """Return a column as Python values; instants by way of their numbers, because Arrow's own conversion imports pandas."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
 
 
 def _file(cells: dict[str, object]) -> DataFile:

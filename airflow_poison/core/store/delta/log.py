@@ -69,25 +69,25 @@ class DeltaLog:
                     message = f"The log of the queue table {self._root} cannot be read: {_first_line(error)}. Restore {LOG} from a backup."
                     raise TableChangedError(message) from error
                 continue
-            if self._json(state.version).stat().st_size or not repair.repair(self._root):
+            if not self._is_empty(state.version) or not repair.repair(self._root):
                 return state
         message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
         raise TableChangedError(message)
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
-        from deltalake.exceptions import CommitFailedError
+        from deltalake.exceptions import DeltaError
 
         assert isinstance(base, DeltaState)
         self._check_present(commit)
         if self._durable:
             durability.sync_files(self._root, [file.path for file in commit.add])
-            durability.sync(self._json(base.version))
+            durability.sync_if_there(self._json(base.version))
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
         try:
             self._write(base, commit, mark)
-        except CommitFailedError as error:
+        except (DeltaError, OSError) as error:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
         if self._durable:
@@ -101,7 +101,7 @@ class DeltaLog:
         """Return the details committed with a version; None when its file was cleaned up."""
         try:
             lines = self._json(version).read_text().splitlines()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         for line in lines:
             info = json.loads(line).get("commitInfo")
@@ -109,6 +109,13 @@ class DeltaLog:
                 details: dict[str, object] = json.loads(info.get("userMetadata", "{}"))
                 return details
         return None
+
+    def _is_empty(self, version: int) -> bool:
+        """Whether a commit has no content: delta-rs takes it for a version in which nothing happened."""
+        try:
+            return self._json(version).stat().st_size == 0
+        except FileNotFoundError:  # cleaned up behind a checkpoint
+            return False
 
     def _json(self, version: int) -> Path:
         return Path(self._root, LOG, f"{version:020d}.json")

@@ -111,13 +111,13 @@ class Table:
     def _control(self, file: DataFile) -> Control:
         known = self._known.get(file.path)
         if not isinstance(known, Control):
-            known = self._known[file.path] = rows.control_from_row(files.read(self.root, file), self.name)
+            known = self._known[file.path] = rows.control_from_row(files.read_columns(self.root, file.path, rows.CONTROL_COLUMNS), self.name)
         return known
 
     def _claim(self, file: DataFile) -> Claim:
         known = self._known.get(file.path)
         if not isinstance(known, Claim):
-            known = self._known[file.path] = rows.claim_from_row(files.read(self.root, file))
+            known = self._known[file.path] = rows.claim_from_row(files.read_columns(self.root, file.path, rows.CLAIM_COLUMNS))
         return known
 
     def _forget_others(self, kept: Sequence[DataFile]) -> None:

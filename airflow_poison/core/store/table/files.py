@@ -11,6 +11,7 @@ from airflow_poison.core.store.seam import DataFile
 from airflow_poison.core.store.table.layout import new_path, partition_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -42,17 +43,22 @@ def one_row(sub_queue: str, move_count: int = 0, **cells: object) -> pa.Table:
     return pa.Table.from_pylist([row], schema=table_schema())
 
 
-def read(root: str, file: DataFile) -> pa.Table:
-    """Return the rows of a file with the columns of ``table_schema()``. Raises TableChangedError when it is gone."""
-    import pyarrow as pa
+def read_columns(root: str, path: str, names: Sequence[str]) -> pa.Table:
+    """Return columns of a file as they are. Does not import pandas. Raises TableChangedError when the file is gone."""
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(Path(root, file.path)) as parquet:
-            table = parquet.read()
+        with pq.ParquetFile(Path(root, path)) as parquet:
+            return parquet.read(list(names))
     except FileNotFoundError as error:
-        raise TableChangedError(gone(root, file.path)) from error
-    table = table.select(message_schema().names).cast(message_schema())
+        raise TableChangedError(gone(root, path)) from error
+
+
+def read(root: str, file: DataFile) -> pa.Table:
+    """Return the rows of a file with the columns of ``table_schema()``. Raises TableChangedError when it is gone."""
+    import pyarrow as pa
+
+    table = read_columns(root, file.path, message_schema().names).select(message_schema().names).cast(message_schema())
     table = table.append_column("sub_queue", pa.repeat(pa.scalar(file.sub_queue, pa.string()), table.num_rows))
     return table.append_column("move_count", pa.repeat(pa.scalar(file.move_count, pa.int32()), table.num_rows))
 

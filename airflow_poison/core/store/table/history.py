@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.store.events_as_rows import events_to_table, table_to_events
-from airflow_poison.core.store.seam import EVENT, DataFile
+from airflow_poison.core.store.events_as_rows import COLUMNS, events_to_table, table_to_events
+from airflow_poison.core.store.seam import EVENT
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.layout import event_prefix, event_version, partition_of
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from airflow_poison.core.events import Event, EventType
+    from airflow_poison.core.store.seam import DataFile
     from airflow_poison.core.store.table.base import Table
 
 
@@ -34,7 +35,7 @@ def read(table: Table, since_version: int, until_version: int | None, types: Col
     last = state.version if until_version is None else until_version
     recorded = [file for file in state.files if file.sub_queue == EVENT and since_version < event_version(file.path) <= last]
     for file in sorted(recorded, key=lambda file: file.path):
-        for event in table_to_events(files.read(table.root, file)):
+        for event in table_to_events(files.read_columns(table.root, file.path, COLUMNS)):
             if types is None or event.type in types:
                 yield from _one_by_one(table.root, event)
 
@@ -42,13 +43,11 @@ def read(table: Table, since_version: int, until_version: int | None, types: Col
 def _one_by_one(root: str, event: Event) -> Iterator[Event]:
     """Return an event for each message of a moved file, in order of due time and lookup id; the one event when the file is vacuumed."""
     path = event.details.get("path", "")
-    place = partition_of(path) if "count" in event.details else None
-    if place is None:
+    if "count" not in event.details or partition_of(path) is None:
         yield event
         return
-    moved = DataFile(path, place[0], place[1], rows=0, size=0, min_lookup_id=0, max_lookup_id=0, min_priority=0, max_priority=0)
     try:
-        rows = files.read(root, moved).select(["lookup_id", "due_at"]).sort_by([("due_at", "ascending"), ("lookup_id", "ascending")])
+        rows = files.read_columns(root, path, ["lookup_id", "due_at"]).sort_by([("due_at", "ascending"), ("lookup_id", "ascending")])
     except TableChangedError:
         yield event
         return

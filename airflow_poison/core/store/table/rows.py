@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+CONTROL_COLUMNS = ("lookup_id", "message_type", "reason", "body")
+CLAIM_COLUMNS = ("lookup_id", "message_id", "message_type", "body")
 _INSTANTS = ("min_enqueued_at", "min_due_at", "max_due_at")
 
 
@@ -46,7 +48,7 @@ def control_to_row(control: Control) -> pa.Table:
 
 def control_from_row(table: pa.Table, name: str) -> Control:
     """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at."""
-    row = table.select(["lookup_id", "message_type", "reason", "body"]).to_pylist()[0]
+    row = table.to_pylist()[0]
     version: int = row["lookup_id"]
     if version > FORMAT_VERSION:
         message = (
@@ -84,7 +86,7 @@ def claim_to_row(claim: Claim) -> pa.Table:
 
 def claim_from_row(table: pa.Table) -> Claim:
     """Return what ``claim_to_row`` wrote."""
-    row = table.select(["lookup_id", "message_id", "message_type", "body"]).to_pylist()[0]
+    row = table.to_pylist()[0]
     body = json.loads(row["body"])
     return Claim(
         key=row["message_id"],
