@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
 from airflow_poison.notifications.targets import AlertTargets
@@ -70,7 +71,7 @@ class QueueReceiveOperator(BaseOperator):
         self.policy = policy
         self.max_messages = max_messages
         self.isolation = isolation
-        self.unprocessable = tuple(kind if isinstance(kind, str) else _name(kind) for kind in unprocessable)
+        self.unprocessable = tuple(kind if isinstance(kind, str) else _importable(kind) for kind in unprocessable)
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison)
         self.error_handler = error_handler
         self.conn_id = conn_id
@@ -148,3 +149,10 @@ class QueueReceiveOperator(BaseOperator):
 
 def _name(thing: object) -> str:
     return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def _importable(kind: type[BaseException]) -> str:
+    """Return the name of an exception type that server sessions can import. Raises SettingError for one of a DAG file."""
+    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
+        raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
+    return _name(kind)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.passes.keys import run_key
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
 from airflow_poison.operators.identity import task_key
@@ -27,7 +28,8 @@ class QueueSendOperator(BaseOperator):
     """Send messages, in one commit: all or none.
 
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
-    sends nothing twice, unless ``resend`` says so. Returns ``{"queue", "sent", "first_lookup_id", "repeated"}``.
+    sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated"}``.
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param path: what Spark reads. (templated)
@@ -45,7 +47,8 @@ class QueueSendOperator(BaseOperator):
     :param conversation: the column of the conversation. (templated)
     :param expires_after: time to live: a duration, or a column of seconds. (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
-    :param resend: every run of the task sends anew.
+    :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
+    :param resend: every try of the task sends anew.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
@@ -63,6 +66,7 @@ class QueueSendOperator(BaseOperator):
         "message_type",
         "conversation",
         "expires_after",
+        "send_key",
         "conn_id",
     )
     ui_color = "#e8f4e5"
@@ -86,6 +90,7 @@ class QueueSendOperator(BaseOperator):
         conversation: str | None = None,
         expires_after: timedelta | str | None = None,
         policy: Policy | None = None,
+        send_key: str | None = None,
         resend: bool = False,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
@@ -110,6 +115,7 @@ class QueueSendOperator(BaseOperator):
         self.conversation = conversation
         self.expires_after = expires_after
         self.policy = policy
+        self.send_key = send_key
         self.resend = resend
         self.conn_id = conn_id
 
@@ -120,13 +126,19 @@ class QueueSendOperator(BaseOperator):
 
         hook, clock = QueueHook(self.conn_id), SystemClock()
         queue = hook.queue(self.queue_name, self.policy)
-        key = task_key(context, queue.uri, *([context["ti"].try_number] if self.resend else []))
+        key = self._key(context, queue.uri)
         result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
         if result.repeated:
-            self.log.info("An earlier run of this task has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name)
+            self.log.info(
+                "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
+            )
         else:
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
         return result.to_dict()
+
+    def _key(self, context: Context, uri: str) -> str:
+        more = [context["ti"].id] if self.resend else []
+        return task_key(context, uri, *more) if self.send_key is None else run_key(uri, self.send_key, *more)
 
     def on_kill(self) -> None:
         """Stop the Spark job; nothing has been sent then."""

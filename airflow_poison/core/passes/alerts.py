@@ -144,5 +144,8 @@ def what_to_do(event: EventType, queue: str, lookup_ids: tuple[int, ...]) -> str
 
 def halted_what_to_do(queue: str, lookup_id: object) -> str:
     """Return what to do about a halted queue, one line."""
-    remove = "" if lookup_id is None else f"take the message out with QueueHook().remove({queue!r}, {lookup_id}) or mend its cause, then "
-    return f"To go on, {remove}enable the queue with QueueHook().enable({queue!r}); nothing is received until then."
+    enable = f"enable the queue with QueueHook().enable({queue!r}); nothing is received until then"
+    if lookup_id is None:
+        return f"To go on, {enable}."
+    remove = f"take the message out with QueueHook().remove({queue!r}, {lookup_id})"
+    return f"To go on, {remove} (its attempts are used up, it would halt the queue again), then {enable}."

@@ -1,0 +1,236 @@
+"""Each kind of bad input, caused once in a real Airflow: a clear error that names what is wrong and the next step, and nothing is lost or sent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_poison import Msmq4
+from airflow_poison.core.errors import (
+    ErrorHandlerError,
+    HandlerNotFoundError,
+    InputError,
+    JavaError,
+    MessageTooLargeError,
+    NewerFormatError,
+    QueueNotFoundError,
+    SettingError,
+    SparkDistributionError,
+    StoreUnreachableError,
+)
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+
+from .conftest import define_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from airflow.sdk import BaseOperator
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.store.seam import QueueStore
+
+    from .conftest import Ran
+
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+
+
+@pytest.fixture
+def error_of(run_dag: Callable[..., Ran], request: pytest.FixtureRequest) -> Callable[..., BaseException]:
+    """Run one task that must fail, and return its error."""
+
+    def run(make: Callable[..., BaseOperator], **parameters: Any) -> BaseException:
+        with DAG(f"bad_{abs(hash(request.node.name))}", schedule=None) as dag:
+            make(task_id="task", **parameters)
+        ran = run_dag(dag)
+        assert ran.tasks["task"] == "failed"
+        return ran.errors["task"]
+
+    return run
+
+
+@pytest.fixture
+def orders(store: QueueStore) -> QueueStore:
+    """A store whose queue ``orders`` holds one message."""
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.declare import declare
+    from airflow_poison.core.passes.send import messages_to_batches, send
+
+    send(declare(store, "orders", POLICY, SystemClock()), messages_to_batches([b"{}"]), key="first", clock=SystemClock())
+    return store
+
+
+def messages(store: QueueStore) -> int:
+    return sum(file.rows for file in store.open("orders").snapshot().files)
+
+
+def frame(spark: SparkSession) -> Any:
+    return spark.createDataFrame([("a", 1, 2.5, None)], "text string, number int, ratio double, nothing string")
+
+
+@pytest.mark.parametrize(
+    ("mapping", "named"),
+    [
+        ({"body": "txet"}, ["body='txet'", "'text', 'number', 'ratio', 'nothing'"]),
+        ({"body": "text", "properties": ["text", "missing"]}, ["properties='missing'"]),
+        ({"body": "number"}, ["body='number'", "is int", "body=['number']"]),
+        ({"body": "text", "priority": "ratio"}, ["priority='ratio'", "is double", "whole numbers"]),
+        ({"body": "nothing"}, ["'body' is null in 1 rows"]),
+        ({"body": "text", "expires_after": "text"}, ["expires_after='text'", "seconds"]),
+    ],
+)
+def test_a_frame_that_does_not_fit_its_mapping_names_the_column_and_sends_nothing(
+    orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException], mapping: dict[str, Any], named: list[str]
+) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", dataframe=frame, **mapping)
+    assert isinstance(error, InputError)
+    for text in named:
+        assert text in str(error)
+    assert messages(orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ([{"number": 1}, {"numbre": 2}], ["priority='number'", "numbre"]),
+        ([{"number": 11}], ["priority='number'", "11", "0 to 10"]),
+        ([{"number": 1}, 7], ["messages[1] is int"]),
+        ([b"bare"], ["priority='number'", "no columns"]),
+    ],
+)
+def test_plain_messages_that_do_not_fit_are_refused_and_nothing_is_sent(
+    orders: QueueStore, error_of: Callable[..., BaseException], sent: list[object], named: list[str]
+) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", messages=sent, priority="number")
+    assert isinstance(error, InputError)
+    for text in named:
+        assert text in str(error)
+    assert messages(orders) == 1
+
+
+def test_a_path_that_spark_cannot_read_is_named(
+    orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException], tmp_path: Path
+) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", path=str(tmp_path / "nowhere"), format="json")
+    assert isinstance(error, InputError)
+    assert "nowhere" in str(error)
+    assert "format='json'" in str(error)
+
+
+def test_a_function_that_returns_no_frame_is_refused(orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException]) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", dataframe=lambda _spark: [1])
+    assert isinstance(error, InputError)
+    assert "returned list" in str(error)
+
+
+def test_a_message_above_the_size_limit_is_refused(
+    orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_poison.core.passes import send
+
+    monkeypatch.setattr(send, "MAX_BODY_BYTES", 10)
+    error = error_of(QueueSendOperator, queue_name="orders", messages=[b"short", b"longer than ten"])
+    assert isinstance(error, MessageTooLargeError)
+    assert "15 bytes" in str(error)
+    assert messages(orders) == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "/a", "table": "b"}])
+def test_a_send_needs_exactly_one_source_when_the_dag_is_parsed(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="exactly one of path, table, dataframe and messages"):
+        QueueSendOperator(task_id="send", queue_name="orders", **given)
+
+
+def test_a_queue_that_does_not_exist_is_named(store: QueueStore, error_of: Callable[..., BaseException]) -> None:
+    error = error_of(QueueSendOperator, queue_name="ordres", messages=[b"a"])
+    assert isinstance(error, QueueNotFoundError)
+    assert "ordres" in str(error)
+
+
+def test_a_policy_with_a_bad_value_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(SettingError, match=r"receive_retry_count=-1 is not allowed; allowed: .*0"):
+        Msmq4(receive_retry_count=-1)
+    with pytest.raises(SettingError, match="retry_cycle_delay"):
+        Msmq4(retry_cycle_delay=timedelta(seconds=-1))
+
+
+def test_a_handler_that_cannot_be_imported_fails_before_anything_is_claimed(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
+    before = orders.open("orders").snapshot().version
+    error = error_of(QueueReceiveOperator, queue_name="orders", handler="shop.arrivals:land")
+    assert isinstance(error, HandlerNotFoundError)
+    assert "shop.arrivals" in str(error)
+    assert orders.open("orders").snapshot().version == before
+
+
+def test_an_error_handler_that_is_none_is_refused_before_anything_is_claimed(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
+    error = error_of(QueueReceiveOperator, queue_name="orders", handler="json:loads", error_handler=dict)
+    assert isinstance(error, ErrorHandlerError)
+    assert messages(orders) == 1
+
+
+def test_a_notifier_that_cannot_be_called_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(SettingError, match="on_poison='slack'"):
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", on_poison=["slack"])  # type: ignore[list-item]
+
+
+def test_a_store_that_cannot_be_reached_is_named(error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    for store in (str(tmp_path / "file" / "store"), "s3://nobody/here"):
+        define_connection(monkeypatch, "poison_default", {"store": store})
+        error = error_of(QueueSendOperator, queue_name="orders", messages=[b"a"], policy=POLICY)
+        assert isinstance(error, StoreUnreachableError)
+        assert store in str(error)
+
+
+def test_a_missing_java_is_said_before_a_jvm_is_tried_and_the_message_waits(
+    orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    error = error_of(QueueReceiveOperator, queue_name="orders", handler="json:loads")
+    assert isinstance(error, JavaError)
+    assert str(tmp_path) in str(error)
+    assert messages(orders) == 1
+
+
+def test_mixed_spark_distributions_are_said_with_their_repair(
+    orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_poison.core.spark import session
+
+    monkeypatch.setattr(session, "version", lambda name: {"pyspark": "4.1.3", "pyspark-client": "4.2.0"}[name])
+    error = error_of(QueueReceiveOperator, queue_name="orders", handler="json:loads")
+    assert isinstance(error, SparkDistributionError)
+    assert "pyspark-client 4.2.0" in str(error)
+    assert "pip install --force-reinstall" in str(error)
+
+
+def test_a_queue_of_a_newer_version_is_refused(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
+    from dataclasses import replace
+
+    from airflow_poison.core.clock import SystemClock
+
+    orders.open("orders").alter(lambda control: replace(control, format_version=99), lambda _before, _after: (), SystemClock().now())
+    error = error_of(QueueDisabledSensor, queue_name="orders")
+    assert isinstance(error, NewerFormatError)
+
+
+def test_an_unknown_field_of_the_connection_is_named(error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_default", {"store": "/tmp", "strage_options": "{}"})
+    error = error_of(QueueDisabledSensor, queue_name="orders")
+    assert isinstance(error, SettingError)
+    assert "strage_options" in str(error)
+    assert "storage_options" in str(error)
+
+
+def test_a_connection_id_that_is_not_defined_is_no_embedded_store(error_of: Callable[..., BaseException]) -> None:
+    error = error_of(QueueDisabledSensor, queue_name="orders", conn_id="poison_typo")
+    assert "poison_typo" in str(error)

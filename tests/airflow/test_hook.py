@@ -1,0 +1,140 @@
+"""The hook and the sensor: connections, the embedded default, and what people do by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_poison import Msmq4, PoisonSubQueue
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.store.seam import QueueState
+from airflow_poison.hooks.connection import StoreConnection, spark_master
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+
+from .conftest import HOME, define_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.store.seam import Control, QueueStore
+
+    from .conftest import Ran
+
+
+class Connection:
+    def __init__(self, conn_type: str, host: str, port: int | None = None) -> None:
+        self.conn_type, self.host, self.port = conn_type, host, port
+
+
+def disable(store: QueueStore, name: str) -> None:
+    def change(control: Control) -> Control:
+        return replace(control, state=QueueState.DISABLED, reason="somebody looks at it")
+
+    store.open(name).alter(change, lambda _before, _after: (), SystemClock().now())
+
+
+def test_without_a_connection_the_store_is_a_folder_of_airflows_home() -> None:
+    hook = QueueHook()
+    assert hook.settings.store == str(HOME / "poison")
+    assert hook.settings.spark == "local[*]"
+    assert hook.test_connection() == (True, f"Store {HOME / 'poison'}: 0 queues.")
+
+
+def test_a_connection_names_store_options_and_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"store": "/queues", "storage_options": '{"region": "eu"}', "spark": "spark://host:7077", "spark_conf": {"spark.executor.cores": 2}}
+    define_connection(monkeypatch, "poison_big", extra)
+    settings = QueueHook("poison_big").settings
+    assert settings == StoreConnection("/queues", {"region": "eu"}, "spark://host:7077", {"spark.executor.cores": "2"})
+
+
+def test_a_store_that_cannot_be_opened_is_said_by_the_connection_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_far", {"store": "s3://nobody/here"})
+    works, why = QueueHook("poison_far").test_connection()
+    assert not works
+    assert "s3://nobody/here" in why
+
+
+@pytest.mark.parametrize("secret", ["{'key': 'hush'", '["hush"]'])
+def test_bad_storage_options_are_refused_without_showing_them(secret: str) -> None:
+    with pytest.raises(SettingError, match="storage_options") as caught:
+        StoreConnection.parse({"storage_options": secret}, "poison_default")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spark", "connection", "master"),
+    [
+        ("local[2]", None, "local[2]"),
+        ("yarn", None, "yarn"),
+        ("spark_cluster", Connection("spark", "spark://host", 7077), "spark://host:7077"),
+        ("spark_cluster", Connection("spark", "yarn"), "yarn"),
+        ("spark_cluster", Connection("spark", "host", 7077), "spark://host:7077"),
+    ],
+)
+def test_spark_is_a_master_or_the_id_of_a_spark_connection(spark: str, connection: Any, master: str) -> None:
+    assert spark_master(spark, lambda _conn_id: connection) == master
+
+
+def test_spark_connect_is_refused_with_a_clear_error() -> None:
+    with pytest.raises(SettingError, match="not supported yet"):
+        spark_master("sc://host:15002", lambda _conn_id: None)
+
+
+def test_the_reader_of_a_poison_sub_queue_does_not_rule_the_queue(store: QueueStore) -> None:
+    hook, policy = QueueHook(), Msmq4(receive_retry_count=3)
+    hook.queue("orders", policy)
+    hook.queue("orders", PoisonSubQueue(receive_error_handling="Drop"))
+    assert dict(store.open("orders").snapshot().control.policy) == policy.to_dict()
+
+
+def test_enabling_a_disabled_queue_records_that_and_enabling_again_does_nothing(store: QueueStore) -> None:
+    hook = QueueHook()
+    queue = hook.queue("orders", Msmq4())
+    disable(store, "orders")
+    done = hook.enable("orders")
+    assert (done.before, done.reason) == ("disabled", "somebody looks at it")
+    assert [event.type.value for event in queue.events()] == ["QUEUE_ENABLED"]
+    version = queue.snapshot().version
+    assert hook.enable("orders").before == "enabled"
+    assert queue.snapshot().version == version
+
+
+def test_the_sensor_ends_when_the_queue_is_disabled_and_says_why(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    QueueHook().queue("orders", Msmq4())
+    sensor = QueueDisabledSensor(task_id="look", queue_name="orders")
+    assert not sensor.poke({}).is_done
+    disable(store, "orders")
+    with DAG("sensor", schedule=None) as dag:
+        QueueDisabledSensor(task_id="wait", queue_name="orders", timeout=5)
+    assert run_dag(dag).returned["wait"] == {"queue": "orders", "state": "disabled", "reason": "somebody looks at it"}
+
+
+def test_a_look_of_the_sensor_costs_50_milliseconds_at_most(store: QueueStore) -> None:
+    """The best of ten counts: other processes may have the machine meanwhile."""
+    QueueHook().queue("orders", Msmq4())
+    sensor = QueueDisabledSensor(task_id="look", queue_name="orders")
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        sensor.poke({})
+        times.append(time.perf_counter() - started)
+    assert min(times) <= 0.05, times
+
+
+def test_a_look_of_the_sensor_needs_neither_a_jvm_nor_pandas(store: QueueStore) -> None:
+    QueueHook().queue("orders", Msmq4())
+    code = (
+        "import sys\nfrom airflow_poison.core.store import open_store\n"
+        f"print(open_store({store.uri!r}).open('orders').snapshot().control.state.value)\n"
+        "print([name for name in ('pyspark', 'py4j', 'pandas') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["enabled", "[]"]
