@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ def batch_of(bodies: Sequence[bytes | str | None], first_id: int = 0, abort_coun
     """Return a batch of messages with consecutive lookup ids."""
     number = len(bodies)
     schema = message_schema().append(pa.field("move_count", pa.int32()))
-    values: dict[str, pa.Array] = {
+    values: dict[str, pa.Array[Any]] = {
         "lookup_id": pa.array(range(first_id, first_id + number), pa.int64()),
         "message_id": pa.array([f"m{row}" for row in range(number)]),
         "body": pa.array([body.encode() if isinstance(body, str) else body for body in bodies], pa.binary()),

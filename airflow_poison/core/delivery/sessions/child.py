@@ -151,7 +151,7 @@ class _Child:
         tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
         extend_import_path(tools.handler.path)
         types = load_types(tools.unprocessable)
-        endpoint = Endpoint(tools.policy, tools.policy.open(), load_handler(tools.handler), tools.clock, FailureLog(self._log), types)
+        endpoint = Endpoint(tools.policy, handler=load_handler(tools.handler), clock=tools.clock, log=FailureLog(self._log), unprocessable=types)
         endpoint.at = at
         return endpoint, tools.policy
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class JournalHost:
     """Stores words and logs failures, in the order that words.py explains."""
 
-    def __init__(self, policy: Policy, clock: Clock, words: memoryview, section: int, log: FailureLog, call: Call) -> None:
+    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog, call: Call) -> None:
         self._policy, self._clock, self._words, self._section, self._log, self._call = policy, clock, words, section, log, call
 
     def now(self) -> datetime:
@@ -99,7 +99,7 @@ class ReplayingHost(JournalHost):
     """
 
     def __init__(self, inner: JournalHost, initial: Sequence[int], failures: dict[tuple[int, int], Failure]) -> None:
-        super().__init__(inner._policy, inner._clock, inner._words, inner._section, inner._log, inner._call)  # noqa: SLF001
+        super().__init__(inner._policy, inner._clock, inner._words, section=inner._section, log=inner._log, call=inner._call)  # noqa: SLF001
         self._attempts = [attempts_of(value) for value in initial]
         self._failures = failures
         self._live = False

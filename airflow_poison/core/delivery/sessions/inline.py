@@ -9,37 +9,27 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.delivery.handlers import load_handler
 from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, carried_report
-from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.sessions.child import Tools, load_types
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.sessions.journalfile import Journal
     from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.seam import Policy
 
 
 class InlineSession:
     """A server session without a process of its own."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        handler: HandlerRef,
-        journal: Journal,
-        carry: Carry,
-        clock: Clock,
-        unprocessable: tuple[str | type[BaseException], ...],
-    ) -> None:
+    def __init__(self, tools: Tools, journal: Journal, carry: Carry) -> None:
         self._journal, self._carry, self._halted = journal, carry, False
         self._reader = FailureReader(journal.log_descriptor)
+        handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
         log = FailureLog(journal.log_descriptor)
-        self._endpoint = Endpoint(policy, policy.open(), load_handler(handler), clock, log, load_types(unprocessable))
+        self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types)
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver a batch in this process."""

@@ -110,7 +110,9 @@ class Journal:
         )
 
     def close(self) -> None:
-        """Let go of the files; the mapped sections stay valid."""
+        """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
+        if self.descriptor >= 0:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
         for descriptor in (self.descriptor, self.log_descriptor):
             if descriptor >= 0:
                 os.close(descriptor)

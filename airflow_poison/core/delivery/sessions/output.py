@@ -11,7 +11,7 @@ import logging
 import os
 import struct
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -83,7 +83,7 @@ def capture(at: list[int]) -> None:
     :param at: its only element is the row that is being delivered.
     """
     for name, descriptor, level in (("stdout", 1, logging.INFO), ("stderr", 2, logging.WARNING)):
-        stream = io.TextIOWrapper(_RowStream(descriptor, at, level), "utf-8", "backslashreplace", write_through=True)
+        stream = io.TextIOWrapper(cast("BinaryIO", _RowStream(descriptor, at, level)), "utf-8", "backslashreplace", write_through=True)
         setattr(sys, name, stream)
     root = logging.getLogger()
     root.addHandler(_RowHandler(at))

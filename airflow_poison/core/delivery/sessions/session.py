@@ -94,13 +94,16 @@ def open_session(
     known = Carry.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or Carry()
     journal = Journal(Path(journal_folder), partition)
     try:
+        from airflow_poison.core.delivery.sessions.child import Tools
+
+        tools = Tools(policy, reference, clock or SystemClock(), unprocessable)
         if isolation == "none":
             from airflow_poison.core.delivery.sessions.inline import InlineSession
 
-            return InlineSession(policy, reference, journal, known, clock or SystemClock(), unprocessable)
+            return InlineSession(tools, journal, known)
         from airflow_poison.core.delivery.sessions.supervised import SupervisedSession
 
-        return SupervisedSession(policy, reference, journal, known, clock or SystemClock(), unprocessable)
+        return SupervisedSession(tools, journal, known)
     except BaseException:
         journal.close()
         raise

@@ -7,11 +7,8 @@ import os
 import select
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
-
-import numpy as np
 
 from airflow_poison.core.delivery.handlers import carry_by_value
 from airflow_poison.core.delivery.sessions import launcher, platform, wire
@@ -20,26 +17,23 @@ from airflow_poison.core.delivery.sessions.child import DONE, NOT_FOUND, READY, 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.outputreader import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, left_open, pending, settle, states_of
+from airflow_poison.core.delivery.sessions.watch import Watch, in_flight
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, left_open, pending, settle
 from airflow_poison.core.delivery.sessions.work import Replay
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.sessions.journalfile import Journal
     from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.seam import Policy
 
 MAX_IDLE_DEATHS = 3
 """Children in a row that may die without any message having moved."""
-LONGEST_IDLE_SECONDS = 300.0
-"""How long a child may take while no message is with the handler: imports, conversions, rules."""
-_LONGEST_POLL, _SHORTEST_POLL = 0.5, 0.01
 
 
 @dataclass(slots=True)
@@ -62,20 +56,12 @@ class _Death:
 class SupervisedSession:
     """A server session in a child process."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        handler: HandlerRef,
-        journal: Journal,
-        carry: Carry,
-        clock: Clock,
-        unprocessable: tuple[str | type[BaseException], ...],
-    ) -> None:
-        load_types(unprocessable)
+    def __init__(self, tools: Tools, journal: Journal, carry: Carry) -> None:
+        load_types(tools.unprocessable)
         self._journal, self._carry, self._halted = journal, carry, False
         self._log, self._reader = FailureLog(journal.log_descriptor), FailureReader(journal.log_descriptor)
-        tools = Tools(policy, handler, clock, unprocessable)
-        self._carried = carry_by_value(tools, policy, clock, *unprocessable)
+        policy = tools.policy
+        self._carried = carry_by_value(tools, policy, tools.clock, *tools.unprocessable)
         self._timeout = policy.effective_transaction_timeout.total_seconds()
         self._child: launcher.ChildProcess | None = None
         self._output: OutputReader | None = None
@@ -125,7 +111,7 @@ class SupervisedSession:
         """Have the child go on with the batch until it is done or dead."""
         try:
             child, output = self._living_child()
-            output.begin(record.label, lambda: _in_flight(record.words))
+            output.begin(record.label, lambda: in_flight(record.words))
             replay = Replay([int(value) for value in record.initial], record.recorded()) if again else None
             section = (record.section.number, record.section.offset, record.section.messages)
             receiver = None if self._child_is_current else self._receiver
@@ -138,38 +124,34 @@ class SupervisedSession:
             output.end()
         if isinstance(answer, Answer) and answer.what != DONE:
             self._end_child()
-            raise ServerSessionError(
-                f"The server session failed by itself, not by a message: {answer.text}. Report this; nothing is lost, run the task again."
-            )
+            raise ServerSessionError(f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}")
         return answer
 
-    def _wait(self, child: launcher.ChildProcess, output: OutputReader, words: np.ndarray | None) -> Answer | _Death:
+    def _wait(self, child: launcher.ChildProcess, output: OutputReader, words: NDArray[np.int32] | None) -> Answer | _Death:
         """Wait for the child's answer, its death, or too long a transaction; keep reading its output."""
         poll = select.poll()
         for descriptor in (child.control.fileno(), child.ended, output.descriptor):
             if descriptor is not None:
                 poll.register(descriptor, select.POLLIN)
-        pause = min(_LONGEST_POLL, max(self._timeout / 8, _SHORTEST_POLL))
-        progress, since, looked = _progress(words), time.monotonic(), time.monotonic()
+        watch = Watch(words, self._timeout)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll(pause * 1000)}
+            ready = {descriptor for descriptor, _ in poll.poll(watch.pause * 1000)}
             if output.descriptor in ready:
                 output.drain()
             if child.control.fileno() in ready:
-                try:
-                    answer, _ = wire.receive(child.control)
-                except wire.PeerGoneError:
-                    return self._bury(timed_out=False)
-                assert isinstance(answer, Answer)
-                return answer
+                return self._answer(child)
             if child.ended in ready:
                 return self._bury(timed_out=False)
-            if (now := time.monotonic()) - looked >= pause / 2:
-                looked, seen = now, _progress(words)
-                if seen != progress:
-                    progress, since = seen, now
-                elif now - since >= (self._timeout if progress[0] >= 0 else max(self._timeout, LONGEST_IDLE_SECONDS)):
-                    return self._bury(timed_out=True)
+            if watch.overdue():
+                return self._bury(timed_out=True)
+
+    def _answer(self, child: launcher.ChildProcess) -> Answer | _Death:
+        try:
+            answer, _ = wire.receive(child.control)
+        except wire.PeerGoneError:
+            return self._bury(timed_out=False)
+        assert isinstance(answer, Answer)
+        return answer
 
     # Life and death of the child -------------------------------------------------------------------------------------
 
@@ -247,7 +229,7 @@ class SupervisedSession:
             return Failure(FailureKind.TIMEOUT, "transaction timeout", text, trace)
         return Failure(FailureKind.CRASH, death.how, cut(f"The process that ran the handler ended: {death.how}.", MAX_TEXT), trace)
 
-    def _limit_restarts(self, before: np.ndarray, record: BatchRecord, death: _Death, tally: _Tally) -> None:
+    def _limit_restarts(self, before: NDArray[np.int32], record: BatchRecord, death: _Death, tally: _Tally) -> None:
         """Every restart is paid for by a message that moved; otherwise only a few are allowed."""
         if (before != record.words).any():
             tally.idle_deaths = 0
@@ -255,8 +237,9 @@ class SupervisedSession:
         tally.idle_deaths += 1
         if tally.idle_deaths >= MAX_IDLE_DEATHS:
             raise ServerSessionError(
-                f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) with no message in its handler and {len(pending(record.words))} "
-                f"left to deliver. Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
+                f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) with no message in its handler and "
+                f"{len(pending(record.words))} left to deliver. "
+                f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
             )
 
 
@@ -272,22 +255,6 @@ def _stream_of(batch: pa.RecordBatch) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _progress(words: np.ndarray | None) -> tuple[int, int, int]:
-    """Say where the child is: the first row of the open transaction, its counts, and how many rows have ended."""
-    if words is None:
-        return (-1, 0, 0)
-    states = states_of(words)
-    is_open = (states == State.IN_FLIGHT) | (states == State.HELD)
-    row = int(np.argmax(is_open))
-    settled = int(np.count_nonzero((states == State.ENDED) | (states == State.COMMITTED)))
-    return (row, int(words[row]) >> 8, settled) if is_open[row] else (-1, 0, settled)
-
-
-def _in_flight(words: np.ndarray) -> int:
-    flying = np.flatnonzero(states_of(words) == State.IN_FLIGHT)
-    return int(flying[0]) if len(flying) else -1
 
 
 def _wait_for_end(ended: int) -> None:

@@ -70,13 +70,14 @@ class Endpoint:
     def __init__(
         self,
         policy: Policy,
-        receiver: Receiver,
+        *,
         handler: Callable[[Message], object],
         clock: Clock,
         log: FailureLog,
         unprocessable: tuple[type[BaseException], ...] = (),
     ) -> None:
-        self._policy, self.receiver, self._clock, self._log = policy, receiver, clock, log
+        self._policy, self._clock, self._log = policy, clock, log
+        self.receiver: Receiver = policy.open()
         self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
         self._unprocessable = unprocessable
         self._process = os.getpid()
@@ -116,7 +117,7 @@ class _BatchDelivery:
         self._policy, self._now = policy, clock.now()
         initial: Sequence[int] = work.words if work.replay is None or policy.stateless else work.replay.initial
         self._entries = Entries(policy, work.batch, list(initial), self._now)
-        self._host = JournalHost(policy, clock, work.words, work.number, endpoint._log, self._call)  # noqa: SLF001
+        self._host = JournalHost(policy, clock, work.words, section=work.number, log=endpoint._log, call=self._call)  # noqa: SLF001
         self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
         self._first_failure: Failure | None = None
 

@@ -1,0 +1,57 @@
+"""Sessions to test: the same promises hold in a child process and inline."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.policies.msmq4 import Msmq4
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_poison.core.delivery.sessions import ServerSession
+
+
+class Opener(Protocol):
+    def __call__(self, handler: Any = ..., isolation: str = ..., **others: Any) -> ServerSession: ...
+
+
+def policy(**settings: Any) -> Msmq4:
+    """Two retries, no cycles, poison messages move; a transaction may take a second."""
+    given: dict[str, Any] = {
+        "receive_retry_count": 2,
+        "max_retry_cycles": 0,
+        "receive_error_handling": "Move",
+        "transaction_timeout": timedelta(seconds=1),
+    }
+    return Msmq4(**given | settings)
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def session(journals: Path) -> Iterator[Opener]:
+    """Open sessions that end with the test."""
+    with ExitStack() as stack:
+
+        def opened(handler: Any = "tests.sessions.sample_handlers:script", isolation: str = "process", **others: Any) -> ServerSession:
+            given: dict[str, Any] = {"policy": policy(), "journal_folder": journals, "partition": "3"}
+            return stack.enter_context(open_session(handler=handler, isolation=isolation, **given | others))
+
+        yield opened
+
+
+@pytest.fixture(params=["process", "none"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -1,0 +1,19 @@
+"""Reports as the tests read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def told(words: Iterable[int]) -> list[tuple[State, int, int]]:
+    """Return state, attempts and crashes of each word."""
+    return [(state_of(int(word)), attempts_of(int(word)), crashes_of(int(word))) for word in words]
+
+
+COMMITTED = (State.COMMITTED, 0, 0)
+UNTOUCHED = (State.UNTOUCHED, 0, 0)

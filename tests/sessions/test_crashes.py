@@ -1,0 +1,134 @@
+"""Real deaths of real processes: the message in flight is charged, its neighbours never."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]  # ships no types
+import pytest
+
+from airflow_poison.core.delivery.sessions import launcher, wire
+from airflow_poison.core.delivery.sessions.child import Task
+from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.failures import FailureKind
+from tests.sessions.conftest import policy
+from tests.sessions.messages import batch_of
+from tests.sessions.reading import COMMITTED, told
+
+if TYPE_CHECKING:
+    import socket
+
+    from tests.sessions.conftest import Opener
+
+QUICK = timedelta(milliseconds=300)
+
+
+@pytest.mark.parametrize(("body", "how"), [("exit", "exit code 3"), ("kill", "signal SIGKILL"), ("segfault", "signal SIGSEGV")])
+def test_a_death_costs_its_message_one_crash_each_time(session: Opener, body: str, how: str) -> None:
+    report = session().deliver(batch_of(["ok", body, "ok"]))
+
+    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert (report.failures[1].kind, report.failures[1].type) == (FailureKind.CRASH, how)
+    assert (report.restarts, report.crashes, report.timeouts) == (3, 3, 0)
+
+
+def test_a_segfault_leaves_its_traceback(session: Opener) -> None:
+    report = session(policy=policy(receive_retry_count=0)).deliver(batch_of(["segfault"]))
+
+    assert "Segmentation fault" in report.failures[0].trace
+    assert "in string_at" in report.failures[0].trace
+
+
+def test_a_hang_ends_with_the_transaction_timeout(session: Opener) -> None:
+    report = session(policy=policy(transaction_timeout=QUICK)).deliver(batch_of(["ok", "hang", "ok"]))
+
+    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert report.failures[1].kind is FailureKind.TIMEOUT
+    assert (report.crashes, report.timeouts) == (0, 3)
+
+
+def test_a_message_that_crashes_once_commits_with_its_crash(session: Opener) -> None:
+    assert told(session().deliver(batch_of(["crash-until 1"])).words) == [(State.COMMITTED, 1, 1)]
+
+
+def test_among_ten_thousand_exactly_the_culprits_are_charged(session: Opener) -> None:
+    bodies: list[bytes | str | None] = ["ok"] * 10_000
+    culprits = {17: "exit", 18: "kill", 4_000: "segfault", 5_555: "hang", 9_998: "raise", 9_999: "exit"}
+    for row, body in culprits.items():
+        bodies[row] = body
+
+    report = session(policy=policy(transaction_timeout=QUICK, receive_retry_count=1)).deliver(batch_of(bodies))
+
+    charged = {row: word for row, word in enumerate(told(report.words)) if word != COMMITTED}
+    assert charged == {row: (State.ENDED, 2, 0 if body == "raise" else 2) for row, body in culprits.items()}
+    assert set(report.failures) == set(culprits)
+
+
+def test_a_session_goes_on_with_a_new_child_in_the_next_batch(session: Opener) -> None:
+    opened = session()
+    opened.deliver(batch_of(["ok"]))
+    _kill_children()
+
+    report = opened.deliver(batch_of(["ok"] * 3, first_id=1))
+
+    assert told(report.words) == [COMMITTED] * 3
+    assert (report.crashes, report.restarts) == (0, 1)
+
+
+def test_the_loss_of_the_zygote_is_overcome(session: Opener) -> None:
+    opened = session()
+    opened.deliver(batch_of(["ok"]))
+    for child in psutil.Process().children():
+        child.kill()
+
+    assert told(opened.deliver(batch_of(["ok"] * 3, first_id=1)).words) == [COMMITTED] * 3
+
+
+def test_a_child_that_dies_before_any_message_is_not_restarted_for_ever(session: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = session()
+    opened.deliver(batch_of(["ok"]))
+    send = wire.send
+
+    def send_to_the_dead(sock: socket.socket, message: object, descriptors: tuple[int, ...] = ()) -> None:
+        if isinstance(message, Task):
+            _kill_children()
+            raise wire.PeerGoneError
+        send(sock, message, descriptors)
+
+    monkeypatch.setattr(wire, "send", send_to_the_dead)
+
+    with pytest.raises(ServerSessionError, match="3 times in a row"):
+        opened.deliver(batch_of(["hang"]))
+
+
+@pytest.mark.parametrize("body", ["fork-return", "fork-exit", "fork-stay", "subprocess"])
+def test_what_a_handler_forks_neither_counts_nor_delivers_nor_stays(session: Opener, body: str) -> None:
+    began = time.monotonic()
+    opened = session()
+
+    report = opened.deliver(batch_of(["ok", body, "ok", "ok"]))
+    opened.close()
+
+    assert told(report.words) == [COMMITTED] * 4
+    assert time.monotonic() - began < 20
+    assert not [child for child in psutil.Process().children(recursive=True) if child.ppid() != os.getpid() and child.status() != "zombie"]
+
+
+def test_the_end_of_the_worker_ends_the_zygote(session: Opener) -> None:
+    session().deliver(batch_of(["ok"]))
+    zygotes = psutil.Process().children()
+
+    launcher.end_zygote()
+
+    assert not [zygote for zygote in zygotes if zygote.is_running()]
+
+
+def _kill_children() -> None:
+    """Kill the children of the zygote, not the zygote."""
+    for child in psutil.Process().children(recursive=True):
+        if child.ppid() != os.getpid():
+            child.kill()

@@ -1,0 +1,58 @@
+"""A worker for the tests to kill: delivers one batch, its handler appends each call to a file and then does what the body says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.journal import read_journals
+from tests.sessions.conftest import policy
+from tests.sessions.messages import batch_of
+
+if TYPE_CHECKING:
+    from airflow_poison.core.message import Message
+
+
+def recorded(message: Message) -> None:
+    """Body: ``<file> <word>``; ``worker`` kills the first worker of a folder, ``all`` this child too."""
+    path, _, word = message.text.partition(" ")
+    with Path(path).open("a") as file:
+        file.write(f"{message.lookup_id}\n")
+    worker = Path(path).with_name("worker")
+    match word:
+        case "raise":
+            raise ValueError("always")
+        case "worker" | "all" if worker.exists():
+            pid = int(worker.read_text())
+            worker.unlink()
+            os.kill(pid, signal.SIGKILL)
+            if word == "all":
+                os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
+        case _:
+            return
+
+
+def main(folder: Path, isolation: str, batch_size: int, words: list[str]) -> None:
+    """Deliver."""
+    if not list((folder / "journal").iterdir()):
+        (folder / "worker").write_text(str(os.getpid()))
+    with open_session(
+        policy=policy(max_batch_size=batch_size, transaction_timeout=timedelta(seconds=60)),
+        handler="tests.sessions.worker:recorded",
+        journal_folder=folder / "journal",
+        partition="3",
+        isolation=isolation,
+        carry=read_journals([folder / "journal"]),
+    ) as session:
+        report = session.deliver(batch_of([f"{folder / 'calls'} {word}" for word in words]))
+    print(report.words.tolist())  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])

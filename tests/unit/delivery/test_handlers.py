@@ -1,0 +1,126 @@
+"""Handlers are checked where they are named, and travel by name or by value."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.delivery.handlers import HandlerRef, load_handler, resolve_handler
+from airflow_poison.core.delivery.sessiongram import Session, SessionNotConsumed, items_of, session_handler, sessiongram
+from airflow_poison.core.errors import HandlerNotFoundError, InputError
+from airflow_poison.core.message import Message
+from tests.sessions import sample_handlers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLES = "tests.sessions.sample_handlers"
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        ("arrivals", ["'arrivals'", "module:function"]),
+        ("shop.nowhere:land", ["'shop.nowhere:land'", "ModuleNotFoundError", "sys.path", "PYTHONPATH"]),
+        (f"{SAMPLES}:land", ["has no 'land'", "sample_handlers.py"]),
+        (f"{SAMPLES}:not_callable", ["is int, not something callable"]),
+        (f"{SAMPLES}:coroutine", ["asyncio.run"]),
+        (f"{SAMPLES}:two_arguments", ["def handler(message)"]),
+    ],
+)
+def test_a_handler_that_cannot_be_used_is_named_with_the_next_step(handler: str, words: list[str]) -> None:
+    with pytest.raises(HandlerNotFoundError) as raised:
+        resolve_handler(handler)
+
+    assert all(word in str(raised.value) for word in words)
+
+
+def test_a_module_that_fails_to_import_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_shop.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(HandlerNotFoundError, match="ZeroDivisionError"):
+        resolve_handler("broken_shop:land")
+
+
+def test_an_importable_function_travels_by_name() -> None:
+    ref = resolve_handler(sample_handlers.nothing)
+
+    assert (ref.name, ref.by_value) == (f"{SAMPLES}:nothing", None)
+    assert load_handler(ref) is sample_handlers.nothing
+    assert resolve_handler(ref) is ref
+
+
+@pytest.mark.parametrize("make", [lambda seen: lambda message: seen.append(message.body), lambda seen: functools.partial(list.append, seen)])
+def test_closures_and_partials_travel_by_value(make: Any) -> None:
+    ref = resolve_handler(make([]))
+
+    assert ref.by_value is not None
+    assert callable(load_handler(ref))
+
+
+def test_a_function_of_a_dag_file_travels_by_value_with_what_it_calls(tmp_path: Path) -> None:
+    module = types.ModuleType("unusual_prefix_0123abcd_arrivals")
+    sys.modules[module.__name__] = module
+    try:
+        exec("def clean(body): return body.strip()\ndef land(message):\n    assert clean(message) == b'x'\n    print('landed')", module.__dict__)
+        ref = resolve_handler(module.land)
+    finally:
+        del sys.modules[module.__name__]
+    assert ref.by_value is not None
+    carried = tmp_path / "handler"
+    carried.write_bytes(ref.by_value)
+
+    told = subprocess.run(
+        [sys.executable, "-c", f"import pickle; pickle.loads(open({str(carried)!r}, 'rb').read())(b' x ')"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert told.stdout == "landed\n"
+
+
+def test_what_cannot_be_carried_is_said(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file, pytest.raises(HandlerNotFoundError, match="must be picklable"):
+        resolve_handler(lambda message: file.write(message.text))
+
+
+def test_a_reference_that_cannot_be_unpacked_says_so() -> None:
+    with pytest.raises(HandlerNotFoundError, match="came by value"):
+        load_handler(HandlerRef("shop:land", b"rubbish"))
+
+
+# Sessiongrams ---------------------------------------------------------------------------------------------------------
+
+
+def test_wcf_39_items_go_there_and_back() -> None:
+    assert items_of(sessiongram([b"a", b"", b"ccc"])) == [b"a", b"", b"ccc"]
+
+
+def test_wcf_39_a_session_shares_the_counts_of_its_message() -> None:
+    session = Session(Message(sessiongram([b"a", b"b"]), lookup_id=7, abort_count=2, move_count=4))
+
+    assert [(item.body, item.lookup_id, item.abort_count, item.move_count) for item in session] == [(b"a", 7, 2, 4), (b"b", 7, 2, 4)]
+
+
+def test_wcf_39_items_that_are_not_consumed_roll_the_session_back() -> None:
+    with pytest.raises(SessionNotConsumed, match="2 of 3 items"):
+        session_handler(sample_handlers.take_one)(Message(sessiongram([b"a", b"b", b"c"])))
+    session_handler(sample_handlers.take_all)(Message(sessiongram([b"a", b"b", b"c"])))
+
+
+@pytest.mark.parametrize("body", [b"", b"no gram", sessiongram([b"abc"])[:-1], sessiongram([b"abc"]) + b"\x00"])
+def test_a_body_that_is_no_sessiongram_is_a_rollback_like_any_other(body: bytes) -> None:
+    with pytest.raises(ValueError, match="sessiongram"):
+        items_of(body)
+
+
+def test_a_session_has_at_least_one_item() -> None:
+    with pytest.raises(InputError):
+        sessiongram([])

@@ -1,0 +1,95 @@
+"""The journal's file and log: what a reader sees whatever the writer had reached."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
+from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
+from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.errors import ClaimLostError, ServerSessionError
+from airflow_poison.core.failures import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ids(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(numbers, np.int64)
+
+
+def words(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(numbers, np.int32)
+
+
+def test_sections_are_read_back_and_the_file_grows_in_steps(tmp_path: Path) -> None:
+    with Journal(tmp_path, "0") as journal:
+        first = journal.append(ids(1, 2, 3), words(0, 0, 0))
+        first.words[1] = word(State.COMMITTED, 1)
+        journal.append(np.arange(10, 6_010, dtype=np.int64), np.zeros(6_000, np.int32))
+        assert journal.path.stat().st_size == 128 * 1024
+
+    carry = read_journals([tmp_path])
+
+    assert len(carry.lookup_ids) == 6_003
+    assert carry.words_for(ids(2, 99)).tolist() == [word(State.CARRIED, 1), 0]
+
+
+def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Path) -> None:
+    for values in (
+        [word(State.COMMITTED), word(State.ENDED, 1), word(State.UNTOUCHED, 1)],
+        [word(State.ENDED, 6), word(State.CRASHED, 9, 1), word(State.IN_FLIGHT, 1)],
+    ):
+        with Journal(tmp_path, "0") as journal:
+            journal.append(ids(30, 10, 20), words(*values))
+
+    carry = read_journals([tmp_path])
+
+    assert carry.lookup_ids.tolist() == [10, 20, 30]
+    assert carry.words.tolist() == [word(State.ENDED, 1), word(State.CRASHED, 2, 1), word(State.COMMITTED)]
+
+
+def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:
+    read_journals([]).save(tmp_path / "carry.npy")
+
+    assert Carry.load(tmp_path / "carry.npy").words_for(ids(1)).tolist() == [0]
+
+
+def test_a_journal_cannot_begin_in_a_folder_that_was_taken_away(tmp_path: Path) -> None:
+    with pytest.raises(ClaimLostError, match="given up"):
+        Journal(tmp_path / "gone", "0")
+
+
+def test_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(platform, "reserve", full)
+
+    with Journal(tmp_path, "0") as journal, pytest.raises(ServerSessionError, match=r"cannot grow: the disk is full\. .* free some space"):
+        journal.append(ids(1), words(0))
+
+
+def test_torn_lines_are_skipped_and_equal_traces_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    log = FailureLog(descriptor)
+    for row in range(3):
+        log.append(Rollback(0, row, row + 40, 0, Failure(FailureKind.EXCEPTION, "ValueError", f"bad {row}", "deep\n" * 500)))
+        os.write(descriptor, b'\n{"at":[0,')
+
+    found = list(FailureReader(descriptor).news())
+    os.close(descriptor)
+
+    assert [(entry.lookup_id, entry.failure.text, len(entry.failure.trace)) for entry in found] == [
+        (40, "bad 0", 2_500),
+        (41, "bad 1", 2_500),
+        (42, "bad 2", 2_500),
+    ]
+    assert path.stat().st_size < 5_000

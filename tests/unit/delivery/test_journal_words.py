@@ -1,0 +1,157 @@
+"""A kill between any two stores never miscounts: every prefix of a run's stores is settled and compared with what had been decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.sessions.host import JournalHost
+from airflow_poison.core.delivery.sessions.rows import Entries, Rows
+from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.policies.msmq4 import Msmq4
+from tests.sessions.messages import batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_poison.core.delivery.sessions.failurelog import Rollback
+    from airflow_poison.core.policies.decisions import Counts
+
+ROWS = 7
+
+
+class RecordingWords(list[int]):
+    """Words that remember every store."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        super().__init__(values)
+        self.stores: list[tuple[int, int]] = []
+
+    def __setitem__(self, row: Any, value: Any) -> None:
+        self.stores.append((row, value))
+        super().__setitem__(row, value)
+
+
+@dataclass
+class Truth:
+    """What had been decided before each store."""
+
+    words: RecordingWords
+    committed: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    rolled_back: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def stores(self) -> int:
+        return len(self.words.stores)
+
+
+class SilentLog:
+    def append(self, entry: Rollback) -> None:
+        """Nobody reads it."""
+
+
+class WatchedHost(JournalHost):
+    """Notes at which store each decision begins."""
+
+    truth: Truth
+
+    def committed(self, entries: Any) -> None:
+        self.truth.committed.append((self.truth.stores(), tuple(entry.row for entry in entries)))
+        super().committed(entries)
+
+    def rolled_back(self, entries: Any, culprit: Any, failure: Failure) -> None:
+        self.truth.rolled_back.append((self.truth.stores(), tuple(entry.row for entry in entries)))
+        super().rolled_back(entries, culprit, failure)
+
+
+def run(policy: Msmq4, failing: dict[tuple[int, int], FailureKind], carried: frozenset[int]) -> tuple[RecordingWords, Truth]:
+    words = RecordingWords([word(State.CARRIED) if row in carried else 0 for row in range(ROWS)])
+    clock = VirtualClock()
+
+    def call(row: int, counts: Counts) -> Failure | None:
+        kind = failing.get((row, counts.abort_count))
+        return None if kind is None else Failure(kind)
+
+    host = WatchedHost(policy, clock, words, section=0, log=SilentLog(), call=call)  # type: ignore[arg-type]  # a list stores like a memoryview
+    host.truth = Truth(words)
+    entries = Entries(policy, batch_of(["x"] * ROWS), list(words), clock.now())
+    rows = Rows(entries, [row for row in range(ROWS) if row not in carried], words)  # type: ignore[arg-type]  # as above
+    ReceiveLoop(policy.open(), rows, host).run()
+    return words, host.truth
+
+
+outcomes = st.dictionaries(
+    st.tuples(st.integers(0, ROWS - 1), st.integers(0, 2)),
+    st.sampled_from([FailureKind.EXCEPTION, FailureKind.UNPROCESSABLE, FailureKind.POSTPONED]),
+)
+
+
+@settings(deadline=None)
+@given(outcomes, st.integers(0, 4), st.frozensets(st.integers(0, ROWS - 1), max_size=3))
+def test_every_prefix_of_the_stores_settles_to_what_was_decided(
+    failing: dict[tuple[int, int], FailureKind], batch_size: int, carried: frozenset[int]
+) -> None:
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=batch_size)
+    words, truth = run(policy, failing, carried)
+    initial = [word(State.CARRIED) if row in carried else 0 for row in range(ROWS)]
+
+    for length in range(len(words.stores) + 1):
+        found = np.array(initial, np.int32)
+        for row, value in words.stores[:length]:
+            found[row] = value
+        flying = [row for row in range(ROWS) if state_of(int(found[row])) is State.IN_FLIGHT]
+        held = [row for row in range(ROWS) if state_of(int(found[row])) is State.HELD]
+        settle(found)
+
+        committed = {row for at, members in truth.committed if at < length for row in members}
+        assert {row for row in range(ROWS) if state_of(int(found[row])) is State.COMMITTED} == committed
+        for row in set(range(ROWS)) - committed - carried:
+            begun = sum(row in members for at, members in truth.rolled_back if at < length)
+            done = sum(stored == row and attempts_of(value) for stored, value in words.stores[:length]) and attempts_of(
+                next(value for stored, value in reversed(words.stores[:length]) if stored == row)
+            )
+            killed = row in flying or row in held
+            assert attempts_of(int(found[row])) == done + killed
+            assert done <= begun <= attempts_of(int(found[row]))
+            assert crashes_of(int(found[row])) == (row in flying)
+            assert state_of(int(found[row])) not in {State.IN_FLIGHT, State.HELD}
+
+
+@settings(deadline=None)
+@given(outcomes, st.integers(0, 4))
+def test_settling_may_itself_be_interrupted(failing: dict[tuple[int, int], FailureKind], batch_size: int) -> None:
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=batch_size)
+    words, _ = run(policy, failing, frozenset())
+
+    for length in range(len(words.stores) + 1):
+        found = np.zeros(ROWS, np.int32)
+        for row, value in words.stores[:length]:
+            found[row] = value
+        once = found.copy()
+        settle(once)
+        watched = RecordingWords(found.tolist())
+        changed = [row for row in reversed(range(ROWS)) if found[row] != once[row]]
+        order = sorted(changed, key=lambda row: (state_of(int(found[row])) is State.IN_FLIGHT, -row))
+        for row in order:
+            watched[row] = int(once[row])
+            again = np.array(watched, np.int32)
+            settle(again)
+            assert again.tolist() == once.tolist()
+
+
+def test_counts_stop_at_the_largest_that_a_word_holds() -> None:
+    full = word(State.CRASHED, 5_000, 5_000)
+
+    assert counted(full, State.CRASHED, crash=True) == full
+    assert (attempts_of(full), crashes_of(full)) == (MAX_ATTEMPTS, 0x7FF)
+    assert np.int32(full) > 0
+
+
+def test_settled_states_are_those_that_no_delivery_follows() -> None:
+    assert set(State) - set(SETTLED) == {State.UNTOUCHED, State.IN_FLIGHT, State.CRASHED, State.TIMED_OUT, State.HELD}
