@@ -21,6 +21,7 @@ from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
     import socket
+    from pathlib import Path
 
     from tests.sessions.conftest import Opener
 
@@ -132,3 +133,11 @@ def _kill_children() -> None:
     for child in psutil.Process().children(recursive=True):
         if child.ppid() != os.getpid():
             child.kill()
+
+
+def test_a_fork_that_returns_from_the_handler_delivers_nothing(session: Opener, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+
+    session().deliver(batch_of(["fork-return", *[f"count {calls}"] * 200]))
+
+    assert len(calls.read_text().splitlines()) == 200
