@@ -1,0 +1,226 @@
+"""What the operators promise beyond the main job: handlers in DAG files, mapping, alerts that fail, error handlers, kills."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_poison import Message, Msmq4
+from airflow_poison.core.error_handler import ErrorHandler
+from airflow_poison.core.errors import AlertError, PoisonMessageError, SettingError
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.taskgroups import retry_cycle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.store.seam import QueueStore
+
+    from .conftest import Ran
+
+MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+
+
+def bodies(store: QueueStore) -> list[bytes]:
+    table = store.open("orders")
+    return sorted(body or b"" for file in table.snapshot().files for body in table.read(file).column("body").to_pylist())
+
+
+def never(message: Message) -> None:
+    raise ValueError("no")
+
+
+class Noted(ErrorHandler):
+    """Remembers every error of this process."""
+
+    errors: list[BaseException] = []  # noqa: RUF012  (shared on purpose: a handler is made anew for each pass)
+
+    def handle_error(self, error: BaseException) -> bool:
+        self.errors.append(error)
+        return True
+
+
+DAG_FILE = """
+from airflow.sdk import DAG
+from airflow_poison import Msmq4, Unprocessable
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.taskgroups import retry_cycle
+
+GOOD = {"one", "two"}
+POLICY = Msmq4(receive_retry_count=3, max_retry_cycles=0, receive_error_handling="Move")
+
+
+class UnknownNumberError(Exception):
+    pass
+
+
+def check(text):
+    if text == "never":
+        raise Unprocessable(text)
+    if text not in GOOD:
+        raise UnknownNumberError(text)
+
+
+def land(message):
+    check(message.text)
+
+
+with DAG("by_value", schedule=None):
+    sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["one", "two", "three", "never"], policy=POLICY)
+    sent >> retry_cycle("orders", POLICY, land)
+"""
+
+
+def test_a_handler_defined_in_a_dag_file_is_carried_with_all_that_it_uses(
+    store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Airflow loads DAG files under module names that no other process can import."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    (tmp_path / "arrivals_dag.py").write_text(DAG_FILE)
+    bag = DagBag(str(tmp_path / "arrivals_dag.py"))
+    assert bag.import_errors == {}
+    dag = bag.dags["by_value"]
+    assert "alert" not in "".join(dag.task_ids)
+    ran = run_dag(dag)
+    assert ran.state == "success", ran
+    result = ran.returned["retry_cycle.receive"]
+    assert (result["settled"], result["poisoned"], result["deliveries"]) == (2, 2, 2 + 4 + 1)
+    assert any("UnknownNumberError: three" in error["error"] for error in result["errors"])
+    assert bodies(store) == [b"never", b"three"]
+
+
+def test_an_exception_type_of_a_dag_file_is_refused_where_a_name_is_needed(store: QueueStore) -> None:
+    kind = type("OddError", (Exception,), {"__module__": "unusual_prefix_1234_arrivals"})
+    with pytest.raises(SettingError, match="raise Unprocessable instead"):
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", unprocessable=[kind])
+
+
+def test_messages_come_from_an_earlier_task_and_each_mapped_task_sends_its_own(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    with DAG("mapped_sends", schedule=None) as dag:
+
+        @task
+        def make() -> list[list[str]]:
+            return [["a", "b"], ["c"]]
+
+        QueueSendOperator.partial(task_id="send", queue_name="orders", policy=MOVE).expand(messages=make())
+    ran = run_dag(dag)
+    assert ran.state == "success", ran.errors
+    assert bodies(store) == [b"a", b"b", b"c"]
+
+
+def test_a_send_key_makes_a_send_the_same_in_every_run(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    for dag_id in ("first", "second"):
+        with DAG(dag_id, schedule=None) as dag:
+            QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=MOVE, send_key="the 'a' of {{ dag.dag_id[:0] }}all")
+        ran = run_dag(dag)
+    assert ran.returned["send"] == {"queue": "orders", "sent": 1, "first_lookup_id": 1, "repeated": True}
+
+
+def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_again_with_the_same_key(
+    store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession
+) -> None:
+    keys: list[str] = []
+    works = False
+
+    def tell(context: Any) -> None:
+        keys.append(context["poison_alert"]["key"])
+        if not works:
+            raise ConnectionError("no network")
+
+    def run() -> Ran:
+        with DAG("fails_to_alert", schedule=None) as dag:
+            sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=MOVE, send_key="once")
+            sent >> retry_cycle("orders", MOVE, never, on_poison=tell)
+        return run_dag(dag)
+
+    ran = run()
+    assert (ran.state, ran.tasks["retry_cycle.receive"], ran.tasks["retry_cycle.alert"]) == ("success", "success", "failed")
+    assert isinstance(ran.errors["retry_cycle.alert"], AlertError)
+    assert "no network" in str(ran.errors["retry_cycle.alert"])
+    works = True
+    ran = run()
+    assert ran.tasks["retry_cycle.alert"] == "success"
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    run()
+    assert len(keys) == 2
+
+
+def test_a_receive_alone_alerts_and_tells_its_error_handler_and_not_of_the_past(
+    store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession
+) -> None:
+    alerts: list[dict[str, Any]] = []
+    Noted.errors.clear()
+
+    def run(dag_id: str, message: str, **parameters: Any) -> Ran:
+        with DAG(dag_id, schedule=None) as dag:
+            sent = QueueSendOperator(task_id="send", queue_name="orders", messages=[message], policy=MOVE)
+            sent >> QueueReceiveOperator(task_id="receive", queue_name="orders", handler=never, **parameters)
+        return run_dag(dag)
+
+    run("without", "a")
+    ran = run("with", "b", on_poison=lambda context: alerts.append(context["poison_alert"]), error_handler=Noted)
+    assert ran.state == "success", ran
+    assert [(alert["event"], alert["lookup_ids"]) for alert in alerts] == [("MOVED_POISON", [2])]
+    assert [(type(error), getattr(error, "lookup_id", None)) for error in Noted.errors] == [(PoisonMessageError, 2)]
+
+
+def test_the_recorded_policy_rules_a_receive_that_brings_none(store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession) -> None:
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Drop")
+    with DAG("recorded", schedule=None) as dag:
+        sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=policy)
+        sent >> QueueReceiveOperator(task_id="receive", queue_name="orders", handler=never, max_messages="{{ 5 }}")
+    result = run_dag(dag).returned["receive"]
+    assert (result["deliveries"], result["dropped"]) == (3, 1)
+
+
+def test_a_kill_cancels_the_spark_job(spark: SparkSession) -> None:
+    ended: list[BaseException] = []
+
+    def slow() -> None:
+        def sleep(rows: Any) -> Any:
+            time.sleep(60)
+            return rows
+
+        try:
+            spark.sparkContext.parallelize(range(2), 2).mapPartitions(sleep).collect()
+        except Exception as error:  # noqa: BLE001  (whatever Spark raises)
+            ended.append(error)
+
+    thread = threading.Thread(target=slow, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads").on_kill()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert "cancel" in str(ended[0])
+
+
+def test_a_kill_that_py4j_refuses_is_logged_and_raises_nothing(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession as Session
+
+    from airflow_poison.hooks.spark_jobs import cancel_jobs
+
+    def refuse() -> None:
+        raise Py4JError("An error occurred while calling o22.sc")
+
+    monkeypatch.setattr(Session, "getActiveSession", staticmethod(refuse))
+    with caplog.at_level(logging.WARNING):
+        cancel_jobs(logging.getLogger("task"))
+    assert "o22.sc" in caplog.text
