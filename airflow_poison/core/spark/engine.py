@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.stage import deliver_partition
 from airflow_poison.core.message import message_schema, table_schema
+from airflow_poison.core.spark.shares import plan_shares, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import Claim, QueueTable
 
 HEARTBEAT_SECONDS = 1.0
+TASKS_PER_CORE = 2
 
 
 class SparkEngine:
@@ -35,17 +37,34 @@ class SparkEngine:
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
-        frame = self._read(table, claim)
-        if ordered:
-            frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
-        out = frame.mapInArrow(_stage_function(job), schema=_spark_schema())
+        out = self._in_order(table, claim, job) if ordered else self._side_by_side(table, claim, job)
         target = f"{table.stage(claim)}/out"
         self._watched(lambda: out.write.mode("append").partitionBy("sub_queue", "move_count").parquet(target), table, claim, keep_alive)
 
+    def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
+        """Return what remains, delivered by tasks that read their own share of the files."""
+        shares = plan_shares(table.uri, claim.files, TASKS_PER_CORE * self._parallelism())
+
+        def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column("id").to_pylist():
+                    yield from deliver_partition(job, str(number), read_share(shares[number]))
+
+        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=_spark_schema())
+
+    def _in_order(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
+        """Return what remains, delivered by one task in queue order; Spark sorts, on disk where memory is short."""
+        frame = self._read(table, claim)
+        frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        return frame.mapInArrow(lambda batches: deliver_partition(job, "0", batches), schema=_spark_schema())
+
+    def _parallelism(self) -> int:
+        return int(self._spark.sparkContext.defaultParallelism)
+
     def _read(self, table: QueueTable, claim: Claim) -> DataFrame:
         """Return the claimed rows; the partition values come from the log, since explicit paths give none."""
-        from pyspark.sql import functions as f  # noqa: PLC0415
-        from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+        from pyspark.sql import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
         frame: DataFrame | None = None
@@ -97,18 +116,7 @@ class SparkEngine:
         return done
 
 
-def _stage_function(job: StageJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415
-
-        context = TaskContext.get()
-        assert context is not None
-        yield from deliver_partition(job, str(context.partitionId()), batches)
-
-    return deliver
-
-
 def _spark_schema() -> Any:  # a StructType; pyspark is imported only here
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(table_schema(), prefer_timestamp_ntz=False)

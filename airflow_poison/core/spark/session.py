@@ -41,7 +41,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     Raises JavaError and SparkDistributionError before a JVM is started.
     """
     check_distributions()
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -69,7 +69,7 @@ def check_distributions() -> None:
             continue
     if not found:
         raise SparkDistributionError("Neither pyspark nor pyspark-client is installed. Run: pip install 'pyspark==4.1.3'.")
-    import pyspark  # noqa: PLC0415
+    import pyspark
 
     imported = getattr(pyspark, "__version__", "unknown")
     if len({*found.values(), imported}) > 1:

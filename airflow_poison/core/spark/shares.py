@@ -1,0 +1,88 @@
+"""Shares: which rows of the claimed files each task delivers, and how a task reads them.
+
+Tasks read Parquet themselves, with Arrow, instead of letting the JVM decode rows and hand them over: measured four times as fast on messages
+of 1 KB, where reading costs more than most handlers (docs/explanation/speed.md). Spark still decides where tasks run, starts them again when
+a node dies, and commits what they write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.seam import DataFile
+
+FEWEST_ROWS = 250
+"""A task is worth its start from about so many messages on (tens of milliseconds)."""
+BATCH_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive rows of one file.
+
+    :param path: where the file lies, as ``pyarrow.parquet`` opens it.
+    :param start: the first row, from 0.
+    """
+
+    path: str
+    move_count: int
+    start: int
+    rows: int
+
+
+def plan_shares(root: str, files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
+    """Divide the rows evenly: consecutive rows, in the order of the files, at most ``tasks`` shares."""
+    total = sum(file.rows for file in files)
+    size = max(FEWEST_ROWS, -(-total // tasks))
+    shares: list[list[Part]] = [[]]
+    room = size
+    for file in files:
+        start = 0
+        while start < file.rows:
+            if not room:
+                shares.append([])
+                room = size
+            rows = min(room, file.rows - start)
+            shares[-1].append(Part(f"{root}/{file.path}", file.move_count, start, rows))
+            start += rows
+            room -= rows
+    return shares
+
+
+def read_share(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
+    for part in parts:
+        yield from _read(part)
+
+
+def _read(part: Part) -> Iterator[pa.RecordBatch]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_poison.core.message import message_schema
+
+    names = message_schema().names
+    with pq.ParquetFile(part.path) as file:
+        groups, before, first = [], 0, None
+        for number in range(file.metadata.num_row_groups):
+            rows = file.metadata.row_group(number).num_rows
+            if before < part.start + part.rows and before + rows > part.start:
+                groups.append(number)
+                first = before if first is None else first
+            before += rows
+        skip, left = part.start - (first or 0), part.rows
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names):
+            wanted = batch.slice(skip, left)
+            skip = max(0, skip - batch.num_rows)
+            left -= wanted.num_rows
+            if wanted.num_rows:
+                counts = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
+                cast = [wanted.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*cast, counts], names=[*names, "move_count"])
