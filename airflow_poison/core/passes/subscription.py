@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,12 +33,13 @@ class EventRange:
     """The events after version ``since`` up to and with version ``until``.
 
     :param key: names the range: the same whenever it is told again.
+    :param events: read while they are asked for, once: a range may hold millions.
     """
 
     key: str
     since: int
     until: int
-    events: tuple[Event, ...]
+    events: Iterator[Event]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,12 @@ class Subscription:
         counters = snapshot.control.counters
         since, pending = counters.get(self._told, FROM_THE_START), counters.get(self._telling)
         until = snapshot.version if pending is None else pending
-        events = tuple(self.table.events(since, until_version=until, types=self.types))
-        if events and pending is None:
+        events = self.table.events(since, until_version=until, types=self.types)
+        first = list(islice(events, 1))
+        if first and pending is None:
             self._set(told=since, telling=until)
-        yield EventRange(f"{self.name}:{since}-{until}", since, until, events)
-        if events or until - since >= QUIET_VERSIONS:
+        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events))
+        if first or until - since >= QUIET_VERSIONS:
             self._set(told=until, telling=None)
 
     @property
