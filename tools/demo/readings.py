@@ -1,0 +1,87 @@
+"""What the demo reads from the queue's table while it works and afterwards, without a JVM."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import QueueNotFoundError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store import open_store
+from tools.demo.account import Depth
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUEUE = "flights"
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """How far the running pass is, as its attempt journals say."""
+
+    messages: int = 0
+    attempts: int = 0
+
+
+class Queue:
+    """The demo's queue, read only.
+
+    :param store: root of the store.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self.root = store / QUEUE
+        self._store = store
+
+    def depth(self) -> Depth | None:
+        """Return what waits now; None while there is no queue."""
+        if not self.root.exists():
+            return None
+        try:
+            snapshot = open_store(str(self._store)).open(QUEUE).snapshot()
+        except QueueNotFoundError:
+            return None
+        now = datetime.now(UTC)
+        return Depth(*(snapshot.depth(name, now).messages for name in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)))
+
+    def next_due(self) -> datetime | None:
+        """Return when the next message of ``retry`` is due."""
+        return open_store(str(self._store)).open(QUEUE).snapshot().depth(SubQueue.RETRY, datetime.now(UTC)).next_due_at
+
+    def working(self) -> Working:
+        """Return how far the running pass is."""
+        import numpy as np
+
+        from airflow_poison.core.delivery.sessions.journalfile import sections
+        from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, STATE_MASK, State
+
+        messages = attempts = 0
+        for journal in self.root.glob("_stage/*/*/journal/*.journal"):
+            with contextlib.suppress(OSError):  # a pass that has just ended removes it
+                for _, words in sections(journal.read_bytes()):
+                    states = words & STATE_MASK
+                    messages += int(np.count_nonzero(np.isin(states, SETTLED)))
+                    attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == State.COMMITTED))
+        return Working(messages, attempts)
+
+    def history(self) -> list[Depth]:
+        """Return the depth at each version of the table, oldest first, from the statistics in its log (any Delta reader sees the same)."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(str(self.root))
+        return [_depth_of(DeltaTable(str(self.root), version=version)) for version in range(table.version() + 1)]
+
+
+def _depth_of(table: object) -> Depth:
+    import pyarrow as pa
+
+    actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()  # type: ignore[attr-defined]  # deltalake is untyped
+    rows = dict.fromkeys(("main", "retry", "poison"), 0)
+    if "partition.sub_queue" in actions.schema.names:
+        for name, number in zip(actions.column("partition.sub_queue").to_pylist(), actions.column("num_records").to_pylist(), strict=True):
+            if name in rows:
+                rows[name] += int(number or 0)
+    return Depth(**rows)

@@ -1,0 +1,66 @@
+"""What the demo says at its end."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from tools.demo.account import Books, Depth, Pass
+
+
+def print_books(console: Console, books: Books) -> None:
+    """Print the table of all cycles; each line adds up to what was sent."""
+    table = Table(box=box.SIMPLE_HEAD, title=f"{books.sent:,} flights sent = settled + in main + in retry + in poison", title_justify="left")
+    table.add_column("cycle")
+    for heading in ("received", "attempts", "time", "msg/s", "settled so far", "main", "retry", "poison", "sum"):
+        table.add_column(heading, justify="right")
+    for cycle in books.cycles:
+        table.add_row(str(cycle.number), *_work(cycle.done), *_places(cycle.settled, cycle.depth))
+    table.add_section()
+    received = sum(cycle.done.received for cycle in books.cycles)
+    work = (f"{received:,}", f"{books.attempts:,}", f"{books.seconds:.1f} s", _rate(received, books.seconds))
+    table.add_row("all", *work, *_places(books.settled, books.now), style="bold")
+    console.print(table)
+
+
+def _work(done: Pass) -> tuple[str, ...]:
+    return f"{done.received:,}", f"{done.attempts:,}", f"{done.seconds:.1f} s", _rate(done.received, done.seconds)
+
+
+def _places(settled: int, depth: Depth) -> tuple[str, ...]:
+    return f"{settled:,}", f"{depth.main:,}", f"{depth.retry:,}", f"{depth.poison:,}", f"{settled + depth.total:,}"
+
+
+def _rate(messages: int, seconds: float) -> str:
+    return f"{messages / seconds:,.0f}" if seconds else "-"
+
+
+def print_alerts(console: Console, path: Path, shown: str) -> None:
+    """Print what was alerted."""
+    alerts = _alerts(path)
+    console.print(f"Alerted ({shown}): {len(alerts) or 'nothing'}", highlight=False)
+    for alert in alerts:
+        console.print(f"  {alert['reason']} {alert['what_to_do']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _alerts(path: Path) -> Sequence[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def print_query(console: Console, tables: str, python: str) -> None:
+    """Print where the queue tables lie, and a query that the reader can run."""
+    query = (
+        f"import polars as pl; q = pl.read_delta('{tables}').filter(pl.col('sub_queue') == 'poison'); "
+        "print(q.group_by(pl.col('last_error').struct.field('message')).len())"
+    )
+    console.print(f"The queue table lies in {tables} (Delta Lake format; any reader will do). Why flights are in poison:", highlight=False)
+    console.print(f'  {python} -c "{query}"', highlight=False, markup=False, soft_wrap=True)
