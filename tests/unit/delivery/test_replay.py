@@ -281,7 +281,9 @@ def test_wcf_40_a_member_that_is_poison_rolls_the_batch_back_and_leaves() -> Non
 
     assert [(call.message, call.counts.abort_count) for call in result.deliveries] == [("a", 0), ("a", 1), ("c", 0)]
     assert result.message("b").place == "poison"
-    assert result.story("a", routine=True)[:2] == ["DELIVERED", "ROLLED_BACK"]
+    assert result.story("a", routine=True) == ["DELIVERED", "ROLLED_BACK", "DELIVERED", "COMMITTED"]
+    after = [event.type for event in result.events][-4:]
+    assert after == ["DELIVERED", "COMMITTED", "DELIVERED", "COMMITTED"]
 
 
 @pytest.mark.parametrize(("fallback", "third"), [("first_abort", ["a"]), ("when_poison", ["a", "b"])])
@@ -320,6 +322,14 @@ def test_wcf_42_a_restart_goes_back_to_batches() -> None:
     script = Script(Scripted("bad", "rb ok"), Scripted("m1", at=10), Scripted("m2", at=10), actions=[Action(10, "restart")])
 
     kinds = [event.type for event in replay(move(1, 0, max_batch_size=2), script).events][4:]
+
+    assert kinds == ["DELIVERED", "DELIVERED", "COMMITTED", "COMMITTED"]
+
+
+def test_wcf_42_a_restart_between_two_transactions_goes_back_to_batches() -> None:
+    script = Script({"bad": "rb(5) ok", "m1": "ok"}, actions=[Action(5, "restart")])
+
+    kinds = [event.type for event in replay(move(1, 0, max_batch_size=2), script).events][2:]
 
     assert kinds == ["DELIVERED", "DELIVERED", "COMMITTED", "COMMITTED"]
 
