@@ -85,9 +85,12 @@ def test_a_batch_that_is_no_messages_is_refused_and_nothing_sent(queue: QueueTab
     assert _files_on_disk(queue) == []
 
 
-def test_a_source_that_breaks_off_sends_nothing(queue: QueueTable) -> None:
+def test_a_source_that_breaks_off_sends_nothing(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "FILE_ROWS", 5)
+    monkeypatch.setattr(incoming, "GROUP_ROWS", 5)
+
     def source() -> Iterator[pa.RecordBatch]:
-        yield numbered(10)
+        yield numbered(17)
         message = "the source is gone"
         raise OSError(message)
 

@@ -45,11 +45,20 @@ class MemoryState:
         return self.numbers.get(name)
 
 
+class Folder:
+    """A temporary folder that goes when nobody needs it any more: neither the store nor one of its queues."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="airflow-poison-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class MemoryLog:
     """Versions of one table, compared and swapped under a lock."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder  # kept: a queue may outlive its store
+        self._root = str(Path(folder.path, name))
         self._lock = Lock()
         self._newest = MemoryState()
         self._details: list[Mapping[str, object]] = []
@@ -85,14 +94,13 @@ class MemoryLog:
 
 
 class MemoryStore:
-    """Queues of this process; thread-safe. The temporary folder goes when the store does."""
+    """Queues of this process; thread-safe. Kept as long as the store or one of its queues is."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
-        self._root = tempfile.mkdtemp(prefix="airflow-poison-")
+        self._folder = Folder()
         self._queues: dict[str, Queue] = {}
         self._lock = Lock()
-        weakref.finalize(self, shutil.rmtree, self._root, ignore_errors=True)
 
     def __repr__(self) -> str:
         return f"MemoryStore({self._name!r})"
@@ -108,8 +116,8 @@ class MemoryStore:
         check_name(name)
         with self._lock:
             if name not in self._queues:
-                root = str(Path(self._root, name))
-                log = MemoryLog(root)
+                root = str(Path(self._folder.path, name))
+                log = MemoryLog(self._folder, name)
                 row = files.write_new(root, CONTROL, 0, rows.control_to_row(control))
                 log.commit(log.load(), Commit("create", add=[row]))
                 self._queues[name] = Queue(Table(name, root, log, durable=False))
