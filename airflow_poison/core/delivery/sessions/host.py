@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, SETTLED, State, attempts_of, counted, state_of
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, state_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Halt
 
@@ -89,6 +89,36 @@ class JournalHost:
     def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
         attempts = attempts_of(self._words[entry.row])
         self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
+
+
+class LastFailureHost(JournalHost):
+    """For messages that depend on no other (``policy.stateless``): logs only the failure that a message ends with.
+
+    A failure that the message outlives costs one store. Killed in between, its attempts are known all the same; its text is not.
+    """
+
+    _last: Failure | None = None
+
+    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
+        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
+        (entry,) = entries
+        value = counted(self._words[entry.row], State.UNTOUCHED)
+        if attempts_of(value) == MAX_ATTEMPTS:
+            self._log_failure(entry, failure, innocent=entry is not culprit)
+        self._last = failure
+        self._words[entry.row] = value
+
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+        """Log the failure, then store that no delivery follows."""
+        last, self._last = failure or self._last, None
+        if last is not None:
+            self._log_failure(entry, last)
+        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Forget the failure that the message has outlived."""
+        self._last = None
+        super().committed(entries)
 
 
 class ReplayingHost(JournalHost):

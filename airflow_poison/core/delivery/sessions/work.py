@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessiongram import session_handler
-from airflow_poison.core.delivery.sessions.host import JournalHost, ReplayingHost
+from airflow_poison.core.delivery.sessions.host import JournalHost, LastFailureHost, ReplayingHost
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow, Rows
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.delivery.sessions.words import SETTLED, State, state_of
@@ -117,7 +117,8 @@ class _BatchDelivery:
         self._policy, self._now = policy, clock.now()
         initial: Sequence[int] = work.words if work.replay is None or policy.stateless else work.replay.initial
         self._entries = Entries(policy, work.batch, list(initial), self._now)
-        self._host = JournalHost(policy, clock, work.words, section=work.number, log=endpoint._log, call=self._call)  # noqa: SLF001
+        host = LastFailureHost if policy.stateless else JournalHost
+        self._host: JournalHost = host(policy, clock, work.words, section=work.number, log=endpoint._log, call=self._call)  # noqa: SLF001
         self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
         self._first_failure: Failure | None = None
 
