@@ -11,8 +11,13 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.error_handler import ErrorHandler
 from airflow_poison.core.errors import AlertError, PoisonMessageError, SettingError
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
@@ -162,14 +167,19 @@ def test_a_receive_alone_alerts_and_tells_its_error_handler_and_not_of_the_past(
     alerts: list[dict[str, Any]] = []
     Noted.errors.clear()
 
-    def run(dag_id: str, message: str, **parameters: Any) -> Ran:
-        with DAG(dag_id, schedule=None) as dag:
-            sent = QueueSendOperator(task_id="send", queue_name="orders", messages=[message], policy=MOVE)
-            sent >> QueueReceiveOperator(task_id="receive", queue_name="orders", handler=never, **parameters)
-        return run_dag(dag)
-
-    run("without", "a")
-    ran = run("with", "b", on_poison=lambda context: alerts.append(context["poison_alert"]), error_handler=Noted)
+    table = declare(store, "orders", MOVE, SystemClock())
+    send(table, messages_to_batches([b"past"]), key="past", clock=SystemClock())
+    assert ReceivePass(table, MOVE, never, LocalEngine, SystemClock(), isolation="none").run("past").poisoned == 1
+    with DAG("alone", schedule=None) as dag:
+        sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["b"])
+        sent >> QueueReceiveOperator(
+            task_id="receive",
+            queue_name="orders",
+            handler=never,
+            on_poison=lambda context: alerts.append(context["poison_alert"]),
+            error_handler=Noted,
+        )
+    ran = run_dag(dag)
     assert ran.state == "success", ran
     assert [(alert["event"], alert["lookup_ids"]) for alert in alerts] == [("MOVED_POISON", [2])]
     assert [(type(error), getattr(error, "lookup_id", None)) for error in Noted.errors] == [(PoisonMessageError, 2)]
