@@ -18,13 +18,15 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, DeltaTriggerTimetable, task
 
 from airflow_poison import Msmq4
+from airflow_poison.core.message import SubQueue
+from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
 
@@ -158,6 +160,12 @@ with DAG(
         """Fill the registry, but for one airline."""
         return add_planes(late=False)
 
+    @task.sensor(poke_interval=1 + DELAY.total_seconds() / 100, timeout=60 + 2 * DELAY.total_seconds())
+    def wait_until_due() -> bool:
+        """Wait until all that the last run parked is due, so that one run is one cycle: a pass parks its messages over a while."""
+        retry = QueueHook().queue(QUEUE).snapshot().depth(SubQueue.RETRY, datetime.now(UTC))
+        return retry.due == retry.messages
+
     @task(trigger_rule="none_failed")
     def register_late_planes() -> int:
         """Add the planes of that airline; in the first run, after all its flights have failed."""
@@ -181,4 +189,4 @@ with DAG(
         on_poison=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_queue_disabled=[AlertFile(str(HOME / "alerts.jsonl"))],
     )
-    register_planes() >> send >> cycle >> register_late_planes()
+    register_planes() >> send >> wait_until_due() >> cycle >> register_late_planes()

@@ -1,0 +1,57 @@
+"""The demo's folder: one demo at a time, one mark for its processes, a port that is free."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tools.demo.place import MARK, DemoError, Place, free_port
+from tools.demo.services import end_marked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_second_demo_is_told_of_the_first(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.alone(), pytest.raises(DemoError, match=f"process {os.getpid()}"), place.alone():
+        pass
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(DemoError, match=str(taken.getsockname()[1])):
+            free_port(taken.getsockname()[1])
+
+
+def test_only_processes_with_the_mark_are_ended(tmp_path: Path) -> None:
+    sleep = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    ours = subprocess.Popen(sleep, env={MARK: Place(tmp_path).mark()}, stdout=subprocess.PIPE)
+    other = subprocess.Popen(sleep, env={MARK: "of another demo"}, stdout=subprocess.PIPE)
+    try:
+        for process in (ours, other):
+            assert process.stdout is not None
+            process.stdout.readline()
+        assert end_marked(Place(tmp_path).mark()) == 1
+        ours.wait(10)
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.communicate()
+
+
+def test_the_environment_keeps_the_readers_own_airflow_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "CeleryExecutor")
+    monkeypatch.setenv("AIRFLOW_CONN_POISON_DEFAULT", "poison://elsewhere")
+    environment = Place(tmp_path).environment(8080, delay=20, every=1)
+    assert "AIRFLOW__CORE__EXECUTOR" not in environment
+    assert "AIRFLOW_CONN_POISON_DEFAULT" not in environment
+    assert environment["AIRFLOW_HOME"] == str(tmp_path)
