@@ -25,6 +25,13 @@ class SubQueue(StrEnum):
     POSTPONED = "postponed"
 
 
+EVENT = "_event"
+"""Partition of the events that commits recorded."""
+OUTBOX = "_outbox"
+"""Partition of the messages that leave for another queue."""
+TALLY = "_tally"
+"""What a task counted; only in a stage, never part of a table."""
+
 DEFAULT_PRIORITY = 5
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -48,45 +55,44 @@ def message_schema() -> pa.Schema:
     | last_error | the failure of its last delivery |
     | reason | why it is where it is, one line; null in main |
     """
-    import pyarrow as pa  # noqa: PLC0415  (DAG files and sensors import this module and must stay light)
+    import pyarrow as pa
 
     instant = pa.timestamp("us", tz="UTC")
-    return pa.schema(
-        [
-            pa.field("lookup_id", pa.int64(), nullable=True),
-            pa.field("message_id", pa.string()),
-            pa.field("priority", pa.int32()),
-            pa.field("group_id", pa.string()),
-            pa.field("conversation_id", pa.string()),
-            pa.field("message_type", pa.string()),
-            pa.field("body", pa.binary()),
-            pa.field("properties", pa.map_(pa.string(), pa.string())),
-            pa.field("enqueued_at", instant),
-            pa.field("expires_at", instant),
-            pa.field("abort_count", pa.int32()),
-            pa.field("crash_count", pa.int32()),
-            pa.field("due_at", instant),
-            pa.field(
-                "last_error",
-                pa.struct(
-                    [
-                        pa.field("kind", pa.string()),
-                        pa.field("type", pa.string()),
-                        pa.field("message", pa.string()),
-                        pa.field("fingerprint", pa.string()),
-                        pa.field("trace", pa.string()),
-                    ]
-                ),
+    fields: list[pa.Field[Any]] = [
+        pa.field("lookup_id", pa.int64(), nullable=True),
+        pa.field("message_id", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("group_id", pa.string()),
+        pa.field("conversation_id", pa.string()),
+        pa.field("message_type", pa.string()),
+        pa.field("body", pa.binary()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+        pa.field("enqueued_at", instant),
+        pa.field("expires_at", instant),
+        pa.field("abort_count", pa.int32()),
+        pa.field("crash_count", pa.int32()),
+        pa.field("due_at", instant),
+        pa.field(
+            "last_error",
+            pa.struct(
+                [
+                    pa.field("kind", pa.string()),
+                    pa.field("type", pa.string()),
+                    pa.field("message", pa.string()),
+                    pa.field("fingerprint", pa.string()),
+                    pa.field("trace", pa.string()),
+                ]
             ),
-            pa.field("reason", pa.string()),
-        ]
-    )
+        ),
+        pa.field("reason", pa.string()),
+    ]
+    return pa.schema(fields)
 
 
 @cache
 def table_schema() -> pa.Schema:
     """Return the columns of a queue table: those of a data file and the two partition columns."""
-    import pyarrow as pa  # noqa: PLC0415  (as above)
+    import pyarrow as pa
 
     return message_schema().append(pa.field("sub_queue", pa.string())).append(pa.field("move_count", pa.int32()))
 
@@ -100,7 +106,7 @@ class _Columns:
         self._batch = batch
         self._lists: dict[str, list[Any]] = lists if lists is not None else {}
 
-    def get(self, name: str, row: int) -> Any:  # noqa: ANN401  (a cell has the type of its column)
+    def get(self, name: str, row: int) -> Any:
         column = self._lists.get(name)
         if column is None:
             assert self._batch is not None
@@ -117,7 +123,7 @@ class Message:
 
     __slots__ = ("_abort_count", "_columns", "_move_count", "_row")
 
-    def __init__(  # noqa: PLR0913  (one keyword a column)
+    def __init__(
         self,
         body: bytes = b"",
         *,
@@ -156,10 +162,10 @@ class Message:
     def view(cls, columns: _Columns, row: int, abort_count: int, move_count: int) -> Message:
         """Return the message of one row, with the counts of this delivery."""
         message = cls.__new__(cls)
-        message._columns = columns
-        message._row = row
-        message._abort_count = abort_count
-        message._move_count = move_count
+        message._columns = columns  # noqa: SLF001  (its own class)
+        message._row = row  # noqa: SLF001  (its own class)
+        message._abort_count = abort_count  # noqa: SLF001  (its own class)
+        message._move_count = move_count  # noqa: SLF001  (its own class)
         return message
 
     @staticmethod
@@ -177,9 +183,9 @@ class Message:
         """The body as UTF-8 text. Raises UnicodeDecodeError (a rollback like any other) when it is none."""
         return self.body.decode()
 
-    def json(self) -> Any:  # noqa: ANN401  (JSON has no one type)
+    def json(self) -> Any:
         """Return the body parsed as JSON. Raises ValueError (a rollback like any other) when it is none."""
-        import json  # noqa: PLC0415  (most handlers bring their own parser)
+        import json
 
         return json.loads(self.body)
 
@@ -201,17 +207,20 @@ class Message:
     @property
     def group_id(self) -> str | None:
         """The group whose order matters to the sender."""
-        return self._columns.get("group_id", self._row)
+        cell: str | None = self._columns.get("group_id", self._row)
+        return cell
 
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the message belongs to."""
-        return self._columns.get("conversation_id", self._row)
+        cell: str | None = self._columns.get("conversation_id", self._row)
+        return cell
 
     @property
     def message_type(self) -> str | None:
         """The type that the sender gave."""
-        return self._columns.get("message_type", self._row)
+        cell: str | None = self._columns.get("message_type", self._row)
+        return cell
 
     @property
     def properties(self) -> dict[str, str]:
@@ -221,12 +230,14 @@ class Message:
     @property
     def enqueued_at(self) -> datetime | None:
         """When it was sent."""
-        return self._columns.get("enqueued_at", self._row)
+        cell: datetime | None = self._columns.get("enqueued_at", self._row)
+        return cell
 
     @property
     def expires_at(self) -> datetime | None:
         """When its time to live ends."""
-        return self._columns.get("expires_at", self._row)
+        cell: datetime | None = self._columns.get("expires_at", self._row)
+        return cell
 
     @property
     def abort_count(self) -> int:

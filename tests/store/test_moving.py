@@ -151,7 +151,7 @@ def test_events_come_in_the_order_of_their_commits_and_from_a_version_on(queue: 
 
 
 def test_staged_events_come_before_those_of_the_pass(queue: QueueTable) -> None:
-    from airflow_poison.core.store.events_as_rows import events_to_table
+    from airflow_poison.core.events_as_rows import events_to_table
 
     send(queue, 2)
     claimed = claim(queue)

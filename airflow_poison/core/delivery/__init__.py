@@ -1,0 +1,1 @@
+"""Delivery: carries policies out, in processes that may die."""

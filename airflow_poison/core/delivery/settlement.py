@@ -1,75 +1,75 @@
-"""From a delivered batch to the rows that remain: what became of each message, as Arrow rows for the stage.
+"""From a delivered batch to the rows that remain of it, as Arrow rows for the stage.
 
-The child process only journals (attempts and a final state for each message); here the same policy turns them into decisions.
-Messages with the same counts, attempts and end share one decision, so the cost follows the number of different ends.
+The delivering process only journals; here its words become ends. Messages with the same counts, attempts and state share one
+decision, so the cost follows the number of different ends, not of messages.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_poison.core.delivery.ends import Entry, Journaled, due_at_of, end_of, name_of, partition_of
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
+from airflow_poison.core.delivery.tally import HaltRecord, Tally
 from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.events_as_rows import events_to_table
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import SubQueue, table_schema
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.message import OUTBOX, message_schema, table_schema
+from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Park
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from typing import Any
 
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.ends import End
+    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.policies.seam import Policy
 
-OUTBOX = "_outbox"
-EVENTS = "_event"
+_BLANK = Failure(FailureKind.EXCEPTION)
 
 
-@dataclass(slots=True)
-class Entry:
-    """A message as the rules see it."""
+class Fate(NamedTuple):
+    """What a decision may depend on; messages that share it share their end."""
 
-    lookup_id: int
-    counts: Counts
-    size: int
-    expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stay:
-    """The message remains where it was read: untouched, or the endpoint ended before its next delivery."""
-
-    counts: Counts
+    abort_count: int
+    move_count: int
+    attempts: int
+    state: int
+    kind: FailureKind | None
+    delay: float
+    expired: bool
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
-    """The handler postponed it: it waits uncounted."""
+class Delivered:
+    """A batch after its delivery.
 
-    counts: Counts
-    due_at: datetime
-
-
-End = Stay | GiveBack | Park | Dispose | Halt
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """What a batch left behind.
-
-    :param rows: ``table_schema()``: messages that remain or leave for another queue, and events.
-    :param counts: messages by end, deliveries and failures, for the task's tally.
-    :param halt: the message that halted the endpoint and how, if one did.
+    :param batch: columns of ``message_schema()`` and ``move_count``.
+    :param words: int32, one per row, as the server session reported them.
+    :param failures: the last failure by row, of messages that are not committed.
+    :param at: when their fate is decided, UTC.
     """
 
-    rows: pa.Table | None
-    counts: Mapping[str, int]
-    errors: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    halt: tuple[int, Halt] | None = None
+    batch: pa.RecordBatch
+    words: NDArray[np.int32]
+    failures: Mapping[int, Failure]
+    at: datetime
+
+    def entry(self, row: int) -> Entry:
+        """Return the message of a row with the counts that it came with."""
+        cell = {name: self.batch.column(name)[row] for name in ("lookup_id", "abort_count", "move_count", "body", "expires_at")}
+        body = cell["body"].as_buffer()
+        counts = Counts(cell["abort_count"].as_py() or 0, cell["move_count"].as_py() or 0)
+        return Entry(cell["lookup_id"].as_py(), counts, body.size if body is not None else 0, cell["expires_at"].as_py())
 
 
 class Settler:
@@ -79,170 +79,88 @@ class Settler:
     :param record_all: also write the routine events of each delivery (spec 0.3), for audit and tests.
     """
 
-    def __init__(self, policy: Policy, queue: str, read_from: SubQueue, *, record_all: bool = False) -> None:
+    def __init__(self, policy: Policy, read_from: SubQueue, *, record_all: bool = False) -> None:
         self._receiver = policy.open()
-        self._queue = queue
         self._read_from = read_from
         self._record_all = record_all
+        self._events = 0
 
-    def settle(self, batch: pa.RecordBatch, words: np.ndarray, failures: Mapping[int, Failure], now: datetime) -> Settlement:
-        """Return what remains of a batch whose journal words are given; committed messages leave no row."""
-        states = states_of(words)
-        attempts = attempts_of(words)
-        crashes = crashes_of(words)
+    def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
+        """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
+        states, attempts = states_of(delivered.words), attempts_of(delivered.words)
         committed = int(np.count_nonzero(states == State.COMMITTED))
-        counts = {
-            "received": batch.num_rows,
-            "committed": committed,
-            "rollbacks": int(attempts.sum()),
-            "crashes": int(crashes.sum()),
-            "deliveries": committed + int(attempts.sum()),
-        }
-        open_rows = np.flatnonzero(states != State.COMMITTED)
-        rows: list[pa.Table] = []
-        errors: dict[str, tuple[str, int]] = {}
-        halt: tuple[int, Halt] | None = None
-        groups = self._group(batch, open_rows, attempts, states, failures, now)
-        for (_, _, attempt, state, kind, _, delay), members in groups.items():
-            entry = _entry(batch, members[0])
-            end, ended_at = self._end(entry, attempt, State(state), kind, members[0], failures, now)
-            del delay, ended_at
-            name = _name(end)
-            counts[name] = counts.get(name, 0) + len(members)
-            if kind in (FailureKind.UNREADABLE, FailureKind.POSTPONED):
-                counts["deliveries"] += len(members) if kind is FailureKind.POSTPONED else 0
+        rollbacks = int(attempts.sum())
+        tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
+        tally.counts["crashes"] = int(crashes_of(delivered.words).sum())
+        rows = [self._routine_events(delivered, states, attempts)] if self._record_all else []
+        for fate, members in _fates(delivered, states, attempts).items():
+            entry = delivered.entry(members[0])
+            end = end_of(self._receiver, entry, Journaled(fate.attempts, State(fate.state), delivered.failures.get(members[0])), delivered.at)
+            tally.counts[name_of(end)] += len(members)
+            if fate.kind is FailureKind.POSTPONED:
+                tally.counts["deliveries"] += len(members)
+            for failure in filter(None, map(delivered.failures.get, members)):
+                tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200])
             if isinstance(end, Halt):
-                halt = (entry.lookup_id, end)
-            for row in members:
-                if (failure := failures.get(row)) is not None:
-                    text, number = errors.get(fingerprint(failure), (f"{failure.type}: {failure.text}"[:200], 0))
-                    errors[fingerprint(failure)] = (text, number + 1)
-            remaining = self._remaining(batch, members, end, crashes, failures, now)
-            if remaining is not None:
-                rows.append(remaining)
-            rows.extend(self._poison_events(batch, members, end, now))
-        if self._record_all:
-            rows.insert(0, self._routine_events(batch, attempts, states, now))
-        return Settlement(pa.concat_tables(rows) if rows else None, counts, errors, halt)
+                last = delivered.failures.get(members[0])
+                tally.halt = HaltRecord(lookup_id=entry.lookup_id, how=end.how.value, error=_summary(last) or "")
+            rows += self._remaining(delivered, members, end)
+            rows += self._poison_events(delivered, members, end)
+        return rows, tally
 
-    def _group(
-        self, batch: pa.RecordBatch, open_rows: np.ndarray, attempts: np.ndarray, states: np.ndarray, failures: Mapping[int, Failure], now: datetime
-    ) -> dict[tuple[int, int, int, int, FailureKind | None, bool, float], list[int]]:
-        groups: dict[tuple[int, int, int, int, FailureKind | None, bool, float], list[int]] = {}
-        if not len(open_rows):
-            return groups
-        taken = batch.take(pa.array(open_rows))
-        aborts = taken.column("abort_count").to_pylist()
-        moves = taken.column("move_count").to_pylist()
-        expiries = taken.column("expires_at").to_pylist()
-        for place, row in enumerate(open_rows.tolist()):
-            failure = failures.get(row)
-            expired = expiries[place] is not None and expiries[place] <= now
-            delay = failure.delay.total_seconds() if failure is not None else 0.0
-            kind = failure.kind if failure is not None else None
-            key = (aborts[place] or 0, moves[place] or 0, int(attempts[row]), int(states[row]), kind, expired, delay)
-            groups.setdefault(key, []).append(row)
-        return groups
-
-    def _end(
-        self, entry: Entry, attempts: int, state: State, kind: FailureKind | None, row: int, failures: Mapping[int, Failure], now: datetime
-    ) -> tuple[End, Counts]:
-        """Fold the counted rollbacks with the policy, then ask what the next receive does."""
-        receiver = self._receiver
-        failure = failures.get(row) or Failure(FailureKind.CRASH if kind is None else kind)
-        for _ in range(attempts):
-            delivery = receiver.before(entry, now)
-            assert isinstance(delivery, Deliver), f"message {entry.lookup_id} was delivered after {delivery}"
-            entry.counts = delivery.counts
-            after = receiver.after_rollback(entry, failure, now)
-            entry.counts = after.counts
-            if not isinstance(after, Return):
-                return after, entry.counts
-        if state not in (State.ENDED, State.HALTED):
-            return Stay(entry.counts), entry.counts
-        if kind is FailureKind.POSTPONED:
-            return GiveBack(entry.counts, now + failure.delay), entry.counts
-        if kind in (FailureKind.UNREADABLE, FailureKind.UNPROCESSABLE):
-            return receiver.give_up(entry, failure, now), entry.counts
-        decision = receiver.before(entry, now)
-        assert not isinstance(decision, Deliver), f"message {entry.lookup_id} has ended and would be delivered again"
-        return decision, entry.counts
-
-    def _remaining(
-        self, batch: pa.RecordBatch, members: list[int], end: End, crashes: np.ndarray, failures: Mapping[int, Failure], now: datetime
-    ) -> pa.Table | None:
+    def _remaining(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
         """Return the members' rows where the end keeps them, with their new counts and error."""
-        place, due_at, reason = self._place(end)
-        if place is None:
-            return None
-        taken = batch.take(pa.array(members, pa.int64()))
-        errors = [failures.get(row) for row in members]
-        former = taken.column("last_error").to_pylist() if any(error is None for error in errors) else [None] * len(members)
+        partition = partition_of(end, self._read_from)
+        if partition is None:
+            return []
+        rows = delivered.batch.take(pa.array(members, pa.int64()))
+        failures = [delivered.failures.get(row) for row in members]
+        reason = f"{name_of(end)}: for the sender's dead-letter queue" if partition == OUTBOX else None
         size = len(members)
-        instant = pa.timestamp("us", tz="UTC")
-        columns = {name: taken.column(name) for name in taken.schema.names}
-        columns |= {
-            "abort_count": pa.array(np.full(size, end.counts.abort_count, np.int32)),
-            "crash_count": pa.array(
-                taken.column("crash_count").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32) + crashes[members].astype(np.int32)
-            ),
-            "due_at": pa.array([due_at] * size, instant),
-            "last_error": pa.array(
-                [_error_row(error) if error is not None else old for error, old in zip(errors, former, strict=True)],
-                table_schema().field("last_error").type,
-            ),
-            "reason": pa.array([reason or _summary(error) for error in errors], pa.string()),
-            "sub_queue": pa.array([place] * size, pa.string()),
-            "move_count": pa.array(np.full(size, end.counts.move_count, np.int32)),
+        changed: dict[str, pa.Array[Any]] = {
+            "abort_count": _constant(end.counts.abort_count, size),
+            "move_count": _constant(end.counts.move_count, size),
+            "crash_count": _crash_counts(rows, crashes_of(delivered.words)[np.asarray(members)]),
+            "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
+            "last_error": _last_errors(rows, failures),
+            "reason": pa.array([reason or _summary(failure) for failure in failures], pa.string()),
+            "sub_queue": pa.array([partition] * size, pa.string()),
         }
-        del now
-        return pa.table([columns[name] for name in table_schema().names], schema=table_schema())
+        columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
+        return [pa.table(columns, schema=table_schema())]
 
-    def _place(self, end: End) -> tuple[str | None, datetime | None, str | None]:
-        """Return the partition that keeps the message (None: none), its due time, and the reason where it is not its last error."""
-        match end:
-            case Stay() | Halt():
-                return self._read_from.value, None, None
-            case GiveBack():
-                return SubQueue.POSTPONED.value, end.due_at, None
-            case Park():
-                return SubQueue.RETRY.value, end.due_at, None
-            case Dispose(how=Disposition.MOVE_TO_POISON):
-                return SubQueue.POISON.value, None, None
-            case Dispose(how=Disposition.REJECT) | Dispose(to_dead_letter=True):
-                return OUTBOX, None, f"{end.how.value}: for the sender's dead-letter queue"
-            case Dispose():
-                return None, None, None
-            case _:
-                assert_never(end)
-
-    def _poison_events(self, batch: pa.RecordBatch, members: list[int], end: End, now: datetime) -> list[pa.Table]:
+    def _poison_events(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
+        """Return the decision's events, one row for each message."""
         if not isinstance(end, Park | Dispose | Halt):
             return []
-        place = end.place if isinstance(end, Park) else self._place(end)[0] or ""
-        ids = batch.column("lookup_id").take(pa.array(members, pa.int64()))
-        return [_event_rows(Event(kind, now, None, end.counts.abort_count, end.counts.move_count, {"place": place}), ids) for kind in end.events]
+        place = end.place if isinstance(end, Park) else partition_of(end, self._read_from) or ""
+        ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
+        tables = []
+        for kind in end.events:
+            one = events_to_table([Event(kind, delivered.at, None, end.counts.abort_count, end.counts.move_count, {"place": place})])
+            many = one.take(pa.array([0] * len(members), pa.int64()))
+            numbers = pa.array(np.arange(self._events, self._events + len(members)), pa.int32())
+            self._events += len(members)
+            for name, column in (("lookup_id", ids), ("priority", numbers)):
+                many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
+            tables.append(many)
+        return tables
 
-    def _routine_events(self, batch: pa.RecordBatch, attempts: np.ndarray, states: np.ndarray, now: datetime) -> pa.Table:
+    def _routine_events(self, delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> pa.Table:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
-        from airflow_poison.core.store.events_as_rows import events_to_table  # noqa: PLC0415
-
         events: list[Event] = []
-        blank = Failure(FailureKind.EXCEPTION)
-        for row in range(batch.num_rows):
-            entry = _entry(batch, row)
-            deliveries = int(attempts[row]) + (1 if states[row] == State.COMMITTED else 0)
-            for delivery in range(deliveries):
-                decision = self._receiver.before(entry, now)
-                seen = decision.counts
-                events.append(Event(EventType.DELIVERED, now, entry.lookup_id, seen.abort_count, seen.move_count))
+        for row in range(len(states)):
+            entry = delivered.entry(row)
+            for delivery in range(int(attempts[row]) + (states[row] == State.COMMITTED)):
+                entry.counts = self._receiver.before(entry, delivered.at).counts
+                events.append(_event(EventType.DELIVERED, entry, delivered.at))
                 if delivery < attempts[row]:
-                    entry.counts = seen
-                    entry.counts = self._receiver.after_rollback(entry, blank, now).counts
-                    events.append(Event(EventType.ROLLED_BACK, now, entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
+                    entry.counts = self._receiver.after_rollback(entry, _BLANK, delivered.at).counts
+                    events.append(_event(EventType.ROLLED_BACK, entry, delivered.at))
                 else:
-                    events.append(Event(EventType.COMMITTED, now, entry.lookup_id, seen.abort_count, seen.move_count))
-        return events_to_table(events)
+                    events.append(_event(EventType.COMMITTED, entry, delivered.at))
+        self._events += len(events)
+        return events_to_table(events, self._events - len(events))
 
 
 def fingerprint(failure: Failure) -> str:
@@ -251,43 +169,46 @@ def fingerprint(failure: Failure) -> str:
     return hashlib.sha256(f"{failure.kind}|{failure.type}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
 
 
-def _entry(batch: pa.RecordBatch, row: int) -> Entry:
-    body = batch.column("body")[row]
-    return Entry(
-        lookup_id=batch.column("lookup_id")[row].as_py(),
-        counts=Counts(batch.column("abort_count")[row].as_py() or 0, batch.column("move_count")[row].as_py() or 0),
-        size=len(body.as_buffer()) if body.is_valid else 0,
-        expires_at=batch.column("expires_at")[row].as_py(),
-    )
+def _fates(delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> dict[Fate, list[int]]:
+    """Return the rows that are not committed, by what their end depends on."""
+    fates: dict[Fate, list[int]] = {}
+    open_rows = np.flatnonzero(states != State.COMMITTED)
+    if not len(open_rows):
+        return fates
+    rows = delivered.batch.take(pa.array(open_rows, pa.int64()))
+    columns = [rows.column(name).to_pylist() for name in ("abort_count", "move_count", "expires_at")]
+    for row, abort_count, move_count, expires_at in zip(open_rows.tolist(), *columns, strict=True):
+        failure = delivered.failures.get(row)
+        fate = Fate(
+            abort_count or 0,
+            move_count or 0,
+            int(attempts[row]),
+            int(states[row]),
+            failure.kind if failure else None,
+            failure.delay.total_seconds() if failure else 0.0,
+            expires_at is not None and expires_at <= delivered.at,
+        )
+        fates.setdefault(fate, []).append(row)
+    return fates
 
 
-def _name(end: End) -> str:
-    match end:
-        case Stay():
-            return "untouched"
-        case GiveBack():
-            return "postponed"
-        case Park():
-            return "parked"
-        case Halt():
-            return "halted"
-        case Dispose(how=Disposition.MOVE_TO_POISON):
-            return "poisoned"
-        case Dispose(how=Disposition.REJECT):
-            return "rejected"
-        case Dispose(to_dead_letter=True):
-            return "dead_lettered"
-        case Dispose():
-            return "dropped"
-        case _:
-            assert_never(end)
+def _constant(value: int, size: int) -> pa.Array[Any]:
+    return pa.array(np.full(size, value, np.int32))
 
 
-def _summary(failure: Failure | None) -> str | None:
-    return None if failure is None else f"{failure.type}: {failure.text}".splitlines()[0][:200]
+def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
+    before = [count or 0 for count in rows.column("crash_count").to_pylist()]
+    return pa.array([old + int(new) for old, new in zip(before, crashes, strict=True)], pa.int32())
 
 
-def _error_row(failure: Failure) -> dict[str, str]:
+def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
+    """Return the errors column: the failures of this pass, and what stood there where a message had none."""
+    before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
+    cells = [_error_cell(failure) if failure else former for failure, former in zip(failures, before, strict=True)]
+    return pa.array(cells, message_schema().field("last_error").type)
+
+
+def _error_cell(failure: Failure) -> dict[str, str]:
     return {
         "kind": failure.kind.value,
         "type": failure.type,
@@ -297,11 +218,9 @@ def _error_row(failure: Failure) -> dict[str, str]:
     }
 
 
-def _event_rows(event: Event, lookup_ids: pa.Array) -> pa.Table:
-    """Return one row of the event for each message."""
-    from airflow_poison.core.store.events_as_rows import events_to_table  # noqa: PLC0415
+def _summary(failure: Failure | None) -> str | None:
+    return None if failure is None else f"{failure.type}: {failure.text}".splitlines()[0][:200]
 
-    one = events_to_table([event])
-    size = len(lookup_ids)
-    repeated = one.take(pa.array(np.zeros(size, np.int64)))
-    return repeated.set_column(repeated.schema.get_field_index("lookup_id"), table_schema().field("lookup_id"), lookup_ids.cast(pa.int64()))
+
+def _event(kind: EventType, entry: Entry, at: datetime) -> Event:
+    return Event(kind, at, entry.lookup_id, entry.counts.abort_count, entry.counts.move_count)

@@ -1,0 +1,1 @@
+"""The verbs: what can be done with a queue, one file each."""

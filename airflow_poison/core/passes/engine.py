@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+from airflow_poison.core.message import table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +33,8 @@ class LocalEngine:
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
         del ordered
-        for rows in deliver_partition(job, "0", self._batches(table, claim, keep_alive)):
-            table.stage_table(claim, pa.Table.from_batches([rows]))
+        rows = pa.Table.from_batches(deliver_partition(job, "0", self._batches(table, claim, keep_alive)), table_schema())
+        table.stage_table(claim, rows)
 
     @staticmethod
     def _batches(table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:

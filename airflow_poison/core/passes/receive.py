@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.carry import read_journals
 from airflow_poison.core.delivery.stage import StageJob
+from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.message import EVENT
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_postponed
 from airflow_poison.core.store.seam import QueueState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
+    from airflow_poison.core.delivery.tally import HaltRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueStore, QueueTable
 
 LEASE = timedelta(minutes=2)
-KEPT = ("parked", "poisoned", "postponed", "untouched", "halted")
-LEFT = ("dropped", "rejected", "dead_lettered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class ReceiveResult:
     rollbacks: int = 0
     crashes: int = 0
     timeouts: int = 0
-    halted: Mapping[str, object] | None = None
+    halted: HaltRecord | None = None
     errors: tuple[Mapping[str, object], ...] = ()
     passes: int = 0
     seconds: float = 0.0
@@ -114,13 +115,13 @@ class ReceivePass:
         started = time.monotonic()
         self._refuse_halted()
         return_postponed(self.table, self.clock.now())
-        results: list[Mapping[str, object]] = []
+        tallies: list[Tally] = []
         for claim in self.table.expired(self.clock.now()):
             self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
-                results.append(self._finish(mine, handler))
-        if not any(result.get("halt") for result in results):
+                tallies.append(self._finish(mine, handler))
+        if not any(tally.halt for tally in tallies):
             claim_key = self._next_key(key)
             own = self.table.claim(
                 claim_key,
@@ -131,10 +132,10 @@ class ReceivePass:
                 sub_queue=self.policy.reads,
             )
             if own is not None:
-                results.append(self._finish(own, handler))
+                tallies.append(self._finish(own, handler))
         if self.store is not None:
             relay(self.store, self.table, self.clock)
-        return _combine(self.table.name, key, results, time.monotonic() - started)
+        return _combine(self.table.name, key, tallies, time.monotonic() - started)
 
     def _refuse_halted(self) -> None:
         control = self.table.snapshot().control
@@ -151,19 +152,18 @@ class ReceivePass:
             ordinal += 1
         return f"{key}-{ordinal}"
 
-    def _finish(self, claim: Claim, handler: HandlerRef) -> Mapping[str, object]:
+    def _finish(self, claim: Claim, handler: HandlerRef) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped."""
         manifest = self.table.manifest(claim)
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
             self._deliver(held, handler)
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
-        result = manifest.result
-        halt = result.get("halt")
-        self.table.finish(
-            held.claim, manifest, change=(lambda control: _halt(control, self.table.name, halt)) if halt else None, events=(), now=self.clock.now()
-        )
-        return result
+        tally = Tally.from_record(manifest.result)
+        halt = tally.halt
+        change = None if halt is None else lambda control: _halt(control, self.table.name, halt)
+        self.table.finish(held.claim, manifest, change=change, now=self.clock.now())
+        return tally
 
     def _deliver(self, held: _Held, handler: HandlerRef) -> None:
         claim = held.claim
@@ -205,48 +205,51 @@ class _Held:
 
 def _account(claim: Claim, staged: Manifest) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError."""
-    counts: Counter[str] = Counter()
-    errors: dict[str, tuple[str, int]] = {}
-    halt: object = None
-    for tally in staged.tallies:
-        counts.update(tally["counts"])
-        for fingerprint, (text, number) in tally["errors"].items():
-            errors[fingerprint] = (text, errors.get(fingerprint, ("", 0))[1] + number)
-        halt = halt or tally["halt"]
-    rows = sum(file.rows for _, file in staged.files if file.sub_queue != "_event")
-    kept = sum(counts[name] for name in KEPT) + counts["rejected"] + counts["dead_lettered"]
-    ends = counts["committed"] + sum(counts[name] for name in (*KEPT, *LEFT))
-    if not (claim.messages == counts["received"] == ends and rows == kept):
+    total = Tally()
+    for record in staged.tallies:
+        total.add(Tally.from_record(record))
+    counts = total.counts
+    rows = sum(file.rows for _, file in staged.files if file.sub_queue != EVENT)
+    wanted = sum(counts[name] for name in (*KEPT, *SENT_ON))
+    ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT))
+    if not (claim.messages == counts["received"] == ends and rows == wanted):
         raise ConservationError(
             f"The pass {claim.key} claimed {claim.messages} messages, received {counts['received']}, accounted for {ends} "
-            f"and staged {rows} rows where {kept} were expected. Nothing was committed; the stage is kept for inspection."
+            f"and staged {rows} rows where {wanted} were expected. Nothing was committed; the stage is kept for inspection."
         )
-    top = sorted(errors.items(), key=lambda item: -item[1][1])[:5]
-    listed = [{"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, (text, number) in top]
-    return {"counts": dict(counts), "errors": listed, "halt": halt}
+    return cast("Mapping[str, object]", total.to_record())
 
 
-def _halt(control: Control, queue: str, halt: Mapping[str, object]) -> Control:
+def _halt(control: Control, queue: str, halt: HaltRecord) -> Control:
     reason = f"message {halt['lookup_id']} of queue {queue!r} halted it: {halt['error'] or 'its delivery attempts are exhausted'}"
-    return replace(control, state=QueueState(str(halt["how"])), reason=reason[:500])
+    return replace(control, state=QueueState(halt["how"]), reason=reason[:500])
 
 
-def _combine(queue: str, key: str, results: list[Mapping[str, object]], seconds: float) -> ReceiveResult:
+def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> ReceiveResult:
     """Return the sum of the claims that a run finished."""
-    counts: Counter[str] = Counter()
-    for result in results:
-        counts.update(result["counts"])
-    halted = next((result["halt"] for result in results if result.get("halt")), None)
-    errors = tuple(error for result in results for error in result["errors"])
-    named = {name: counts[name] for name in (*KEPT, *LEFT, "received", "deliveries", "rollbacks", "crashes", "timeouts") if name != "halted"}
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    counts = total.counts
     return ReceiveResult(
         queue=queue,
         key=key,
+        received=counts["received"],
         settled=counts["committed"],
+        parked=counts["parked"],
+        poisoned=counts["poisoned"],
+        postponed=counts["postponed"],
+        dropped=counts["dropped"],
+        rejected=counts["rejected"],
+        dead_lettered=counts["dead_lettered"],
+        untouched=counts["untouched"],
         halted_messages=counts["halted"],
-        halted=halted,
-        errors=errors,
-        passes=len(results),
+        deliveries=counts["deliveries"],
+        rollbacks=counts["rollbacks"],
+        crashes=counts["crashes"],
+        timeouts=counts["timeouts"],
+        halted=total.halt,
+        errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
+        passes=len(tallies),
         seconds=seconds,
-        **named,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from airflow_poison.core.message import MAX_BODY_BYTES, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.seam import QueueTable
@@ -65,7 +66,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "body" not in names:
         raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")
     schema = message_schema()
-    columns: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array[Any]] = {}
     for name in names:
         if name not in schema.names:
             raise InputError(f"Column {name!r} is not a column of a message; expected some of {schema.names}.")
@@ -74,12 +75,12 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns[name] = column if column.type == wanted else column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
-    _check_sizes(columns["body"])
+    _check_sizes(cast("pa.BinaryArray", columns["body"]))
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
-def _check_sizes(bodies: pa.Array) -> None:
-    import pyarrow.compute as pc  # noqa: PLC0415
+def _check_sizes(bodies: pa.BinaryArray) -> None:
+    import pyarrow.compute as pc
 
     if bodies.null_count:
         raise InputError(f"Column 'body' is null in {bodies.null_count} rows. A message may be empty (b'') but not null: filter or fill these rows.")

@@ -1,0 +1,1 @@
+"""Spark: the session, and the stages that run on it."""

@@ -12,7 +12,7 @@ from airflow_poison.core.message import message_schema, table_schema
 from airflow_poison.core.spark.shares import plan_shares, read_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +45,9 @@ class SparkEngine:
         """Return what remains, delivered by tasks that read their own share of the files."""
         shares = plan_shares(table.uri, claim.files, TASKS_PER_CORE * self._parallelism())
 
-        def deliver(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                for number in batch.column("id").to_pylist():
+                for number in batch.column("id").to_numpy():
                     yield from deliver_partition(job, str(number), read_share(shares[number]))
 
         return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=_spark_schema())

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.events import Event, EventType
 
 FORMAT_VERSION = 1
-EVENT = "_event"
-OUTBOX = "_outbox"
-TALLY = "_tally"  # staged only: what a task counted; never becomes part of a table
 
 
 class QueueState(StrEnum):

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.seam import OUTBOX, DataFile
+from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.store.seam import DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

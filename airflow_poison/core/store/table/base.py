@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.seam import OUTBOX, Claim, Control, DataFile, Snapshot
+from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.store.seam import Claim, Control, DataFile, Snapshot
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.layout import CLAIM, CONTROL
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import EVENT
 from airflow_poison.core.store.table import files, history, rows, stage
 from airflow_poison.core.store.table.layout import CONTROL, STAGE, event_prefix, new_path
 from airflow_poison.core.store.table.links import link

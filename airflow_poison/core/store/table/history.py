@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.store.events_as_rows import COLUMNS, events_to_table, table_to_events
-from airflow_poison.core.store.seam import EVENT
+from airflow_poison.core.events_as_rows import COLUMNS, events_to_table, table_to_events
+from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.layout import event_prefix, event_version, partition_of
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue, message_schema
+from airflow_poison.core.message import EVENT, OUTBOX, TALLY, SubQueue, message_schema
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.seam import EVENT, OUTBOX, TALLY, DataFile, Manifest
+from airflow_poison.core.store.seam import DataFile, Manifest
 from airflow_poison.core.store.table import stage
 from airflow_poison.core.store.table.files import describe
 from airflow_poison.core.store.table.layout import MANIFEST, STAGE, new_path, partition_of

@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import table_schema
-from airflow_poison.core.store.seam import EVENT
+from airflow_poison.core.message import EVENT, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,11 +14,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "body")
+COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "priority", "body")
 
 
-def events_to_table(events: Iterable[Event]) -> pa.Table:
-    """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0."""
+def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
+    """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0.
+
+    :param first: number of the first one in its writer's order; kept in the column ``priority``, since whoever writes rows may shuffle them.
+    """
     import pyarrow as pa
 
     rows = [
@@ -28,18 +30,19 @@ def events_to_table(events: Iterable[Event]) -> pa.Table:
             "message_type": event.type.value,
             "enqueued_at": event.at,
             "abort_count": event.abort_count,
+            "priority": number,
             "body": json.dumps({"move_count": event.move_count, **event.details}).encode(),
             "sub_queue": EVENT,
             "move_count": 0,
         }
-        for event in events
+        for number, event in enumerate(events, first)
     ]
     return pa.Table.from_pylist(rows, schema=table_schema())
 
 
 def table_to_events(table: pa.Table) -> Iterator[Event]:
-    """Return the events of rows that ``events_to_table`` made, in row order."""
-    for row in table.select(list(COLUMNS)).to_pylist():
+    """Return the events of rows that ``events_to_table`` made, in their writer's order."""
+    for row in table.select(list(COLUMNS)).sort_by("priority").to_pylist():
         details = json.loads(row["body"])
         at: datetime = row["enqueued_at"]
         yield Event(

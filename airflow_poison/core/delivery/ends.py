@@ -1,0 +1,127 @@
+"""Ends: how a message leaves a pass. Made from its journal word by the same policy that the delivering process asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_poison.core.policies.seam import Receiver
+
+
+@dataclass(slots=True)
+class Entry:
+    """A message as the rules see it."""
+
+    lookup_id: int
+    counts: Counts
+    size: int
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """It remains where it was read: not reached, or the pass ended before its next delivery."""
+
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """The handler postponed it: it waits uncounted until ``due_at``."""
+
+    counts: Counts
+    due_at: datetime
+
+
+End = Stay | GiveBack | Park | Dispose | Halt
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """What the journal says of a message that has not committed.
+
+    :param attempts: counted rollbacks of this pass.
+    :param failure: the last one, None when its text is not known.
+    """
+
+    attempts: int
+    state: State
+    failure: Failure | None
+
+
+def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime) -> End:
+    """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does."""
+    last = journaled.failure or Failure(FailureKind.CRASH)
+    for _ in range(journaled.attempts):
+        delivery = receiver.before(entry, now)
+        assert isinstance(delivery, Deliver), f"message {entry.lookup_id} was delivered although the rules said {delivery}"
+        entry.counts = delivery.counts
+        after = receiver.after_rollback(entry, last, now)
+        entry.counts = after.counts
+        if not isinstance(after, Return):
+            return after
+    if journaled.state not in {State.ENDED, State.HALTED}:
+        return Stay(entry.counts)
+    if last.kind is FailureKind.POSTPONED:
+        return GiveBack(entry.counts, now + last.delay)
+    if last.kind in {FailureKind.UNREADABLE, FailureKind.UNPROCESSABLE}:
+        return receiver.give_up(entry, last, now)
+    decision = receiver.before(entry, now)
+    assert not isinstance(decision, Deliver), f"message {entry.lookup_id} has ended although the rules would deliver it again"
+    return decision
+
+
+def name_of(end: End) -> str:
+    """Return under which name a pass counts such ends."""
+    match end:
+        case Stay():
+            name = "untouched"
+        case GiveBack():
+            name = "postponed"
+        case Park():
+            name = "parked"
+        case Halt():
+            name = "halted"
+        case Dispose(how=Disposition.MOVE_TO_POISON):
+            name = "poisoned"
+        case Dispose(how=Disposition.REJECT):
+            name = "rejected"
+        case Dispose(to_dead_letter=True):
+            name = "dead_lettered"
+        case Dispose():
+            name = "dropped"
+        case _:
+            assert_never(end)
+    return name
+
+
+def partition_of(end: End, read_from: SubQueue) -> str | None:
+    """Return the partition that keeps the message; None when nothing of it remains."""
+    match end:
+        case Stay() | Halt():
+            return read_from.value
+        case GiveBack():
+            return SubQueue.POSTPONED.value
+        case Park():
+            return SubQueue.RETRY.value
+        case Dispose(how=Disposition.MOVE_TO_POISON):
+            return SubQueue.POISON.value
+        case Dispose(how=Disposition.REJECT) | Dispose(to_dead_letter=True):
+            return OUTBOX
+        case Dispose():
+            return None
+        case _:
+            assert_never(end)
+
+
+def due_at_of(end: End) -> datetime | None:
+    """Return when the message may come back to main."""
+    return end.due_at if isinstance(end, Park | GiveBack) else None

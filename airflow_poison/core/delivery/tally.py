@@ -1,0 +1,76 @@
+"""Tally: what a task, and then a pass, counted. Adds up, and travels as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TypedDict, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEPT = ("parked", "poisoned", "postponed", "untouched", "halted")
+"""Ends after which the message is still in its queue."""
+SENT_ON = ("rejected", "dead_lettered")
+"""Ends after which it is in the outbox."""
+LEFT = ("dropped", *SENT_ON)
+"""Ends after which it has left its queue."""
+_MOST_ERRORS = 20
+
+
+class HaltRecord(TypedDict):
+    """What halted an endpoint."""
+
+    lookup_id: int
+    how: str
+    error: str
+
+
+class TallyRecord(TypedDict):
+    """A tally as JSON."""
+
+    counts: dict[str, int]
+    errors: dict[str, list[object]]
+    halt: HaltRecord | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Numbers by name, failures by fingerprint (text and number of messages), and what halted the endpoint.
+
+    ``received = committed + parked + poisoned + postponed + untouched + halted + dropped + rejected + dead_lettered``.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, tuple[str, int]] = field(default_factory=dict)
+    halt: HaltRecord | None = None
+
+    def add(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        self.counts.update(other.counts)
+        for fingerprint, (text, number) in other.errors.items():
+            self.add_error(fingerprint, text, number)
+        self.halt = self.halt or other.halt
+
+    def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
+        """Count messages that ended with a failure."""
+        first, before = self.errors.get(fingerprint, (text, 0))
+        self.errors[fingerprint] = (first, before + messages)
+
+    def commonest_errors(self, most: int) -> list[tuple[str, str, int]]:
+        """Return fingerprint, text and number of the failures that most messages ended with."""
+        ordered = sorted(self.errors.items(), key=lambda item: -item[1][1])
+        return [(fingerprint, text, number) for fingerprint, (text, number) in ordered[:most]]
+
+    def to_record(self) -> TallyRecord:
+        """Return JSON values; of the failures the commonest."""
+        errors: dict[str, list[object]] = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
+        return TallyRecord(counts=dict(self.counts), errors=errors, halt=self.halt)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Self:
+        """Return the tally of ``to_record()``; an empty record gives an empty tally."""
+        counts = cast("Mapping[str, int]", record.get("counts") or {})
+        errors = cast("Mapping[str, tuple[str, int]]", record.get("errors") or {})
+        listed = {fingerprint: (str(text), int(number)) for fingerprint, (text, number) in errors.items()}
+        return cls(Counter(counts), listed, cast("HaltRecord | None", record.get("halt")))
