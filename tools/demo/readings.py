@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store import open_store
+from airflow_poison.core.store.table.layout import stage_folder
 from tools.demo.account import Depth
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from airflow_poison.core.store.seam import Claim
 
 QUEUE = "flights"
 
@@ -26,6 +30,15 @@ class Working:
     attempts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The queue at one moment."""
+
+    depth: Depth = field(default_factory=Depth)
+    next_due: datetime | None = None
+    working: Working = field(default_factory=Working)
+
+
 class Queue:
     """The demo's queue, read only.
 
@@ -36,7 +49,7 @@ class Queue:
         self.root = store / QUEUE
         self._store = store
 
-    def depth(self) -> Depth | None:
+    def reading(self) -> Reading | None:
         """Return what waits now; None while there is no queue."""
         if not self.root.exists():
             return None
@@ -45,21 +58,17 @@ class Queue:
         except QueueNotFoundError:
             return None
         now = datetime.now(UTC)
-        return Depth(*(snapshot.depth(name, now).messages for name in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)))
+        main, retry, poison = (snapshot.depth(name, now) for name in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON))
+        return Reading(Depth(main.messages, retry.messages, poison.messages), retry.next_due_at, self._working(snapshot.claims))
 
-    def next_due(self) -> datetime | None:
-        """Return when the next message of ``retry`` is due."""
-        return open_store(str(self._store)).open(QUEUE).snapshot().depth(SubQueue.RETRY, datetime.now(UTC)).next_due_at
-
-    def working(self) -> Working:
-        """Return how far the running pass is."""
+    def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
 
         from airflow_poison.core.delivery.sessions.journalfile import sections
         from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, STATE_MASK, State
 
         messages = attempts = 0
-        for journal in self.root.glob("_stage/*/*/journal/*.journal"):
+        for journal in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):
             with contextlib.suppress(OSError):  # a pass that has just ended removes it
                 for _, words in sections(journal.read_bytes()):
                     states = words & STATE_MASK

@@ -7,11 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tools.demo.account import Depth, Pass
+from tools.demo.account import Pass
 from tools.demo.place import DemoError
+from tools.demo.readings import Reading
 from tools.demo.screen import Sight
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
     from tools.demo.api import Airflow, Run, Task
@@ -81,8 +83,9 @@ class Watch:
                 raise DemoError(self._why(run))
         if runs and not self.sending.sent:
             self._note_sending(runs[0])
-        depth = self.queue.depth() or Depth()
-        self.screen.show(Sight(self._what(runs, active), self.sending.sent, depth, self.queue.working()))
+        reading = self.queue.reading() or Reading()
+        depth = reading.depth
+        self.screen.show(Sight(self._what(runs, active, reading.next_due), self.sending.sent, depth, reading.working))
         return bool(self.sending.sent and not active and depth.main == depth.retry == 0)
 
     def _note_sending(self, run: Run) -> None:
@@ -90,11 +93,10 @@ class Watch:
         if result:
             self.sending = Sending(result["sent"], result["repeated"])
 
-    def _what(self, runs: list[Run], active: list[Run]) -> str:
+    def _what(self, runs: list[Run], active: list[Run], due: datetime | None) -> str:
         if not runs:
             return "waiting for the first run"
         if not active:
-            due = self.queue.next_due()
             return f"waiting for the next run{f' (retry is due at {due.astimezone():%H:%M:%S})' if due else ''}"
         running = [task.task_id for task in self.airflow.tasks(active[0]) if task.state == "running"]
         return f"run {runs.index(active[0]) + 1}{': ' if running else ''}{', '.join(running)}"
