@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks.workload import bodies, check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -39,12 +39,12 @@ def _loop(number: int) -> float:
 def raw_spark_seconds(spark: SparkSession, paths: list[str], target: str) -> float:
     """Return the seconds of a Spark job that copies the rows with the handler inline: every row is written again, with its status."""
 
-    def handle(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def handle(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in parts:
             status = []
             for body in part.column("body").to_pylist():
                 try:
-                    check(json.loads(body))
+                    check(json.loads(body or b""))
                     status.append("ok")
                 except ValueError as error:
                     status.append(repr(error))

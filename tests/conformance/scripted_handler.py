@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.script import OutcomeKind, Outcomes
 from airflow_poison.core.failures import Unprocessable
@@ -33,10 +33,9 @@ class ScriptedHandler:
         if not isinstance(message, Iterable):
             self._play(self.outcomes[message.message_id], self._record(message))
             return
-        session = cast("Session", message)
-        name = session.gram.message_id
-        number = self._record(session.gram)
-        for item in session:
+        name = message.gram.message_id
+        number = self._record(message.gram)
+        for item in message:
             self._play(self.items[name][item.text], number)
 
     def _record(self, message: Message) -> int:

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]  # ships no types
+import psutil
 import pytest
 
 from airflow_poison.core.delivery.sessions import launcher, wire

@@ -205,7 +205,8 @@ def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa
     """Return the errors column: the failures of this pass, and what stood there where a message had none."""
     before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
     cells = [_error_cell(failure) if failure else former for failure, former in zip(failures, before, strict=True)]
-    return pa.array(cells, message_schema().field("last_error").type)
+    column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
+    return column
 
 
 def _error_cell(failure: Failure) -> dict[str, str]:
