@@ -1,0 +1,59 @@
+"""What is checked before a JVM is started."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.errors import JavaError, SparkDistributionError
+from airflow_poison.core.spark import session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def a_java(folder: Path, version: str) -> None:
+    """Make a program that introduces itself as a Java of some version."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-16' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "17"])
+def test_java_17_and_newer_will_do(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    session.check_java()
+
+
+@pytest.mark.parametrize(("version", "major"), [("11.0.2", "11"), ("1.8.0_392", "8")])
+def test_an_older_java_is_named_with_what_is_needed(version: str, major: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_java(tmp_path, version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(JavaError, match=rf"needs Java 17 or newer; JAVA_HOME=.* has Java {major}\. Install"):
+        session.check_java()
+
+
+def test_no_java_at_all_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(JavaError, match="none was found through PATH"):
+        session.check_java()
+
+
+def test_the_installed_distributions_fit_together() -> None:
+    session.check_distributions()
+
+
+def test_mixed_distributions_are_refused_with_the_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = importlib.metadata.version
+    monkeypatch.setattr(session, "version", lambda name: "4.2.0" if name == "pyspark-client" else installed(name))
+
+    with pytest.raises(SparkDistributionError, match=r"pyspark 4\.1\.3, pyspark-client 4\.2\.0.*--force-reinstall"):
+        session.check_distributions()

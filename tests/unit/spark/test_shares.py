@@ -1,0 +1,47 @@
+"""How the rows of a claim are divided among tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_poison.core.message import message_schema
+from airflow_poison.core.spark.shares import FEWEST_ROWS, Part, plan_shares, read_share
+from airflow_poison.core.store.seam import DataFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def a_file(number: int, rows: int) -> DataFile:
+    return DataFile(f"sub_queue=main/move_count=0/{number}.parquet", "main", 0, rows, rows, 1, rows, 5, 5)
+
+
+@given(sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=20), tasks=st.integers(1, 16))
+def test_every_row_belongs_to_exactly_one_share_in_the_order_of_the_files(sizes: list[int], tasks: int) -> None:
+    shares = plan_shares("/queue", [a_file(number, rows) for number, rows in enumerate(sizes)], tasks)
+
+    rows = [(part.path, row) for share in shares for part in share for row in range(part.start, part.start + part.rows)]
+    assert rows == [(f"/queue/sub_queue=main/move_count=0/{number}.parquet", row) for number, size in enumerate(sizes) for row in range(size)]
+    assert 1 <= len(shares) <= tasks
+    assert all(sum(part.rows for part in share) >= min(FEWEST_ROWS, sum(sizes)) for share in shares[:-1])
+
+
+def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
+    names = message_schema().names
+    table = pa.table(
+        [pa.array(range(1_000), pa.int64()) if name == "lookup_id" else pa.nulls(1_000, message_schema().field(name).type) for name in names],
+        schema=message_schema(),
+    )
+    path = str(tmp_path / "file.parquet")
+    pq.write_table(table, path, row_group_size=300)
+
+    for start, rows in ((0, 1_000), (0, 1), (299, 2), (300, 300), (450, 550), (999, 1)):
+        batches = list(read_share([Part(path, 3, start, rows)]))
+        ids = [number for batch in batches for number in batch.column("lookup_id").to_pylist()]
+        assert ids == list(range(start, start + rows))
+        assert all(batch.column("move_count").to_pylist() == [3] * batch.num_rows for batch in batches)
