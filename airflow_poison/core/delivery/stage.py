@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.settlement import Delivered
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.seam import Policy
@@ -79,7 +80,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         journal_folder=job.journal_folder,
         partition=partition,
         isolation=job.isolation,
-        carry=job.carry,
+        carry=_known(job, partition),
         unprocessable=job.unprocessable,
         clock=job.clock,
     )
@@ -90,6 +91,16 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             total.counts["timeouts"] += report.timeouts
             yield Delivered(batch, report.words, report.failures, job.clock.now())
             batch = next(filled, None)
+
+
+def _known(job: StageJob, partition: str) -> Carry:
+    """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
+    from pathlib import Path
+
+    from airflow_poison.core.delivery.sessions.carry import Carry, read_journals
+
+    carry = Carry.load(Path(job.carry)) if job.carry else Carry()
+    return carry.merged(read_journals([Path(job.journal_folder)], partition=partition))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

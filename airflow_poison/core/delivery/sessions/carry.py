@@ -63,6 +63,13 @@ class Carry:
         found[committed] += State.CARRIED - State.COMMITTED
         return found
 
+    def merged(self, other: Carry) -> Carry:
+        """Return what both say together, the further word of each message."""
+        if not len(other.lookup_ids):
+            return self
+        both = np.concatenate([self.lookup_ids, other.lookup_ids]), np.concatenate([self.words, other.words])
+        return _merged(*both, {**self.failures, **other.failures})
+
     def save(self, path: Path) -> None:
         """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
         with path.open("wb") as file:
@@ -82,18 +89,19 @@ class Carry:
         return cls(table[0], table[1].astype(np.int32), _last_failures(_log_of(path)))
 
 
-def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=60)) -> Carry:
+def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=60), partition: str | None = None) -> Carry:
     """Merge all journals in these folders: committed before ended, ended before more attempts.
 
     A message that a dead process left in flight has had one more attempt, a crash.
 
+    :param partition: only the journals of this partition; None: all.
     :param wait: how long to wait for journals whose writers still live, at least zero.
     :raises ServerSessionError: a writer still lives when the time is over.
     """
     deadline = time.monotonic() + wait.total_seconds()
     ids, words, failures = [_no_ids()], [_no_words()], dict[int, Failure]()
     for folder in folders:
-        for path in sorted(folder.glob("*.journal")):
+        for path in sorted(folder.glob(f"{partition or '*'}-*.journal")):
             content = _read_when_quiet(path, deadline)
             failures.update(_last_failures(path.with_suffix(".log")))
             for section_ids, section_words in sections(content):

@@ -1,0 +1,85 @@
+"""The receive stage as one task runs it, in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+from airflow_poison.core.message import TALLY, message_schema
+from airflow_poison.core.policies.msmq4 import Msmq4
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from airflow_poison.core.message import Message
+
+CALLS: list[int] = []
+
+
+def record_and_fail_on_seven(message: Message) -> None:
+    CALLS.append(message.lookup_id)
+    if message.lookup_id == 7:
+        raise ValueError("seven")
+
+
+def messages(ids: range) -> pa.RecordBatch:
+    fields = message_schema()
+    columns = [pa.array(ids, pa.int64()) if field.name == "lookup_id" else pa.nulls(len(ids), field.type) for field in fields]
+    return pa.record_batch([*columns, pa.array(np.zeros(len(ids), np.int32))], names=[*fields.names, "move_count"])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StageJob:
+    CALLS.clear()
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
+    return StageJob("q", policy, resolve_handler(record_and_fail_on_seven), str(tmp_path), VirtualClock(), isolation="none")
+
+
+def run(job: StageJob, batches: list[pa.RecordBatch]) -> tuple[list[dict[str, object]], dict[str, int]]:
+    rows = pa.Table.from_batches(list(deliver_partition(job, "0", iter(batches)))).to_pylist()
+    tally = next(json.loads(row["body"]) for row in rows if row["sub_queue"] == TALLY)
+    return [row for row in rows if not row["sub_queue"].startswith("_")], tally["counts"]
+
+
+def test_only_what_fails_leaves_a_row(job: StageJob) -> None:
+    rows, counts = run(job, [messages(range(1, 5)), messages(range(5, 11))])
+
+    assert [(row["lookup_id"], row["sub_queue"], row["move_count"], row["reason"]) for row in rows] == [(7, "retry", 1, "ValueError: seven")]
+    assert (counts["received"], counts["committed"], counts["parked"], counts["deliveries"], counts["rollbacks"]) == (10, 9, 1, 12, 3)
+
+
+def test_an_empty_partition_leaves_nothing(job: StageJob) -> None:
+    assert list(deliver_partition(job, "0", iter([messages(range(0))]))) == []
+
+
+def test_a_task_that_runs_again_delivers_only_what_its_earlier_attempt_left_open(job: StageJob) -> None:
+    def breaks_off() -> Iterator[pa.RecordBatch]:
+        yield messages(range(1, 5))
+        yield messages(range(5, 11))
+        raise ConnectionError("the executor is gone")
+
+    with pytest.raises(ConnectionError):
+        list(deliver_partition(job, "0", breaks_off()))
+    delivered = list(CALLS)
+    rows, counts = run(job, [messages(range(1, 5)), messages(range(5, 11)), messages(range(11, 13))])
+
+    assert CALLS[len(delivered) :] == [11, 12]
+    assert [row["lookup_id"] for row in rows] == [7]
+    assert (counts["received"], counts["committed"], counts["rollbacks"]) == (12, 11, 3)
+
+
+def test_another_partition_knows_nothing_of_it(job: StageJob) -> None:
+    run(job, [messages(range(1, 5))])
+    CALLS.clear()
+
+    list(deliver_partition(job, "1", iter([messages(range(1, 5))])))
+
+    assert CALLS == [1, 2, 3, 4]
