@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
+from airflow_poison.core.passes.alter import ENDPOINTS
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.remove import BY_HAND
 from airflow_poison.core.passes.subscription import Subscription
@@ -114,8 +115,9 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
 def _alert(table: QueueTable, range_key: str, event: EventType, lookup_ids: tuple[int, ...], count: int) -> Alert:
     kind, queue = EVENTS[event], table.name
     if kind is AlertKind.QUEUE_DISABLED:
-        control = table.snapshot().control
-        reason = f"Queue {queue!r} is {control.state.value}: {control.reason}" if control.reason else f"Queue {queue!r} was halted."
+        endpoints = [table.snapshot().control.endpoint(reads) for reads in ENDPOINTS]
+        reasons = [f"Queue {queue!r} is {state.value}: {reason}" for state, reason in endpoints if reason]
+        reason = "; ".join(reasons) or f"Queue {queue!r} was halted."
     else:
         reason = f"{count:,} {'message' if count == 1 else 'messages'} of queue {queue!r}: {_BECAME[event]}."
     return Alert(run_key(table.uri, range_key, event), kind, queue, event.value, lookup_ids, count, reason, what_to_do(event, queue, lookup_ids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -13,7 +13,7 @@ from airflow_poison.core.delivery.sessions.carry import read_journals
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
-from airflow_poison.core.message import EVENT
+from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_postponed
 from airflow_poison.core.store.seam import QueueState
@@ -138,10 +138,10 @@ class ReceivePass:
         return _combine(self.table.name, key, tallies, time.monotonic() - started)
 
     def _refuse_halted(self) -> None:
-        control = self.table.snapshot().control
-        if control.state is not QueueState.ENABLED:
+        state, reason = self.table.snapshot().control.endpoint(self.policy.reads)
+        if state is not QueueState.ENABLED:
             raise QueueHaltedError(
-                f"Queue {self.table.name!r} is {control.state.value}: {control.reason or 'somebody set it so'}. "
+                f"Queue {self._endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
                 "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
             )
 
@@ -161,9 +161,19 @@ class ReceivePass:
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
         tally = Tally.from_record(manifest.result)
         halt = tally.halt
-        change = None if halt is None else lambda control: _halt(control, self.table.name, halt)
+        change = None if halt is None else lambda control: self._halt(control, halt)
         self.table.finish(held.claim, manifest, change=change, now=self.clock.now())
         return tally
+
+    def _halt(self, control: Control, halt: HaltRecord) -> Control:
+        reason = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it: {halt['error'] or 'its delivery attempts are exhausted'}"
+        return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500])
+
+    @property
+    def _endpoint(self) -> str:
+        """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
+        reads = self.policy.reads
+        return self.table.name if reads is SubQueue.MAIN else f"{self.table.name};{reads}"
 
     def _deliver(self, held: _Held, handler: HandlerRef) -> None:
         claim = held.claim
@@ -218,11 +228,6 @@ def _account(claim: Claim, staged: Manifest) -> Mapping[str, object]:
             f"and staged {rows} rows where {wanted} were expected. Nothing was committed; the stage is kept for inspection."
         )
     return cast("Mapping[str, object]", total.to_record())
-
-
-def _halt(control: Control, queue: str, halt: HaltRecord) -> Control:
-    reason = f"message {halt['lookup_id']} of queue {queue!r} halted it: {halt['error'] or 'its delivery attempts are exhausted'}"
-    return replace(control, state=QueueState(halt["how"]), reason=reason[:500])
 
 
 def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> ReceiveResult:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.message import message_schema
-from airflow_poison.core.store.seam import QueueState
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -27,7 +26,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
     sent = 0
     for file in table.snapshot().outbox:
         for target, rows in _by_target(table, file).items():
-            control = replace(table.snapshot().control, state=QueueState.ENABLED, reason="", counters={})
+            control = replace(table.snapshot().control.enabled(), counters={})
             dead_letters = store.create(target, control, clock.now())
             batches = rows.combine_chunks().to_batches()
             sent += dead_letters.append(batches, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages

@@ -8,7 +8,7 @@ messages, stages what remains of them and ends with one compare-and-swap that ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +41,8 @@ class Control:
     :param policy: settings of the messaging system, as ``policy.to_dict()`` gives them.
     :param state: whether the endpoint receives.
     :param reason: why it does not, one line; empty when enabled.
+    :param poison_state: the same of the reader of the poison sub-queue, which is an endpoint of its own (spec POI-1).
+    :param poison_reason: why that one does not receive.
     :param counters: what the endpoint must remember over restarts, by name.
     :param format_version: version of the table's layout.
     """
@@ -50,6 +52,22 @@ class Control:
     reason: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+    poison_state: QueueState = QueueState.ENABLED
+    poison_reason: str = ""
+
+    def endpoint(self, reads: SubQueue) -> tuple[QueueState, str]:
+        """Return state and reason of the endpoint that reads a sub-queue."""
+        return (self.poison_state, self.poison_reason) if reads is SubQueue.POISON else (self.state, self.reason)
+
+    def halted(self, reads: SubQueue, state: QueueState, reason: str) -> Control:
+        """Return what the row says when the endpoint that reads a sub-queue has halted; the other one goes on."""
+        if reads is SubQueue.POISON:
+            return replace(self, poison_state=state, poison_reason=reason)
+        return replace(self, state=state, reason=reason)
+
+    def enabled(self) -> Control:
+        """Return what the row says when every endpoint of the queue receives."""
+        return replace(self, state=QueueState.ENABLED, reason="", poison_state=QueueState.ENABLED, poison_reason="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +254,7 @@ class QueueTable(Protocol):
         exclusive), or this key's pass has finished (ask ``result``).
         A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
         than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
-        Raises QueueHaltedError when the queue is not enabled.
+        Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
         """
         ...
 

@@ -63,10 +63,10 @@ class _TooLarge:
 
 
 def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> tuple[Commit | None, Claim | _TooLarge | None]:
-    control = view.snapshot.control
-    if control.state is not QueueState.ENABLED:
-        reason = f" ({control.reason})" if control.reason else ""
-        message = f"Queue {table.name!r} is {control.state.value}{reason}: it does not receive. Find the cause, then enable it."
+    state, why = view.snapshot.control.endpoint(wanted.sub_queue)
+    if state is not QueueState.ENABLED:
+        reason = f" ({why})" if why else ""
+        message = f"Queue {table.name!r} is {state.value}{reason}: it does not receive. Find the cause, then enable it."
         raise QueueHaltedError(message)
     if view.state.number(f"run:{wanted.key}") is not None:
         return None, None  # a claim under a finished key could never be finished again

@@ -36,7 +36,8 @@ def file_from_dict(values: Mapping[str, object]) -> DataFile:
 
 def control_to_row(control: Control) -> pa.Table:
     """Return the one row of the ``_ctl`` partition."""
-    body = {"policy": dict(control.policy), "counters": dict(control.counters)}
+    poison_reader = {"state": control.poison_state.value, "reason": control.poison_reason}
+    body = {"policy": dict(control.policy), "counters": dict(control.counters), "poison_reader": poison_reader}
     return one_row(
         CONTROL,
         lookup_id=control.format_version,
@@ -57,12 +58,15 @@ def control_from_row(table: pa.Table, name: str) -> Control:
         )
         raise NewerFormatError(message)
     body = json.loads(row["body"])
+    poison_reader = body.get("poison_reader", {"state": QueueState.ENABLED, "reason": ""})
     return Control(
         policy=body["policy"],
         state=QueueState(row["message_type"]),
         reason=row["reason"],
         counters=body["counters"],
         format_version=version,
+        poison_state=QueueState(poison_reader["state"]),
+        poison_reason=poison_reader["reason"],
     )
 
 
