@@ -1,0 +1,13 @@
+"""For your own tests: try a handler and its settings in milliseconds, without Airflow, Spark or a JVM."""
+
+from __future__ import annotations
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.replay import replay
+from airflow_poison.core.delivery.script import Action, Script, Scripted
+from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.testing.received import Call, Outcome, Received
+from airflow_poison.testing.receiving import receive
+
+__all__ = ["Action", "Call", "MemoryStore", "Outcome", "Received", "Script", "Scripted", "VirtualClock", "receive", "replay", "sessiongram"]

@@ -1,0 +1,220 @@
+"""Hand messages to a handler under the real rules: real passes in this process, on a store in memory and a virtual clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.handlers import load_handler, resolve_handler
+from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.sessions.verdicts import failure_of
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.message import Message, SubQueue, message_schema
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.testing.received import Call, Outcome, Received
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from airflow_poison.core.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import QueueTable
+
+MOST_PASSES = 1_000
+
+_AS_SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "enqueued_at", "expires_at")
+_GONE = {EventType.DROPPED: "dropped", EventType.REJECTED: "dead_letter", EventType.DEAD_LETTERED: "dead_letter"}
+
+_numbers = count(1)
+
+lent = SimpleNamespace()
+"""Handlers under test, by the name with which a pass finds them: so the very function is called, not a copy, and a test sees what it did."""
+
+
+def receive(
+    handler: HandlerLike,
+    messages: Iterable[object],
+    policy: Policy,
+    *,
+    unprocessable: Sequence[str | type[BaseException]] = (),
+    until: timedelta | None = None,
+    clock: VirtualClock | None = None,
+    queue: str = "test",
+    most_passes: int = MOST_PASSES,
+) -> Received:
+    """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
+
+    Each pass is a real one; what is parked or postponed comes back at once, because the clock jumps to the next due time. The handler runs in
+    this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
+    the test; for settings against crashes and timeouts ask ``replay``.
+
+    :param handler: an importable name (``"shop.arrivals:land"``) or any callable.
+    :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
+    :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
+    :param unprocessable: exception types, or their names, that go to the final disposition at once.
+    :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
+    :param clock: where the handler can read the virtual time too; None: one of its own.
+    :param queue: the queue's name.
+    :param most_passes: stop a handler that postpones for ever.
+
+    Raises InputError for something that is no message and HandlerNotFoundError for something that cannot be called with one.
+    """
+    clock = clock or VirtualClock()
+    started = clock.now()
+    store = MemoryStore()
+    table = declare(store, queue, policy, clock)
+    rows = [_row(number, message) for number, message in enumerate(messages)]
+    _send(table, rows, policy, clock)
+    first_event = table.snapshot().version
+    types = tuple(kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}" for kind in unprocessable)
+    with _lend(handler, clock) as (name, watched):
+        receiving = ReceivePass(
+            table=table,
+            policy=policy,
+            handler=name,
+            engine=LocalEngine,
+            clock=clock,
+            isolation="none",
+            unprocessable=types,
+            record_all=True,
+            store=store,
+        )
+        passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
+    events = tuple(table.events(first_event))
+    gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
+    kept = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
+    ends = _Ends(kept, gone, watched.calls, load_types(types))
+    outcomes = tuple(ends.outcome(lookup_id, row["body"]) for lookup_id, row in enumerate(rows, 1))
+    return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless)
+
+
+def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, most_passes: int) -> tuple[list[ReceiveResult], bool]:
+    """Run passes, jumping from due time to due time; tell whether there were too many."""
+    table = receiving.table
+    passes: list[ReceiveResult] = []
+    while len(passes) < most_passes:
+        passes.append(receiving.run(f"pass-{len(passes) + 1}"))
+        due = _next_due(table, clock)
+        if passes[-1].halted is not None or due is None or (end is not None and due > end):
+            if end is not None:
+                clock.at = max(clock.at, end)
+            return passes, False
+        clock.at = max(due, clock.at)
+        return_due(table, clock)
+    return passes, True
+
+
+def _next_due(table: QueueTable, clock: VirtualClock) -> datetime | None:
+    snapshot = table.snapshot()
+    dues = [snapshot.depth(place, clock.now()).next_due_at for place in (SubQueue.RETRY, SubQueue.POSTPONED)]
+    return min((due for due in dues if due is not None), default=None)
+
+
+class _Watched:
+    """A handler whose calls are written down, by lookup id."""
+
+    def __init__(self, handler: Handler, clock: VirtualClock) -> None:
+        self.calls: dict[int, list[Call]] = {}
+        self._handler, self._clock = handler, clock
+
+    def __call__(self, received: Any) -> None:
+        """Hand a message, or a session, on."""
+        message: Message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
+        at = self._clock.now()
+        error: BaseException | None = None
+        try:
+            self._handler(received)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.calls.setdefault(message.lookup_id, []).append(Call(at, message.abort_count, message.move_count, error))
+
+
+@contextmanager
+def _lend(handler: HandlerLike, clock: VirtualClock) -> Iterator[tuple[str, _Watched]]:
+    """Make a handler importable and watched, after the checks that a pass makes. Raises HandlerNotFoundError."""
+    function = load_handler(resolve_handler(handler)) if isinstance(handler, str) else handler
+    label = re.sub(r"\W", "_", getattr(handler, "__name__", type(handler).__name__))
+    name = f"{label}_{next(_numbers)}"
+    setattr(lent, name, function)
+    try:
+        resolve_handler(f"{__name__}:lent.{name}")
+        watched = _Watched(function, clock)
+        setattr(lent, name, watched)
+        yield f"{__name__}:lent.{name}", watched
+    finally:
+        delattr(lent, name)
+
+
+def _send(table: QueueTable, rows: Sequence[Mapping[str, object]], policy: Policy, clock: VirtualClock) -> None:
+    names = sorted({name for row in rows for name in row})
+    schema = pa.schema([message_schema().field(name) for name in names])
+    if rows:
+        send(table, [pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)], key="test", clock=clock)
+    if policy.reads is not SubQueue.MAIN:
+        table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
+
+
+def _row(number: int, message: object) -> dict[str, object]:
+    """Return a message's columns; what is None gets the queue's default. Raises InputError."""
+    match message:
+        case bytes():
+            return {"body": message}
+        case str():
+            return {"body": message.encode()}
+        case dict() | list():
+            return {"body": json.dumps(message).encode()}
+        case Message():
+            return {"body": message.body, "properties": list(message.properties.items())} | {
+                name: getattr(message, name) or None if name == "message_id" else getattr(message, name) for name in _AS_SENT
+            }
+        case _:
+            raise InputError(f"messages[{number}] is {type(message).__name__}; expected bytes, text, a dict, a list or a Message.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What the queue and the handler know of each message after the last pass, by lookup id."""
+
+    kept: Mapping[int, Mapping[str, Any]]
+    gone: Mapping[int, str]
+    calls: Mapping[int, Sequence[Call]]
+    unprocessable: tuple[type[BaseException], ...]
+
+    def outcome(self, lookup_id: int, body: object) -> Outcome:
+        """Return what became of a message."""
+        calls = tuple(self.calls.get(lookup_id, ()))
+        raised = calls[-1].error if calls else None
+        row = self.kept.get(lookup_id)
+        if row is not None:
+            place, error = row["sub_queue"], _recorded(row["last_error"])
+        else:
+            place, error = self.gone.get(lookup_id, "lost" if raised else "processed"), None
+        error = error or (failure_of(raised, self.unprocessable) if raised else None)
+        counts = row or {"abort_count": 0, "move_count": 0}
+        assert isinstance(body, bytes)
+        return Outcome(lookup_id, body, place, counts["abort_count"], counts["move_count"], calls, error)
+
+
+def _recorded(cell: Mapping[str, str] | None) -> Failure | None:
+    if cell is None:
+        return None
+    return Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])

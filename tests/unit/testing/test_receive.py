@@ -1,0 +1,190 @@
+"""The helper for users' own tests: each message's end is the one that the policy's own rules give."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
+
+import pytest
+
+from airflow_poison import Message, Msmq4, PoisonSubQueue, Postpone, Unprocessable, replay
+from airflow_poison.core.errors import ConfigurationWarning, HandlerNotFoundError, InputError
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.testing import VirtualClock, receive, sessiongram
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.delivery.sessiongram import Session
+
+MOVE = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
+
+
+def refuse_bad(message: Message) -> None:
+    if message.text == "bad":
+        raise KeyError("who")
+
+
+def test_a_good_message_is_processed_and_a_bad_one_goes_through_all_cycles_to_poison() -> None:
+    good, bad = received = receive(refuse_bad, ["good", b"bad"], MOVE)
+
+    assert (good.place, good.deliveries, good.last_error) == ("processed", 1, None)
+    assert (bad.place, bad.deliveries, bad.abort_count, bad.move_count) == ("poison", 4, 0, 3)
+    assert bad.last_error is not None
+    assert (bad.last_error.kind, bad.last_error.type, bad.last_error.text) == (FailureKind.EXCEPTION, "KeyError", "'who'")
+    assert received.elapsed == timedelta(minutes=30)
+    assert [done.received for done in received.passes] == [2, 1]
+    assert received.halted is None
+
+
+@pytest.mark.parametrize("handling", ["Drop", "Reject", "Move", "Fault"])
+def test_it_says_what_replay_says(handling: str) -> None:
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling=handling)
+
+    [bad] = received = receive(refuse_bad, ["bad"], policy)
+    foretold = replay(policy, "rb*")
+
+    end = foretold.message()
+    assert (bad.place, bad.deliveries) == (end.place, end.deliveries)
+    assert [(call.abort_count, call.move_count) for call in bad.calls] == [(d.counts.abort_count, d.counts.move_count) for d in foretold.deliveries]
+    assert received.halted == foretold.halted
+    assert received.elapsed == foretold.elapsed
+    assert bad.last_error is not None
+
+
+def test_what_fails_at_first_and_succeeds_in_the_second_cycle_is_processed() -> None:
+    def late(message: Message) -> None:
+        if message.move_count < 2:
+            raise ConnectionError("not yet")
+
+    [outcome] = receive(late, ["x"], MOVE)
+
+    assert (outcome.place, outcome.deliveries, outcome.last_error) == ("processed", 3, None)
+    assert [type(call.error) for call in outcome.calls] == [ConnectionError, ConnectionError, type(None)]
+
+
+def test_unprocessable_messages_are_tried_once() -> None:
+    def parse(message: Message) -> None:
+        message.json()
+        raise Unprocessable("never")
+
+    raised, listed = receive(parse, [{"id": 1}, "{"], MOVE, unprocessable=["json:JSONDecodeError"])
+
+    assert (raised.place, raised.deliveries) == (listed.place, listed.deliveries) == ("poison", 1)
+    assert raised.last_error is not None
+    assert raised.last_error.kind is FailureKind.UNPROCESSABLE
+
+
+def test_a_postponed_message_comes_back_uncounted_when_its_time_has_come() -> None:
+    clock = VirtualClock()
+    ready = clock.now() + timedelta(minutes=12)
+
+    def wait(message: Message) -> None:
+        assert message.abort_count == message.move_count == 0
+        if clock.now() < ready:
+            raise Postpone(timedelta(minutes=5))
+
+    [outcome] = received = receive(wait, ["x"], MOVE, clock=clock)
+
+    assert (outcome.place, outcome.deliveries) == ("processed", 4)
+    assert received.elapsed == timedelta(minutes=15)
+
+
+def test_a_handler_that_postpones_for_ever_is_stopped() -> None:
+    handler = Mock(side_effect=Postpone(timedelta(days=1)))
+
+    received = receive(handler, ["x"], MOVE, most_passes=3)
+
+    assert received.endless
+    assert handler.call_count == 3
+    assert "would go on" in str(received)
+
+
+def test_it_stops_at_a_time() -> None:
+    [outcome] = received = receive(refuse_bad, ["bad"], MOVE, until=timedelta(minutes=29))
+
+    assert (outcome.place, outcome.deliveries, received.elapsed) == ("retry", 2, timedelta(minutes=29))
+
+
+def test_a_fault_leaves_what_follows_where_it_was() -> None:
+    received = receive(refuse_bad, ["good", "bad", "good"], Msmq4(receive_retry_count=0, max_retry_cycles=0))
+
+    assert received.places == ["processed", "main", "main"]
+    assert received.halted == "faulted"
+    assert received[2].deliveries == 0
+    assert str(received).splitlines() == [
+        "message 1 b'good': processed after 1 deliveries",
+        "message 2 b'bad': main after 1 deliveries, last error KeyError: 'who'",
+        "message 3 b'good': main after 0 deliveries",
+        "The queue is faulted.",
+    ]
+
+
+def test_the_reader_of_poison_gets_the_messages_from_there() -> None:
+    received = receive(refuse_bad, ["bad", "good"], PoisonSubQueue(receive_retry_count=2, receive_error_handling="Drop"))
+
+    assert received.places == ["dropped", "processed"]
+    assert received.deliveries == 4
+
+
+def test_a_message_that_is_consumed_before_its_handler_fails_is_lost() -> None:
+    with pytest.warns(ConfigurationWarning):
+        policy = Msmq4(exactly_once=False)
+    assert receive(refuse_bad, ["bad", "good"], policy).places == ["lost", "processed"]
+
+
+def test_a_message_above_the_size_limit_is_never_delivered() -> None:
+    [outcome] = receive(refuse_bad, ["good"], Msmq4(max_received_message_size=3, receive_error_handling="Move"))
+
+    assert (outcome.place, outcome.deliveries) == ("poison", 0)
+    assert outcome.last_error is not None
+    assert outcome.last_error.kind is FailureKind.UNREADABLE
+
+
+def test_sessions_are_counted_as_one_message() -> None:
+    def consume(session: Session) -> None:
+        bodies = [item.body for item in session]
+        assert b"bad" not in bodies
+
+    received = receive(
+        consume,  # type: ignore[arg-type]  # a handler of sessions
+        [sessiongram([b"a", b"b"]), sessiongram([b"a", b"bad"])],
+        Msmq4(sessions=True, receive_error_handling="Move"),
+    )
+
+    assert [(outcome.place, outcome.deliveries) for outcome in received] == [("processed", 1), ("poison", 18)]
+
+
+def test_a_messages_fields_reach_the_handler() -> None:
+    seen: list[tuple[object, ...]] = []
+    sent_at = datetime(2020, 2, 2, tzinfo=UTC)
+
+    def note(message: Message) -> None:
+        seen.append((message.priority, message.group_id, message.message_id, message.properties, message.enqueued_at, message.lookup_id))
+
+    receive(note, ["plain", Message(b"x", priority=9, group_id="UA", message_id="m", properties={"a": "b"}, enqueued_at=sent_at)], MOVE)
+
+    assert seen[0] == (9, "UA", "m", {"a": "b"}, sent_at, 2)  # the higher priority comes first
+    assert seen[1][0] == 5
+
+
+def test_a_handler_may_be_named() -> None:
+    assert receive("json:loads", ["1"], MOVE).places == ["poison"]  # a Message is no text
+
+
+@pytest.mark.parametrize("handler", [lambda: None, "no_such_module:f", 7])
+def test_what_cannot_be_called_with_a_message_is_refused(handler: Callable[..., object]) -> None:
+    with pytest.raises(HandlerNotFoundError):
+        receive(handler, ["x"], MOVE)
+
+
+def test_what_is_no_message_is_refused() -> None:
+    with pytest.raises(InputError, match=re.escape("messages[1] is int")):
+        receive(refuse_bad, ["x", 7], MOVE)
+
+
+def test_no_message_is_no_work() -> None:
+    received = receive(refuse_bad, [], MOVE)
+    assert (len(received), received.deliveries) == (0, 0)
