@@ -108,8 +108,8 @@ def partition_of(end: End, read_from: SubQueue) -> str | None:
     match end:
         case Stay() | Halt():
             return read_from.value
-        case GiveBack():
-            return SubQueue.POSTPONED.value
+        case GiveBack():  # what is postponed comes back to main, where poison must not go: a later pass of its reader finds it where it is
+            return read_from.value if read_from is SubQueue.POISON else SubQueue.POSTPONED.value
         case Park():
             return SubQueue.RETRY.value
         case Dispose(how=Disposition.MOVE_TO_POISON):

@@ -116,7 +116,7 @@ class ReceivePass:
         self._refuse_halted()
         return_postponed(self.table, self.clock.now())
         tallies: list[Tally] = []
-        for claim in self.table.expired(self.clock.now()):
+        for claim in self._of_the_dead():
             self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
@@ -144,6 +144,10 @@ class ReceivePass:
                 f"Queue {self._endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
                 "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
             )
+
+    def _of_the_dead(self) -> list[Claim]:
+        """Return the expired claims of this endpoint; those of another one want its policy and its handler."""
+        return [claim for claim in self.table.expired(self.clock.now()) if claim.files[0].sub_queue == self.policy.reads]
 
     def _next_key(self, key: str) -> str:
         """Return the key of the first pass of this run that has not finished."""

@@ -13,7 +13,7 @@ from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.store.seam import QueueState
-from tests.unit.passes.given import LEASE
+from tests.unit.passes.given import LEASE, DiedError, DyingEngine, calls
 
 if TYPE_CHECKING:
     from airflow_poison.core.passes.alerts import Alert
@@ -92,3 +92,29 @@ def test_alerts_say_who_halted(poisoned: Queue) -> None:
     reasons = [alert.reason for alert in told if alert.event == "FAULTED"]
     assert len(reasons) == 1
     assert "message 1 of queue 'orders;poison' halted it" in reasons[0]
+
+
+def test_its_dead_claim_is_not_finished_by_the_application_queue(poisoned: Queue) -> None:
+    """Another policy and another handler would get messages that were never theirs."""
+    with pytest.raises(DiedError):
+        poisoned.receive("reader", policy=DROPPING, engine=DyingEngine)
+    poisoned.clock.advance(2 * LEASE)
+
+    result = poisoned.receive("application")
+
+    assert (result.passes, result.settled) == (1, 2)
+    assert sorted(poisoned.rows(SubQueue.POISON)) == [1]
+    assert poisoned.receive("another reader", policy=DROPPING).dropped == 1
+
+
+def test_what_its_handler_postpones_stays_poison(queue: Queue) -> None:
+    queue.sent("later")
+    queue.table.move_files(lambda snapshot: snapshot.files, SubQueue.POISON, queue.clock.now())
+
+    result = queue.receive("reader", policy=DROPPING)
+    queue.receive("application")
+
+    assert (result.postponed, result.rollbacks) == (1, 0)
+    assert sorted(queue.rows(SubQueue.POISON)) == [1]
+    assert calls(queue.handler) == {1: 1}
+    assert queue.counts(1) == (0, 1)
