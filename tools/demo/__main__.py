@@ -16,7 +16,7 @@ from tools.demo.place import DemoError, Place, free_port
 from tools.demo.readings import Queue
 from tools.demo.report import print_alerts, print_books, print_query
 from tools.demo.screen import screen
-from tools.demo.services import Services, end_marked, running
+from tools.demo.services import Services, end_left_over, running
 from tools.demo.watch import Watch
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:
     port = free_port(options.port)
-    ended = end_marked(place.mark())
+    ended = end_left_over(place)
     if ended:
         console.print(f"Ended {ended} processes that an earlier demo had left behind.", highlight=False)
     services = Services(place, place.environment(port, options.delay, options.every), port)

@@ -89,6 +89,10 @@ class Airflow:
         """Mark a run as failed, since nobody works on it any more."""
         self._call("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{quote(run.run_id)}", {"state": "failed"})
 
+    def forget(self, run: Run) -> None:
+        """Delete a run."""
+        self._call("DELETE", f"/api/v2/dags/{DAG}/dagRuns/{quote(run.run_id)}")
+
     def tasks(self, run: Run) -> list[Task]:
         """Return the task instances of a run."""
         entries = self._call("GET", f"/api/v2/dags/{DAG}/dagRuns/{quote(run.run_id)}/taskInstances")["task_instances"]
@@ -121,7 +125,8 @@ class Airflow:
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with self._open(request, timeout=30) as answer:
-                return json.load(answer)
+                text = answer.read()
+                return json.loads(text) if text else None
         except (TimeoutError, urllib.error.HTTPError) as error:
             if tries == 1 or (isinstance(error, urllib.error.HTTPError) and error.code < 500):  # noqa: PLR2004  (server errors)
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from tools.demo.place import MARK, DemoError, Place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+SESSIONS = "sessions.json"
+CLOCK_SECONDS = 2.0
 PATIENCE = 15.0
 """Seconds that a process is given to end by itself."""
 
@@ -55,7 +58,7 @@ class Services:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
         _wait_until(lambda: all(process.poll() is not None for process in self._running.values()), PATIENCE)
-        end_marked(self._place.mark())
+        end_left_over(self._place)
         for process in self._running.values():
             process.wait()
         self._running.clear()
@@ -70,6 +73,7 @@ class Services:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the demo alone, which then ends these in order
             )
+        _note_session(self._place, self._running[name].pid)
 
     @staticmethod
     def _command(*arguments: str) -> list[str]:
@@ -88,9 +92,10 @@ def running(services: Services) -> Iterator[Services]:
         signal.signal(signal.SIGINT, previous)
 
 
-def end_marked(mark: str) -> int:
-    """End the processes that carry this mark (those of this demo, or of one that was killed); return how many there were."""
-    found = _marked(mark)
+def end_left_over(place: Place) -> int:
+    """End what the demo of this folder has started (this one, or one that was killed); return how many processes there were."""
+    mark, sessions = place.mark(), _sessions(place)
+    found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_ours(process, mark, sessions)]
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -102,14 +107,35 @@ def end_marked(mark: str) -> int:
     return len(found)
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """Return the living processes whose environment has the mark, but for this one."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+def _is_ours(process: psutil.Process, mark: str, sessions: frozenset[int]) -> bool:
+    """Return whether a living process carries our mark or is in a session of ours (Airflow's processes write titles over their environment)."""
+    with contextlib.suppress(psutil.Error, OSError):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return os.getsid(process.pid) in sessions or process.environ().get(MARK) == mark
+    return False
+
+
+def _note_session(place: Place, leader: int) -> None:
+    """Write down a session that was just started, with what tells it from a later one of the same number."""
+    path = place.home / SESSIONS
+    noted = json.loads(path.read_text()) if path.exists() else []
+    noted.append({"leader": leader, "started": psutil.Process(leader).create_time(), "boot": psutil.boot_time()})
+    path.write_text(json.dumps(noted[-30:]))
+
+
+def _sessions(place: Place) -> frozenset[int]:
+    """Return the sessions written down whose number cannot have passed to others: a number is not given again while its session has members."""
+    path = place.home / SESSIONS
+    noted = json.loads(path.read_text()) if path.exists() else []
+    return frozenset(entry["leader"] for entry in noted if abs(entry["boot"] - psutil.boot_time()) < CLOCK_SECONDS and _leads(entry))
+
+
+def _leads(noted: Mapping[str, float]) -> bool:
+    """Whether the leader is the one written down, or is gone."""
+    try:
+        return bool(abs(psutil.Process(int(noted["leader"])).create_time() - noted["started"]) < CLOCK_SECONDS)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

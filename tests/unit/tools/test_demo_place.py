@@ -8,10 +8,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tools.demo.place import MARK, DemoError, Place, free_port
-from tools.demo.services import end_marked
+from tools.demo.services import SESSIONS, _note_session, _sessions, end_left_over
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +40,34 @@ def test_only_processes_with_the_mark_are_ended(tmp_path: Path) -> None:
         for process in (ours, other):
             assert process.stdout is not None
             process.stdout.readline()
-        assert end_marked(Place(tmp_path).mark()) == 1
+        assert end_left_over(Place(tmp_path)) == 1
         ours.wait(10)
         assert other.poll() is None
     finally:
         for process in (ours, other):
             process.kill()
             process.communicate()
+
+
+def test_a_process_that_hides_its_mark_is_known_by_its_session(tmp_path: Path) -> None:
+    """Airflow's processes write their titles over their environment."""
+    leader = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", leader], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    child = psutil.Process(int(process.stdout.readline()))
+    _note_session(Place(tmp_path), process.pid)
+    process.communicate(b"\n")
+
+    assert end_left_over(Place(tmp_path)) == 1
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_session_of_an_earlier_boot_is_not_ours(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    _note_session(place, os.getpid())
+    noted = (tmp_path / SESSIONS).read_text()
+    (tmp_path / SESSIONS).write_text(noted.replace(str(psutil.boot_time()), "1.0"))
+    assert _sessions(place) == frozenset()
 
 
 def test_the_environment_keeps_the_readers_own_airflow_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
