@@ -51,7 +51,8 @@ def test_only_processes_with_the_mark_are_ended(tmp_path: Path) -> None:
 
 def test_a_process_that_hides_its_mark_is_known_by_its_session(tmp_path: Path) -> None:
     """Airflow's processes write their titles over their environment."""
-    leader = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); input()"
+    child_of = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)"
+    leader = f"import subprocess, sys; print({child_of}.pid, flush=True); input()"
     process = subprocess.Popen([sys.executable, "-c", leader], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     child = psutil.Process(int(process.stdout.readline()))
