@@ -6,12 +6,15 @@ died between the two steps is finished by the next one without a second copy.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_poison.core.errors import QueueNameError
 from airflow_poison.core.message import message_schema
+from airflow_poison.core.store.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""
+_SUFFIX = ".dead-letter"
 
 
 def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
@@ -39,7 +43,7 @@ def _by_target(table: QueueTable, file: DataFile) -> dict[str, pa.Table]:
     groups: dict[str, list[dict[str, object]]] = {}
     for row in table.read(file).to_pylist():
         properties = dict(row["properties"] or ())
-        target = properties.get(DEAD_LETTER_PROPERTY) or f"{table.name}.dead-letter"
+        target = _target(properties.get(DEAD_LETTER_PROPERTY), table.name)
         properties |= {
             "poison.origin_queue": table.name,
             "poison.origin_lookup_id": str(row["lookup_id"]),
@@ -48,3 +52,11 @@ def _by_target(table: QueueTable, file: DataFile) -> dict[str, pa.Table]:
         kept = {name: row[name] for name in message_schema().names} | {"properties": list(properties.items()), "abort_count": 0, "due_at": None}
         groups.setdefault(target, []).append(kept)
     return {target: pa.Table.from_pylist(rows, schema=message_schema()) for target, rows in groups.items()}
+
+
+def _target(wished: str | None, queue: str) -> str:
+    """Return the dead-letter queue that the sender named; the queue's own when that is no name of another queue: no message may stop the relay."""
+    if wished and wished != queue:
+        with suppress(QueueNameError):
+            return check_name(wished)
+    return f"{queue[: MAX_NAME - len(_SUFFIX)]}{_SUFFIX}"
