@@ -58,11 +58,16 @@ class Journaled:
 
 
 def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime) -> End:
-    """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does."""
+    """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
+
+    The attempts may be those of a dead pass under another policy: where this one would have ended earlier, it ends there; where it
+    would go on delivering, the message stays for the next pass.
+    """
     last = journaled.failure or Failure(FailureKind.CRASH)
     for _ in range(journaled.attempts):
         delivery = receiver.before(entry, now)
-        assert isinstance(delivery, Deliver), f"message {entry.lookup_id} was delivered although the rules said {delivery}"
+        if not isinstance(delivery, Deliver):
+            return delivery
         entry.counts = delivery.counts
         after = receiver.after_rollback(entry, last, now)
         entry.counts = after.counts
@@ -75,8 +80,7 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
     if last.kind in {FailureKind.UNREADABLE, FailureKind.UNPROCESSABLE}:
         return receiver.give_up(entry, last, now)
     decision = receiver.before(entry, now)
-    assert not isinstance(decision, Deliver), f"message {entry.lookup_id} has ended although the rules would deliver it again"
-    return decision
+    return Stay(entry.counts) if isinstance(decision, Deliver) else decision
 
 
 def name_of(end: End) -> str:
