@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.carry import read_journals
+from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
@@ -108,10 +110,12 @@ class ReceivePass:
         """Receive what is in the queue now, once.
 
         :param key: the run key; running it again finishes an unfinished claim of its own, or receives what is there then.
-        Raises HandlerNotFoundError before anything is claimed, QueueHaltedError when the queue is not enabled, ConservationError,
-        ClaimLostError and TableChangedError with nothing committed.
+        Raises HandlerNotFoundError and SettingError before anything is claimed, QueueHaltedError when the queue is not enabled,
+        ConservationError, ClaimLostError and TableChangedError with nothing committed.
         """
         handler = resolve_handler(self.handler)
+        check_isolation(self.isolation)
+        load_types(self.unprocessable)
         started = time.monotonic()
         self._refuse_halted()
         return_postponed(self.table, self.clock.now())

@@ -88,8 +88,7 @@ def open_session(
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
-    if isolation not in {"process", "none"}:
-        raise SettingError("isolation", isolation, "'process' or 'none'")
+    check_isolation(isolation)
     reference = resolve_handler(handler)
     known = Carry.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or Carry()
     journal = Journal(Path(journal_folder), partition)
@@ -107,6 +106,12 @@ def open_session(
     except BaseException:
         journal.close()
         raise
+
+
+def check_isolation(isolation: str) -> None:
+    """Raise SettingError unless it is ``process`` or ``none``."""
+    if isolation not in {"process", "none"}:
+        raise SettingError("isolation", isolation, "'process' or 'none'")
 
 
 def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,0 +1,191 @@
+"""One pass over a queue: what it receives, where messages end, and what its result says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store.seam import QueueState
+from tests.unit.passes.given import NO_RETRY, NoEngine, calls, one_each
+
+if TYPE_CHECKING:
+    from tests.unit.passes.given import Queue
+
+FAULT = replace(NO_RETRY, receive_error_handling="Fault")
+MINUTE = timedelta(minutes=1)
+
+
+def test_an_empty_queue_makes_no_engine(queue: Queue) -> None:
+    result = queue.receive(engine=NoEngine())
+
+    assert (result.received, result.passes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error"),
+    [
+        ({"handler": "no.such:handler"}, HandlerNotFoundError),
+        ({"unprocessable": ("no.such:Error",)}, HandlerNotFoundError),
+        ({"isolation": "thread"}, SettingError),
+    ],
+    ids=["handler", "unprocessable", "isolation"],
+)
+def test_a_mistake_in_the_task_is_told_before_anything_is_claimed(queue: Queue, mistake: dict[str, object], error: type[Exception]) -> None:
+    queue.sent("good")
+
+    with pytest.raises(error):
+        queue.a_pass(**mistake).run("run")
+
+    assert queue.table.snapshot().claims == ()
+
+
+def test_a_message_that_faults_halts_the_queue(queue: Queue) -> None:
+    queue.sent("good", "bad", "good", "good")
+
+    result = queue.receive(policy=FAULT)
+
+    control = queue.table.snapshot().control
+    assert control.state is QueueState.FAULTED
+    assert "message 2" in control.reason
+    assert result.halted == {"how": "faulted", "lookup_id": 2, "error": "tests.unit.passes.given.BadMessageError: bad"}
+    assert (result.received, result.settled, result.halted_messages, result.untouched) == (4, 1, 1, 2)
+
+
+def test_messages_behind_one_that_faults_are_untouched(queue: Queue) -> None:
+    queue.sent("good", "bad", "good", "good")
+
+    queue.receive(policy=FAULT)
+
+    assert calls(queue.handler) == one_each(1, 2)
+    assert queue.counts(2) == (2, 0)
+    assert queue.counts(3) == queue.counts(4) == (0, 0)
+    assert sorted(queue.rows(SubQueue.MAIN)) == [2, 3, 4]
+
+
+def test_a_halted_queue_is_refused_with_its_message_and_the_next_step(queue: Queue) -> None:
+    queue.sent("bad").receive(policy=FAULT)
+
+    with pytest.raises(QueueHaltedError, match=r"'orders' is faulted: message 1 .*BadMessageError.*enable the queue"):
+        queue.receive("again", policy=FAULT)
+
+
+def test_an_enabled_queue_goes_on_behind_the_fault(queue: Queue) -> None:
+    queue.sent("bad", "good").receive(policy=FAULT)
+    enable(queue.table, queue.clock)
+
+    result = queue.receive("again")
+
+    assert (result.poisoned, result.settled, queue.counts(1)) == (1, 1, (0, 1))
+
+
+def test_a_run_that_has_finished_receives_anew_under_its_key(queue: Queue) -> None:
+    queue.sent("good", "good").receive()
+    queue.sent("good")
+
+    result = queue.receive()
+
+    assert (result.received, result.passes) == (1, 1)
+    assert calls(queue.handler) == one_each(1, 3)
+
+
+def test_postponing_counts_nothing_and_comes_back_in_a_later_pass(queue: Queue) -> None:
+    queue.sent("later", "good")
+
+    first, second = queue.receive("first"), queue.receive("second")
+
+    assert (first.postponed, first.rollbacks, first.settled, first.deliveries) == (1, 0, 1, 2)
+    assert second.postponed == 1
+    assert calls(queue.handler) == Counter({1: 2, 2: 1})
+    assert queue.counts(1) == (0, 0)
+
+
+def test_an_unprocessable_message_ends_at_once(queue: Queue) -> None:
+    policy = Msmq4(receive_retry_count=5, max_retry_cycles=2, receive_error_handling="Move")
+    queue.sent("never", "bad")
+
+    result = queue.receive(policy=policy, unprocessable=("tests.unit.passes.given:BadMessageError",))
+
+    assert (result.poisoned, result.parked) == (2, 0)
+    assert calls(queue.handler) == one_each(1, 2)
+
+
+def test_an_oversized_message_ends_without_a_delivery(queue: Queue) -> None:
+    """Spec WCF-29."""
+    queue.sent("good " + "x" * 100, "good")
+
+    result = queue.receive(policy=Msmq4(receive_error_handling="Move", max_received_message_size=100))
+
+    assert (result.poisoned, result.settled, result.deliveries) == (1, 1, 1)
+    assert calls(queue.handler) == {2: 1}
+    assert sorted(queue.rows(SubQueue.POISON)) == [1]
+
+
+def test_a_dropped_message_is_gone(queue: Queue) -> None:
+    queue.sent("bad")
+
+    result = queue.receive(policy=replace(NO_RETRY, receive_error_handling="Drop"))
+
+    assert (result.dropped, result.dead_lettered, queue.rows()) == (1, 0, {})
+    assert queue.store.names() == ["orders"]
+
+
+def test_a_dropped_message_whose_time_is_over_goes_to_the_dead_letters(queue: Queue) -> None:
+    """Spec WCF-22."""
+    queue.sent("bad", expires=MINUTE).clock.advance(2 * MINUTE)
+
+    result = queue.receive(policy=replace(NO_RETRY, receive_error_handling="Drop"))
+
+    assert (result.dropped, result.dead_lettered, queue.rows()) == (0, 1, {})
+    assert "orders.dead-letter" in queue.store.names()
+
+
+def test_a_pass_takes_at_most_so_many_messages(queue: Queue) -> None:
+    queue.sent(*["good"] * 25)
+
+    received = [queue.receive(f"run {number}", max_messages=10).received for number in range(4)]
+
+    assert received == [10, 10, 5, 0]
+    assert calls(queue.handler) == one_each(1, 25)
+
+
+def test_a_whole_batch_is_charged_for_its_member(queue: Queue) -> None:
+    """Spec WCF-40, WCF-41: the innocent member of an aborted transaction counts one abort, too; later it is alone."""
+    policy = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=3)
+    queue.sent("good", "bad", "good")
+
+    result = queue.receive(policy=policy)
+
+    assert (result.settled, result.poisoned) == (2, 1)
+    assert sorted(queue.rows(SubQueue.POISON)) == [2]
+    assert calls(queue.handler, "done") == Counter({1: 2, 3: 1}), "message 1 succeeded in the transaction that message 2 aborted"
+
+
+def test_a_queue_that_gives_no_second_chance_makes_the_innocent_poison(queue: Queue) -> None:
+    """Spec WCF-43."""
+    with pytest.warns(match="whole batch poison"):
+        policy = replace(NO_RETRY, max_batch_size=3)
+    queue.sent("good", "bad", "good")
+
+    result = queue.receive(policy=policy)
+
+    assert (result.settled, result.poisoned) == (1, 2)
+    assert sorted(queue.rows(SubQueue.POISON)) == [1, 2]
+
+
+@pytest.mark.parametrize("policy", [NO_RETRY, FAULT, Msmq4(receive_error_handling="Reject"), replace(NO_RETRY, receive_error_handling="Drop")])
+def test_a_result_adds_up(queue: Queue, policy: Msmq4) -> None:
+    queue.sent("good", "later", "never", "bad", "good", "bad")
+
+    result = queue.receive(policy=policy)
+
+    ends = (result.settled, result.parked, result.poisoned, result.postponed, result.dropped, result.rejected, result.untouched)
+    assert sum(ends) + result.halted_messages == result.received == 6
+    assert result.deliveries == calls(queue.handler).total()
