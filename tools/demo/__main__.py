@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tools.demo.account import Books
 
 INTERRUPTED = 130
+HIGHEST_PORT = 65535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _demo(console, place, options)
     except DemoError as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"All logs are in {place.shown(place.logs)}; `make clean` removes everything that the demo has made.", highlight=False)
+        console.print(f"All logs are in {place.shown(place.logs)}.", highlight=False)
         return 1
     except KeyboardInterrupt:
         console.print(f"Stopped; nothing of it runs any more. Logs: {place.shown(place.logs)}. `make demo` goes on from here.", highlight=False)
@@ -49,10 +50,30 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo", description="A year of flights through a queue with retry cycles, in a real Airflow."
     )
-    parser.add_argument("--delay", type=float, default=20, help="RetryCycleDelay in seconds (default: 20)")
-    parser.add_argument("--every", type=int, default=1, help="send every n-th flight only (default: 1, all of them)")
-    parser.add_argument("--port", type=int, default=0, help="port of Airflow's API server on 127.0.0.1 (default: any free one)")
+    parser.add_argument("--delay", type=_at_least_one, default=20, help="RetryCycleDelay in seconds (default: 20)")
+    parser.add_argument("--every", type=_at_least_one, default=1, help="send every n-th flight only (default: 1, all of them)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        choices=range(1, 65536),
+        metavar="PORT",
+        help="port of Airflow's API server on 127.0.0.1 (default: any free one)",
+    )
     return parser.parse_args(arguments)
+
+
+def _port(text: str) -> int:
+    if not 0 <= int(text) <= HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is not a port: 1 to {HIGHEST_PORT}")
+    return int(text)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ START_SECONDS = 180.0
 
 @dataclass(slots=True)
 class Sending:
-    """What the first send of this demo said."""
+    """What was sent, in all demos of this folder; ``repeated``: nothing of it in this one."""
 
     sent: int = 0
     repeated: bool = False
@@ -93,9 +93,12 @@ class Watch:
         return bool(self.sending.sent and not active and depth.main == depth.retry == 0)
 
     def _note_sending(self, run: Run) -> None:
-        result = self.airflow.result(run, SEND)
-        if result:
-            self.sending = Sending(result["sent"], result["repeated"])
+        """Take note of all that was ever sent to the queue: a repeated send names the ids of the first one."""
+        now = self.airflow.result(run, SEND)
+        if now:
+            results = [self.airflow.result(earlier, SEND) for earlier in self.airflow.runs()]
+            sent = {result["first_lookup_id"]: result["sent"] for result in results if result}
+            self.sending = Sending(sum(sent.values()), now["repeated"])
 
     def _what(self, runs: list[Run], active: list[Run], due: datetime | None) -> str:
         if not runs:
