@@ -1,0 +1,103 @@
+"""Every Python block of the documentation runs, page by page, in the order of the page.
+
+Pages that use Airflow or Spark run in a process of their own, with an ``AIRFLOW_HOME`` and a queue prepared for them. DAGs are made, not run:
+``tests/airflow`` runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison import Message, Msmq4
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.store import open_store
+from tests.unit.docs.pages import PAGES, ROOT, name, script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NOW = datetime(2013, 1, 1, tzinfo=UTC)
+WITH_CODE = [page for page in PAGES if script(page).strip()]
+HEAVY = ("airflow.sdk", "pyspark", "airflow_poison.hooks", "airflow_poison.operators", "airflow_poison.taskgroups")
+
+
+def refuse_bad(message: Message) -> None:
+    if message.text.startswith("bad"):
+        raise LookupError("unknown plane")
+
+
+def queue_with(place: Path, name: str, policy: Msmq4, *bodies: str) -> None:
+    """Make a queue and receive once: what is bad has ended as the policy says."""
+    clock = VirtualClock(NOW)
+    store = open_store(str(place))
+    table = declare(store, name, policy, clock)
+    send(table, messages_to_batches(bodies), key="prepared", clock=clock)
+    ReceivePass(table=table, policy=policy, handler=refuse_bad, engine=LocalEngine, clock=clock, isolation="none", store=store).run("prepared")
+
+
+def poisoned(home: Path) -> None:
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+    queue_with(home / "poison", "orders", policy, "good", "bad one", "bad two")
+
+
+def halted(home: Path) -> None:
+    """Message 1 has halted the queue; messages 2 and 3 are in poison."""
+    queue_with(home / "poison", "orders", Msmq4(receive_retry_count=0, max_retry_cycles=0), "bad one", "good", "good")
+    table = open_store(str(home / "poison")).open("orders")
+    from airflow_poison.core.message import SubQueue
+
+    [file] = table.snapshot().files
+    rows = table.read(file)
+    table.split_file(file, [rows.slice(0, 1), rows.slice(1)], NOW)
+    table.move_files(lambda snapshot: [file for file in snapshot.files if file.min_lookup_id > 1], SubQueue.POISON, NOW)
+
+
+def demo(home: Path) -> None:
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    queue_with(home / ".demo" / "poison", "flights", policy, "good", "bad")
+
+
+PREPARED: dict[str, Callable[[Path], None]] = {
+    "README.md": demo,
+    "docs/how-to/query-queue-tables.md": poisoned,
+    "docs/how-to/recover.md": halted,
+}
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PREPARED.get(name(page), lambda _home: None)(tmp_path)
+    code = script(page)
+    if any(module in code for module in HEAVY):
+        run_apart(page, tmp_path)
+    else:
+        monkeypatch.chdir(tmp_path)
+        exec(compile(code, name(page), "exec"), {"__name__": "page"})
+
+
+def run_apart(page: Path, home: Path) -> None:
+    """Run a page in a process of its own, where Airflow's and Spark's own warnings are not ours."""
+    runner = f"exec(compile(open({str(home / 'page.py')!r}).read(), {name(page)!r}, 'exec'), {{'__name__': 'page'}})"
+    (home / "page.py").write_text(script(page))
+    env = os.environ | {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW_CONN_POISON_DEFAULT": '{"conn_type": "poison"}',
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", runner], capture_output=True, text=True, env=env, cwd=home, check=False)
+    assert ran.returncode == 0, f"{name(page)}:\n{ran.stdout[-2_000:]}\n{ran.stderr[-4_000:]}"

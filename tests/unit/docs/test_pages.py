@@ -1,0 +1,91 @@
+"""What the pages name is there: links, blocks, parameters, errors."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison import Msmq4
+from airflow_poison.core import errors
+from airflow_poison.core.message import table_schema
+from airflow_poison.core.passes.receive import ReceiveResult
+from airflow_poison.hooks.connection import FIELDS
+from tests.unit.docs.pages import PAGES, ROOT, blocks, name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
+
+
+def table_names(page: str) -> set[str]:
+    """Return what stands in backquotes in the first cells of a page's tables."""
+    first_cells = re.findall(r"^\|([^|]*)\|", (ROOT / page).read_text(), re.MULTILINE)
+    return {word for cell in first_cells for word in re.findall(r"`([^`]+)`", cell)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(page.read_text()):
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{name(page)} links to {target}"
+        assert not anchor or anchor in anchors(there), f"{name(page)} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in {"python", "bash", "console", ""}, f"{name(page)}:{block.line} is {block.language!r}"
+
+
+def test_the_index_names_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target, _ in LINK.findall(index.read_text())}
+    assert {page for page in PAGES if (ROOT / "docs") in page.parents} - {index} <= linked
+
+
+def test_the_reference_has_every_error_and_no_other() -> None:
+    there = {
+        error.__name__
+        for error in vars(errors).values()
+        if inspect.isclass(error) and issubclass(error, Exception) and error.__module__ == errors.__name__
+    }
+    assert table_names("docs/reference/errors.md") == there
+
+
+def test_the_reference_has_every_setting() -> None:
+    text = (ROOT / "docs/reference/msmq4.md").read_text()
+    assert [field.name for field in fields(Msmq4) if f"`{field.name}`" not in text] == []
+
+
+def test_the_reference_has_every_field_of_the_connection_and_every_number_of_a_pass() -> None:
+    text = (ROOT / "docs/reference/airflow.md").read_text()
+    assert [word for word in (*FIELDS, *(field.name for field in fields(ReceiveResult))) if f"`{word}`" not in text] == []
+
+
+def test_the_columns_of_a_queue_are_described() -> None:
+    assert set(table_schema().names) - table_names("docs/how-to/query-queue-tables.md") == set()
+
+
+@pytest.mark.parametrize("module", ["operators/send", "operators/return_due", "operators/receive", "operators/alert", "sensors/queue_disabled"])
+def test_the_reference_has_every_parameter_and_marks_what_is_templated(module: str) -> None:
+    """The source is read, not imported: importing it would start Airflow in this process."""
+    tree = ast.parse((ROOT / "airflow_poison" / f"{module}.py").read_text())
+    [operator] = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    [init] = (node for node in operator.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    [templated] = (node.value for node in operator.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "template_fields")
+    assert templated is not None
+    section = (ROOT / "docs/reference/airflow.md").read_text().partition(f"## `{operator.name}`")[2].partition("\n## ")[0]
+    for parameter in (argument.arg for argument in init.args.kwonlyargs if argument.arg != "conn_id"):
+        assert f"`{parameter}`" in section, parameter
+        assert (f"`{parameter}` *t*" in section) == (parameter in ast.literal_eval(templated)), parameter
