@@ -99,6 +99,10 @@ class SparkDistributionError(PoisonError):
     """Several pyspark distributions of different versions are mixed in one environment."""
 
 
+class SparkJobError(PoisonError):
+    """The Spark job of a pass failed. Nothing was committed; the next run goes on where it stopped."""
+
+
 class ServerSessionError(PoisonError):
     """The child process that runs the handler cannot be started or kept running."""
 

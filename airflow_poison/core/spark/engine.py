@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.stage import deliver_partition
 from airflow_poison.core.message import message_schema, table_schema
+from airflow_poison.core.spark.failed_jobs import told
+from airflow_poison.core.spark.heartbeat import Heartbeat
 from airflow_poison.core.spark.shares import plan_shares, read_share
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.store.seam import Claim, QueueTable
 
-HEARTBEAT_SECONDS = 1.0
 TASKS_PER_CORE = 2
 
 
@@ -76,44 +77,34 @@ class SparkEngine:
         return frame
 
     def _watched(self, action: Callable[[], Any], table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> None:
-        """Run a Spark action while the claim is kept alive; the action is cancelled when that fails."""
-        tag = f"poison-{claim.key}-{uuid.uuid4().hex[:8]}"
-        stopped = threading.Event()
-        lost: list[BaseException] = []
+        """Run a Spark action while the claim is kept alive; the action is cancelled when that fails, or when this thread is interrupted.
 
-        def beat() -> None:
-            done = -1
-            while not stopped.wait(HEARTBEAT_SECONDS):
-                try:
-                    keep_alive()
-                except Exception as error:  # noqa: BLE001  (whatever it is ends the run: it is raised below)
-                    lost.append(error)
-                    self._spark.interruptTag(tag)
-                    return
-                done = self._report(table, claim, done)
+        Raises what a task raised when it is an error of ours, SparkJobError for other failures of the job.
+        """
+        heartbeat = Heartbeat(self._spark, f"poison-{claim.key}-{uuid.uuid4().hex[:8]}", keep_alive, self._reporter(table, claim))
+        failed: PoisonError | None = None
+        with heartbeat:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001  (told below, without the JVM's stack traces)
+                failed = told(error, claim.key)
+        if heartbeat.lost is not None:
+            raise heartbeat.lost
+        if failed is not None:
+            raise failed
 
-        thread = threading.Thread(target=beat, name="poison-heartbeat", daemon=True)
-        self._spark.addTag(tag)
-        thread.start()
-        try:
-            action()
-        except Exception:
-            if lost:
-                raise lost[0] from None
-            raise
-        finally:
-            stopped.set()
-            thread.join()
-            self._spark.removeTag(tag)
+    def _reporter(self, table: QueueTable, claim: Claim) -> Callable[[], None]:
+        """Return what tells of every task that has ended."""
+        tracker, told_of = self._spark.sparkContext.statusTracker(), {-1}
 
-    def _report(self, table: QueueTable, claim: Claim, done: int) -> int:
-        tracker = self._spark.sparkContext.statusTracker()
-        for stage_id in tracker.getActiveStageIds():
-            info = tracker.getStageInfo(stage_id)
-            if info is not None and info.numCompletedTasks != done:
-                self._progress(f"queue {table.name}: {claim.messages:,} messages, task {info.numCompletedTasks} of {info.numTasks} done")
-                return int(info.numCompletedTasks)
-        return done
+        def report() -> None:
+            for stage_id in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage_id)
+                if info is not None and info.numCompletedTasks not in told_of:
+                    told_of.add(info.numCompletedTasks)
+                    self._progress(f"queue {table.name}: {claim.messages:,} messages, task {info.numCompletedTasks} of {info.numTasks} done")
+
+        return report
 
 
 def _spark_schema() -> Any:  # a StructType; pyspark is imported only here
