@@ -52,14 +52,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--delay", type=_at_least_one, default=20, help="RetryCycleDelay in seconds (default: 20)")
     parser.add_argument("--every", type=_at_least_one, default=1, help="send every n-th flight only (default: 1, all of them)")
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=0,
-        choices=range(1, 65536),
-        metavar="PORT",
-        help="port of Airflow's API server on 127.0.0.1 (default: any free one)",
-    )
+    parser.add_argument("--port", type=_port, default=0, help="port of Airflow's API server on 127.0.0.1 (default: any free one)")
     return parser.parse_args(arguments)
 
 

@@ -30,6 +30,7 @@ class Pass:
 
     :param rest: messages that left the queue in another way than by being settled.
     :param seconds: from the claim to the final commit, the start of Spark included.
+    :param sent: messages that had been sent when it began.
     :param claims: how many claims it finished: one, and those of killed passes.
     """
 
@@ -40,10 +41,11 @@ class Pass:
     rest: int
     attempts: int
     seconds: float
+    sent: int
     claims: int = 1
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> Pass:
+    def of(cls, result: Mapping[str, Any], sent: int) -> Pass:
         """Return the pass of a task's result (``ReceiveResult.to_dict()``)."""
         return cls(
             received=result["received"],
@@ -53,6 +55,7 @@ class Pass:
             rest=sum(result[name] for name in ("dropped", "rejected", "dead_lettered")),
             attempts=result["deliveries"],
             seconds=result["seconds"],
+            sent=sent,
             claims=result["passes"],
         )
 
@@ -102,10 +105,10 @@ class Books:
     def faults(self) -> list[str]:
         """Return where the numbers do not add up; empty when they do."""
         found = [
-            f"after cycle {cycle.number}, {self.sent:,} were sent, and {cycle.total:,} are accounted for "
+            f"after cycle {cycle.number}, {cycle.done.sent:,} were sent, and {cycle.total:,} are accounted for "
             f"({cycle.settled:,} settled, {cycle.depth.main:,} in main, {cycle.depth.retry:,} in retry, {cycle.depth.poison:,} in poison)"
             for cycle in self.cycles
-            if cycle.total != self.sent
+            if cycle.total != cycle.done.sent
         ]
         if self.settled + self.now.total != self.sent:
             found.append(f"{self.sent:,} were sent, {self.settled:,} settled, and the table holds {self.now.total:,}")

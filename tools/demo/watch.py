@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.demo.account import Pass
 from tools.demo.place import DemoError
@@ -13,6 +13,7 @@ from tools.demo.readings import Reading
 from tools.demo.screen import Sight
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
     from pathlib import Path
 
@@ -74,8 +75,14 @@ class Watch:
 
     def passes(self) -> list[Pass]:
         """Return what all passes of this folder's demos said, oldest first, those that received something."""
-        results = (self.airflow.result(run, RECEIVE) for run in self.airflow.runs())
-        return [Pass.of(result) for result in results if result and result["received"]]
+        passes: list[Pass] = []
+        sent: dict[int, int] = {}
+        for run in self.airflow.runs():
+            _add_send(sent, self.airflow.result(run, SEND))
+            result = self.airflow.result(run, RECEIVE)
+            if result and result["received"]:
+                passes.append(Pass.of(result, sum(sent.values())))
+        return passes
 
     def _look(self) -> bool:
         """Show what is; return whether all is done."""
@@ -93,11 +100,12 @@ class Watch:
         return bool(self.sending.sent and not active and depth.main == depth.retry == 0)
 
     def _note_sending(self, run: Run) -> None:
-        """Take note of all that was ever sent to the queue: a repeated send names the ids of the first one."""
+        """Take note of all that was ever sent to the queue."""
         now = self.airflow.result(run, SEND)
         if now:
-            results = [self.airflow.result(earlier, SEND) for earlier in self.airflow.runs()]
-            sent = {result["first_lookup_id"]: result["sent"] for result in results if result}
+            sent: dict[int, int] = {}
+            for earlier in self.airflow.runs():
+                _add_send(sent, self.airflow.result(earlier, SEND))
             self.sending = Sending(sum(sent.values()), now["repeated"])
 
     def _what(self, runs: list[Run], active: list[Run], due: datetime | None) -> str:
@@ -134,6 +142,12 @@ class Watch:
     def _log(self, task: Task) -> Path:
         folder = self.place.logs / "dag_id=flight_arrivals" / f"run_id={task.run_id}" / f"task_id={task.task_id}"
         return folder / f"attempt={task.try_number}.log"
+
+
+def _add_send(sent: dict[int, int], result: Mapping[str, Any] | None) -> None:
+    """Add a send to the messages sent, by first lookup id: a repeated send names the ids of the one that it repeats."""
+    if result:
+        sent[result["first_lookup_id"]] = result["sent"]
 
 
 def _last_error(log: Path) -> str:

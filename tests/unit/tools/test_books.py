@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tools.demo.account import Depth, Pass, keep_books
 
-FIRST = Pass(received=10, settled=7, parked=3, poisoned=0, rest=0, attempts=25, seconds=2.0)
-SECOND = Pass(received=3, settled=1, parked=0, poisoned=2, rest=0, attempts=13, seconds=1.0)
+FIRST = Pass(received=10, settled=7, parked=3, poisoned=0, rest=0, attempts=25, seconds=2.0, sent=10)
+SECOND = Pass(received=3, settled=1, parked=0, poisoned=2, rest=0, attempts=13, seconds=1.0, sent=10)
 HISTORY = [Depth(), Depth(10), Depth(10), Depth(0, 3), Depth(3), Depth(3), Depth(0, 0, 2)]
 
 
@@ -25,7 +25,7 @@ def test_a_lost_message_is_found_in_the_cycle_that_lost_it_and_in_the_sum() -> N
 
 
 def test_a_pass_that_also_finished_a_killed_one_stands_behind_both_commits() -> None:
-    both = Pass(received=13, settled=8, parked=3, poisoned=2, rest=0, attempts=38, seconds=3.0, claims=2)
+    both = Pass(received=13, settled=8, parked=3, poisoned=2, rest=0, attempts=38, seconds=3.0, sent=10, claims=2)
     books = keep_books(10, [both], HISTORY)
     assert [cycle.depth for cycle in books.cycles] == [Depth(0, 0, 2)]
     assert books.faults() == []
@@ -38,3 +38,8 @@ def test_messages_that_left_in_another_way_are_a_fault() -> None:
 
 def test_a_pass_that_no_version_of_the_table_shows_is_a_fault() -> None:
     assert keep_books(10, [FIRST, SECOND], HISTORY[:4]).faults()
+
+
+def test_what_is_sent_later_is_not_expected_earlier() -> None:
+    later = Pass(received=5, settled=5, parked=0, poisoned=0, rest=0, attempts=5, seconds=1.0, sent=15)
+    assert keep_books(15, [FIRST, SECOND, later], [*HISTORY, Depth(5, 0, 2), Depth(0, 0, 2)]).faults() == []
