@@ -1,4 +1,4 @@
-"""Runs the receive stage as one Spark job: read the claimed files, deliver, write what remains into the claim's stage."""
+"""Runs the receive stage as one Spark job whose tasks read the claimed files, deliver, and write what remains into the claim's stage."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.stage import deliver_partition
-from airflow_poison.core.message import message_schema, table_schema
+from airflow_poison.core.message import message_schema
 from airflow_poison.core.spark.failed_jobs import told
 from airflow_poison.core.spark.heartbeat import Heartbeat
-from airflow_poison.core.spark.shares import plan_shares, read_share
+from airflow_poison.core.spark.shares import deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import Claim, QueueTable
 
 TASKS_PER_CORE = 2
+RECEIVED = "received long"
 
 
 class SparkEngine:
@@ -38,26 +38,26 @@ class SparkEngine:
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
-        out = self._in_order(table, claim, job) if ordered else self._side_by_side(table, claim, job)
-        target = f"{table.stage(claim)}/out"
-        self._watched(lambda: out.write.mode("append").partitionBy("sub_queue", "move_count").parquet(target), table, claim, keep_alive)
+        out = f"{table.stage(claim)}/out"
+        received = self._in_order(table, claim, job, out) if ordered else self._side_by_side(table, claim, job, out)
+        self._watched(received.collect, table, claim, keep_alive)
 
-    def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
-        """Return what remains, delivered by tasks that read their own share of the files."""
+    def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
+        """Return the job whose tasks each read, deliver and write their own share."""
         shares = plan_shares(table.uri, claim.files, TASKS_PER_CORE * self._parallelism())
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column("id").to_numpy():
-                    yield from deliver_partition(job, str(number), read_share(shares[number]))
+                    yield deliver_share(job, str(number), read_share(shares[number]), out)
 
-        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=_spark_schema())
+        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=RECEIVED)
 
-    def _in_order(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
-        """Return what remains, delivered by one task in queue order; Spark sorts, on disk where memory is short."""
+    def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
+        """Return the job of one task that delivers everything in queue order; Spark sorts, on disk where memory is short."""
         frame = self._read(table, claim)
         frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
-        return frame.mapInArrow(lambda batches: deliver_partition(job, "0", batches), schema=_spark_schema())
+        return frame.mapInArrow(lambda batches: iter([deliver_share(job, "0", batches, out)]), schema=RECEIVED)
 
     def _parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
@@ -105,9 +105,3 @@ class SparkEngine:
                     self._progress(f"queue {table.name}: {claim.messages:,} messages, task {info.numCompletedTasks} of {info.numTasks} done")
 
         return report
-
-
-def _spark_schema() -> Any:  # a StructType; pyspark is imported only here
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(table_schema(), prefer_timestamp_ntz=False)

@@ -6,15 +6,17 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT, OUTBOX, TALLY, SubQueue, message_schema
+from airflow_poison.core.message import EVENT, OUTBOX, TALLY, SubQueue
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.seam import DataFile, Manifest
 from airflow_poison.core.store.table import stage
 from airflow_poison.core.store.table.files import describe
 from airflow_poison.core.store.table.layout import MANIFEST, STAGE, new_path, partition_of
+from airflow_poison.core.store.table.outcomes import OutcomeWriter
 from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
 
 if TYPE_CHECKING:
@@ -30,16 +32,8 @@ _STAGED = frozenset({*(place.value for place in SubQueue), EVENT, OUTBOX, TALLY}
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
     """Write outcome rows into the stage, a file for each partition."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    out = stage.own(table.root, claim) / stage.OUT
-    places = outcome.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
-    for place in places:
-        in_place = pc.and_(pc.equal(outcome["sub_queue"], place["sub_queue"]), pc.equal(outcome["move_count"], place["move_count"]))
-        target = out / new_path(place["sub_queue"], place["move_count"])
-        target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(outcome.filter(in_place).select(message_schema().names), target)
+    with OutcomeWriter(stage.own(table.root, claim) / stage.OUT, uuid4().hex) as writer:
+        writer.write(outcome)
 
 
 def find(table: Table, claim: Claim) -> Manifest | None:

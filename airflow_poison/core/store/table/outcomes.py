@@ -1,0 +1,97 @@
+"""Outcome files: what a task leaves in the stage of its claim. Arrow writes them where the messages were delivered.
+
+A file gets its name when its task has finished, so the stage never lists half a file. A task that runs again first removes what its
+earlier attempt had left: the attempt journal already made sure that nobody else is writing, and the same ends are settled again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from airflow_poison.core.message import message_schema
+from airflow_poison.core.store.table.layout import moved_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_GROUP_ROWS = 20_000
+_GROUP_BYTES = 32 * 1024 * 1024
+
+
+class OutcomeWriter:
+    """Writes the outcome rows of one task, a file for each partition. Memory stays at one row group for each.
+
+    :param out: the folder ``out`` of the claim's stage.
+    :param task: names the task, the same for each of its attempts.
+    """
+
+    def __init__(self, out: Path, task: str) -> None:
+        self._out, self._task = out, task
+        self._parts: dict[tuple[str, int], _Part] = {}
+
+    def __enter__(self) -> Self:
+        for leftover in self._out.glob(f"*/*/task-{self._task}-*.parquet"):
+            leftover.unlink()
+        return self
+
+    def write(self, rows: pa.Table) -> None:
+        """Add outcome rows (``table_schema()``); ``sub_queue`` and ``move_count`` say where to."""
+        import pyarrow.compute as pc
+
+        places = rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
+        for place in places:
+            part = self._part(place["sub_queue"], place["move_count"])
+            here = pc.and_(pc.equal(rows["sub_queue"], place["sub_queue"]), pc.equal(rows["move_count"], place["move_count"]))
+            part.add((rows if len(places) == 1 else rows.filter(here)).select(message_schema().names))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for part in self._parts.values():
+            part.close(keep=kind is None)
+
+    def _part(self, sub_queue: str, move_count: int) -> _Part:
+        place = (sub_queue, move_count)
+        if place not in self._parts:
+            self._parts[place] = _Part(self._out / moved_path(f"task-{self._task}-{uuid4().hex}.parquet", sub_queue, move_count))
+        return self._parts[place]
+
+
+class _Part:
+    """The file of one partition, under a hidden name until it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._hidden = path, path.with_name(f".{path.name}")
+        self._waiting: list[pa.Table] = []
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows; written when there is enough for a row group."""
+        self._waiting.append(rows)
+        if sum(table.num_rows for table in self._waiting) >= _GROUP_ROWS or sum(table.nbytes for table in self._waiting) >= _GROUP_BYTES:
+            self._flush()
+
+    def close(self, *, keep: bool) -> None:
+        """Finish the file and give it its name, or remove it."""
+        if keep:
+            self._flush()
+        if self._writer is not None:
+            self._writer.close()
+            if keep:
+                self._hidden.rename(self._path)
+            else:
+                self._hidden.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._hidden, message_schema())
+        self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
+        self._waiting = []

@@ -1,0 +1,60 @@
+"""What a task leaves in its claim's stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_poison.core.message import table_schema
+from airflow_poison.core.store.table import outcomes
+from airflow_poison.core.store.table.outcomes import OutcomeWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows(sub_queue: str, move_count: int, ids: range) -> pa.Table:
+    return pa.Table.from_pylist([{"lookup_id": number, "sub_queue": sub_queue, "move_count": move_count} for number in ids], schema=table_schema())
+
+
+def found(out: Path) -> dict[str, list[int]]:
+    """Return the lookup ids by partition, of files that a listing of the stage would see."""
+    ids: dict[str, list[int]] = {}
+    for path in sorted(out.glob("*/*/*.parquet")):
+        if not path.name.startswith("."):
+            with pq.ParquetFile(path) as file:
+                ids.setdefault(str(path.parent.relative_to(out)), []).extend(file.read(["lookup_id"]).column(0).to_pylist())
+    return ids
+
+
+def test_each_partition_gets_one_file(tmp_path: Path) -> None:
+    with OutcomeWriter(tmp_path, "3") as writer:
+        writer.write(pa.concat_tables([rows("retry", 1, range(3)), rows("poison", 5, range(3, 5))]))
+        writer.write(rows("retry", 1, range(5, 7)))
+
+    assert found(tmp_path) == {"sub_queue=poison/move_count=5": [3, 4], "sub_queue=retry/move_count=1": [0, 1, 2, 5, 6]}
+    assert len(list(tmp_path.glob("*/*/*.parquet"))) == 2
+
+
+def test_nothing_is_listed_before_the_task_has_finished_nor_after_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 2)
+    with pytest.raises(ConnectionError), OutcomeWriter(tmp_path, "3") as writer:
+        writer.write(rows("retry", 1, range(5)))
+        assert found(tmp_path) == {}
+        raise ConnectionError
+
+    assert list(tmp_path.glob("*/*/*")) == []
+
+
+def test_a_task_that_runs_again_replaces_what_it_had_left_and_nothing_else(tmp_path: Path) -> None:
+    for task, ids in (("3", range(3)), ("30", range(10, 12))):
+        with OutcomeWriter(tmp_path, task) as writer:
+            writer.write(rows("retry", 1, ids))
+
+    with OutcomeWriter(tmp_path, "3") as writer:
+        writer.write(rows("poison", 5, range(3)))
+
+    assert found(tmp_path) == {"sub_queue=poison/move_count=5": [0, 1, 2], "sub_queue=retry/move_count=1": [10, 11]}
