@@ -32,7 +32,7 @@ format: setup  ## format and fix what can be fixed
 
 test: setup  ## all tests (unit first, then Spark, then Airflow)
 	$(BIN)/python -m pytest tests/unit tests/store
-	$(BIN)/python -m pytest tests/sessions tests/spark tests/airflow
+	$(BIN)/python -m pytest tests/sessions tests/spark tests/docs tests/airflow
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks

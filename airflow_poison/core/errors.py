@@ -44,10 +44,6 @@ class QueueNotFoundError(PoisonError, LookupError):
     """No queue of this name exists in the store."""
 
 
-class QueueExistsError(PoisonError):
-    """A queue of this name exists already with other settings."""
-
-
 class QueueNameError(PoisonError, ValueError):
     """A name cannot be a queue's name."""
 

@@ -51,9 +51,9 @@ def message_schema() -> pa.Schema:
     | enqueued_at, expires_at | when it was sent; when its time to live ends (null: never), UTC |
     | abort_count | rollbacks since the last move (spec WCF-9) |
     | crash_count | rollbacks of any cycle in which the process ended or timed out |
-    | due_at | when it may leave the retry sub-queue (null in main), UTC |
+    | due_at | when it may leave the retry sub-queue, UTC; stays when it has |
     | last_error | the failure of its last delivery |
-    | reason | why it is where it is, one line; null in main |
+    | reason | its last failure, one line; null before the first |
     """
     import pyarrow as pa
 

@@ -28,6 +28,7 @@ class Heartbeat:
 
     def __init__(self, spark: SparkSession, tag: str, keep_alive: Callable[[], None], report: Callable[[], None]) -> None:
         self._spark, self._tag, self._keep_alive, self._report = spark, tag, keep_alive, report
+        self._client: object = getattr(spark.sparkContext._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poison-heartbeat", daemon=True)
         self.lost: Exception | None = None
@@ -46,11 +47,14 @@ class Heartbeat:
             self._spark.removeTag(self._tag)
 
     def _run(self) -> None:
-        while not self._stopped.wait(SECONDS):
-            if self.lost is None:
-                self._beat()
-            if self.lost is not None:
-                self._cancel()  # with every beat: the job may not have begun
+        try:
+            while not self._stopped.wait(SECONDS):
+                if self.lost is None:
+                    self._beat()
+                if self.lost is not None:
+                    self._cancel()  # with every beat: the job may not have begun
+        finally:
+            self._hang_up()
 
     def _beat(self) -> None:
         try:
@@ -60,6 +64,13 @@ class Heartbeat:
         else:
             with suppress(*NO_JVM):
                 self._report()
+
+    def _hang_up(self) -> None:
+        """Close this thread's own connection to the JVM; Py4J would leave that to the garbage collector."""
+        of_this_thread = getattr(self._client, "get_thread_connection", None)
+        connection = of_this_thread() if of_this_thread else None
+        if connection is not None:
+            connection.close()
 
     def _cancel(self) -> None:
         with suppress(*NO_JVM):

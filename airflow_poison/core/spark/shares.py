@@ -71,6 +71,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
+    _show_handler_output()
     received = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -83,6 +84,18 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
         for rows in deliver_partition(job, task, counted()):
             writer.write(pa.Table.from_batches([rows]))
     return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
+
+
+def _show_handler_output() -> None:
+    """Let what handlers print and log reach this worker's standard error, which Spark hands on to the driver's, and that to the task's log."""
+    import logging
+    import sys
+
+    logger = logging.getLogger("airflow_poison.handler")
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler(sys.stderr))
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
 
 
 def _read(part: Part) -> Iterator[pa.RecordBatch]:

@@ -77,7 +77,7 @@ class DataFile:
     :param path: relative to the queue's root, ``sub_queue=<s>/move_count=<n>/<name>.parquet``.
     :param rows: messages in it.
     :param size: bytes.
-    :param max_due_at: when the last of its messages falls due (None outside ``retry``); the file is due as a whole.
+    :param max_due_at: when the last of its messages falls due; the file is due as a whole. Files that have returned to ``main`` keep it.
     """
 
     path: str
@@ -165,13 +165,14 @@ class Snapshot:
         for file in files:
             by_move_count[file.move_count] = by_move_count.get(file.move_count, 0) + file.rows
         ages = [file.min_enqueued_at for file in files if file.min_enqueued_at is not None]
-        dues = [file.max_due_at for file in files if file.max_due_at is not None]
+        waits = sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}
+        dues = [file.max_due_at for file in files if waits and file.max_due_at is not None]
         return SubQueueDepth(
             messages=sum(file.rows for file in files),
             claimed=sum(file.rows for file in files if file.path in taken),
             oldest_enqueued_at=min(ages, default=None),
             next_due_at=min(dues, default=None),
-            due=sum(file.rows for file in files if file.max_due_at is not None and file.max_due_at <= now),
+            due=sum(file.rows for file in files if waits and file.max_due_at is not None and file.max_due_at <= now),
             by_move_count=by_move_count,
         )
 

@@ -22,7 +22,7 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store import open_store
-from tests.unit.docs.pages import PAGES, ROOT, name, script
+from tests.docs.pages import PAGES, ROOT, name, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

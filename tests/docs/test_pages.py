@@ -15,7 +15,7 @@ from airflow_poison.core import errors
 from airflow_poison.core.message import table_schema
 from airflow_poison.core.passes.receive import ReceiveResult
 from airflow_poison.hooks.connection import FIELDS
-from tests.unit.docs.pages import PAGES, ROOT, blocks, name
+from tests.docs.pages import PAGES, ROOT, blocks, name
 
 if TYPE_CHECKING:
     from pathlib import Path
