@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from airflow_poison.core.message import table_schema
 from airflow_poison.core.store.table import outcomes
@@ -14,6 +13,8 @@ from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def rows(sub_queue: str, move_count: int, ids: range) -> pa.Table:
@@ -26,7 +27,7 @@ def found(out: Path) -> dict[str, list[int]]:
     for path in sorted(out.glob("*/*/*.parquet")):
         if not path.name.startswith("."):
             with pq.ParquetFile(path) as file:
-                ids.setdefault(str(path.parent.relative_to(out)), []).extend(file.read(["lookup_id"]).column(0).to_pylist())
+                ids.setdefault(str(path.parent.relative_to(out)), []).extend(row["lookup_id"] for row in file.read(["lookup_id"]).to_pylist())
     return ids
 
 
