@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.spark.session import get_session
+from tests.spark.drivers import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = get_session("local[2]", {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
+    session = get_session("local[2]", SMALL)
     yield session
     session.stop()
