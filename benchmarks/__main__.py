@@ -6,7 +6,9 @@ Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetition
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import pyarrow.parquet as pq
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.message import SubQueue
@@ -31,7 +34,7 @@ from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.session import get_session
 from airflow_poison.core.store import open_store
 from benchmarks.competitors import loop_rate, raw_spark_seconds
-from benchmarks.workload import batches, handler
+from benchmarks.workload import handler, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,10 +74,16 @@ class Peak:
 def fill(store: QueueStore, queue: str, number: int, *, failing: bool) -> float:
     """Send the workload and return the seconds of the send alone."""
     table = declare(store, queue, POLICY, CLOCK)
-    ready = list(batches(number, failing=failing))
-    started = time.perf_counter()
-    send(table, ready, key=f"bench:{queue}", clock=CLOCK)
-    return time.perf_counter() - started
+    path = Path(tempfile.gettempdir()) / f"airflow-poison-bench-{os.getpid()}-{number}-{failing}.parquet"
+    if not path.exists():
+        writer = multiprocessing.get_context("spawn").Process(target=write, args=(str(path), number), kwargs={"failing": failing})
+        writer.start()
+        writer.join()
+        atexit.register(path.unlink, missing_ok=True)
+    with pq.ParquetFile(path) as ready:
+        started = time.perf_counter()
+        send(table, ready.iter_batches(10_000), key=f"bench:{queue}", clock=CLOCK)
+        return time.perf_counter() - started
 
 
 def receive_once(store: QueueStore, queue: str, spark: SparkSession, *, isolation: str = "process", key: str = "bench") -> ReceiveResult:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,16 +35,13 @@ def bodies(number: int, *, failing: bool, seed: int = 7) -> Iterator[bytes]:
         yield body[:-1] + b', "pad": "' + b"x" * max(0, SIZE - len(body) - 12) + b'"}'
 
 
-def batches(number: int, *, failing: bool, size: int = 10_000) -> Iterator[pa.RecordBatch]:
-    """Yield the workload as batches to send."""
-    chunk: list[bytes] = []
-    for body in bodies(number, failing=failing):
-        chunk.append(body)
-        if len(chunk) == size:
-            yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
-            chunk = []
-    if chunk:
-        yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
+def write(path: str, number: int, *, failing: bool) -> None:
+    """Write the workload as Parquet with one column ``body``; run in a process of its own, so that the memory measured later is the product's."""
+    source = iter(bodies(number, failing=failing))
+    schema = pa.schema([("body", pa.binary())])
+    with pq.ParquetWriter(path, schema) as file:
+        while chunk := list(islice(source, 10_000)):
+            file.write_table(pa.table([pa.array(chunk, pa.binary())], schema=schema))
 
 
 def check(order: dict[str, object]) -> None:

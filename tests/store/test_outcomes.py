@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.message import table_schema
 from airflow_poison.core.store.table import outcomes
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def rows(sub_queue: str, move_count: int, ids: range) -> pa.Table:
@@ -42,13 +42,23 @@ def test_each_partition_gets_one_file(tmp_path: Path) -> None:
 
 def test_nothing_is_listed_before_the_task_has_finished_nor_after_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "_GROUP_ROWS", 2)
-    writer = OutcomeWriter(tmp_path, "3")
+    writer = OutcomeWriter(tmp_path, "3").__enter__()
     writer.write(rows("retry", 1, range(5)))
     assert found(tmp_path) == {}
 
     writer.__exit__(ConnectionError)
 
     assert list(tmp_path.glob("*/*/*")) == []
+
+
+def test_a_second_attempt_does_not_write_beside_a_living_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "_WAIT_SECONDS", 0.0)
+    with OutcomeWriter(tmp_path, "3") as first:
+        first.write(rows("retry", 1, range(3)))
+        with pytest.raises(ServerSessionError, match="An earlier attempt of task 3 still writes"):
+            OutcomeWriter(tmp_path, "3").__enter__()
+
+    assert found(tmp_path) == {"sub_queue=retry/move_count=1": [0, 1, 2]}
 
 
 def test_a_task_that_runs_again_replaces_what_it_had_left_and_nothing_else(tmp_path: Path) -> None:

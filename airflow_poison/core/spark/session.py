@@ -26,8 +26,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.files.openCostInBytes": "0",  # many small files make few tasks
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.speculation": "false",  # a second attempt would wait for the first: only one delivers
     "spark.sql.shuffle.partitions": "8",
     "spark.log.level": "ERROR",
 }

@@ -1,14 +1,18 @@
 """Outcome files: what a task leaves in the stage of its claim. Arrow writes them where the messages were delivered.
 
-A file gets its name when its task has finished, so the stage never lists half a file. A task that runs again first removes what its
-earlier attempt had left: the attempt journal already made sure that nobody else is writing, and the same ends are settled again.
+A file gets its name when its task has finished, so the stage never lists half a file. A task that runs again waits for its earlier attempt,
+if that still lives, and removes what it had left: the attempt journal knows the same ends, and they are written again.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import time
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.store.table.layout import moved_path
 
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 _GROUP_ROWS = 20_000
 _GROUP_BYTES = 32 * 1024 * 1024
+_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.05
 
 
 class OutcomeWriter:
@@ -32,8 +38,10 @@ class OutcomeWriter:
     def __init__(self, out: Path, task: str) -> None:
         self._out, self._task = out, task
         self._parts: dict[tuple[str, int], _Part] = {}
+        self._lock = -1
 
     def __enter__(self) -> Self:
+        self._lock = self._locked()
         for leftover in self._out.glob(f"*/*/task-{self._task}-*.parquet"):
             leftover.unlink()
         return self
@@ -49,8 +57,29 @@ class OutcomeWriter:
             part.add((rows if len(places) == 1 else rows.filter(here)).select(message_schema().names))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for part in self._parts.values():
-            part.close(keep=kind is None)
+        try:
+            for part in self._parts.values():
+                part.close(keep=kind is None)
+        finally:
+            os.close(self._lock)
+
+    def _locked(self) -> int:
+        """Return a descriptor whose lock every attempt of the task takes; the kernel lets go of it when its holder dies."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._out / f".task-{self._task}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    raise ServerSessionError(
+                        f"An earlier attempt of task {self._task} still writes to {str(self._out)!r}. End that process, then run the task again."
+                    ) from None
+                time.sleep(_POLL_SECONDS)
+            else:
+                return descriptor
 
     def _part(self, sub_queue: str, move_count: int) -> _Part:
         place = (sub_queue, move_count)
