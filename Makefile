@@ -30,9 +30,12 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## all tests (unit first, then Spark, then Airflow)
+test: setup  ## all tests: unit and store, then real processes, Spark, Airflow and the documentation, each in a run of its own
 	$(BIN)/python -m pytest tests/unit tests/store
-	$(BIN)/python -m pytest tests/sessions tests/spark tests/docs tests/airflow
+	$(BIN)/python -m pytest tests/sessions
+	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest tests/airflow
+	$(BIN)/python -m pytest tests/docs
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks

@@ -94,9 +94,11 @@ class JournalHost:
 class LastFailureHost(JournalHost):
     """For messages that depend on no other (``policy.stateless``): logs only the failure that a message ends with.
 
-    A failure that the message outlives costs one store. Killed in between, its attempts are known all the same; its text is not.
+    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
     """
 
+    tell: Callable[[Failure], Failure]
+    """Returns a failure with its text."""
     _last: Failure | None = None
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
@@ -104,7 +106,7 @@ class LastFailureHost(JournalHost):
         (entry,) = entries
         value = counted(self._words[entry.row], State.UNTOUCHED)
         if attempts_of(value) == MAX_ATTEMPTS:
-            self._log_failure(entry, failure, innocent=entry is not culprit)
+            self._log_failure(entry, self.tell(failure), innocent=entry is not culprit)
         self._last = failure
         self._words[entry.row] = value
 
@@ -112,7 +114,7 @@ class LastFailureHost(JournalHost):
         """Log the failure, then store that no delivery follows."""
         last, self._last = failure or self._last, None
         if last is not None:
-            self._log_failure(entry, last)
+            self._log_failure(entry, self.tell(last))
         self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:

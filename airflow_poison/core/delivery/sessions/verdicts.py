@@ -22,20 +22,22 @@ The code objects are kept so that no later one can have the identity of an earli
 
 
 def failure_of(error: BaseException, unprocessable: tuple[type[BaseException], ...] = ()) -> Failure:
-    """Classify what a handler raised.
-
-    ``SystemExit`` and ``KeyboardInterrupt`` are exceptions like any other: the process has not ended, one message is rolled back.
+    """Tell what a handler raised.
 
     :param unprocessable: further types that mean what ``Unprocessable`` means.
     """
-    delay = timedelta(0)
+    delay = error.delay if isinstance(error, Postpone) else timedelta(0)
+    return Failure(kind_of(error, unprocessable), type_name(error), cut(_text_of(error), MAX_TEXT), cut_front(_trace_of(error), MAX_TRACE), delay)
+
+
+def kind_of(error: BaseException, unprocessable: tuple[type[BaseException], ...] = ()) -> FailureKind:
+    """Classify what a handler raised.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` are exceptions like any other: the process has not ended, one message is rolled back.
+    """
     if isinstance(error, Postpone):
-        kind, delay = FailureKind.POSTPONED, error.delay
-    elif isinstance(error, (Unprocessable, *unprocessable)):
-        kind = FailureKind.UNPROCESSABLE
-    else:
-        kind = FailureKind.EXCEPTION
-    return Failure(kind, type_name(error), cut(_text_of(error), MAX_TEXT), cut_front(_trace_of(error), MAX_TRACE), delay)
+        return FailureKind.POSTPONED
+    return FailureKind.UNPROCESSABLE if isinstance(error, (Unprocessable, *unprocessable)) else FailureKind.EXCEPTION
 
 
 def type_name(error: BaseException) -> str:

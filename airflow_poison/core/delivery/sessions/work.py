@@ -17,8 +17,9 @@ from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessiongram import session_handler
 from airflow_poison.core.delivery.sessions.host import JournalHost, LastFailureHost, ReplayingHost
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow, Rows
-from airflow_poison.core.delivery.sessions.verdicts import failure_of
+from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
 from airflow_poison.core.delivery.sessions.words import SETTLED, State, state_of
+from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
 from airflow_poison.core.policies.decisions import Counts, Deliver
 
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-    from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.seam import Policy, Receiver
 
 _SLICE = 1_024
+RAISED = Failure(FailureKind.EXCEPTION)
+"""A handler's exception that has not been told yet: the last one that was raised."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Endpoint:
         self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
         self._unprocessable = unprocessable
         self._process = os.getpid()
+        self._raised: BaseException | None = None
         self.at = [-1]
 
     def deliver(self, work: BatchWork) -> bool:
@@ -97,9 +100,19 @@ class Endpoint:
         return None
 
     def failure(self, error: BaseException) -> Failure:
-        """Classify what a handler raised."""
+        """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""
         self._only_here(error)
+        if self._policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
+            self._raised = error
+            return RAISED
         return failure_of(error, self._unprocessable)
+
+    def tell(self, failure: Failure) -> Failure:
+        """Return a failure with its text."""
+        if failure is not RAISED:
+            return failure
+        assert self._raised is not None
+        return failure_of(self._raised, self._unprocessable)
 
     def _only_here(self, error: BaseException | None = None) -> None:
         """End a process that the handler forked and that came back out of it: the session is its parent's."""
@@ -119,6 +132,8 @@ class _BatchDelivery:
         self._entries = Entries(policy, work.batch, list(initial), self._now)
         host = LastFailureHost if policy.stateless else JournalHost
         self._host: JournalHost = host(policy, clock, work.words, section=work.number, log=endpoint._log, call=self._call)  # noqa: SLF001
+        if isinstance(self._host, LastFailureHost):
+            self._host.tell = endpoint.tell
         self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
         self._first_failure: Failure | None = None
 
