@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
@@ -16,9 +16,9 @@ from airflow_poison.core.policies.counts import aborted, moved
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
 from airflow_poison.core.policies.retry_return import ReturnOrder
+from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
@@ -35,7 +35,7 @@ class RetrySubqueues(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Msmq4:
+class Msmq4(WcfSettings):
     """The settings of a queued WCF service on MSMQ 4.0. Raises SettingError for a value that is not allowed (spec WCF-11).
 
     :param receive_retry_count: immediate redeliveries in one cycle, 0 to 2147483647; the largest value means that no message
@@ -128,31 +128,9 @@ class Msmq4:
         """Whether each decision depends on the message alone: only batching keeps anything in memory."""
         return self.max_batch_size <= 1
 
-    @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take (spec WCF-35)."""
-        return transactions.effective_timeout(self.transaction_timeout, self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
-
-    def unreadable(self, entry: Entry) -> str | None:
-        """Say that a message is above the size limit (spec WCF-29); None when it is not."""
-        limit = self.max_received_message_size
-        if limit is None or entry.size <= limit:
-            return None
-        return f"{entry.size} bytes are above max_received_message_size={limit}"
-
     def open(self) -> Msmq4Receiver:
         """Open a listener: it starts in batch mode when batching is on."""
         return Msmq4Receiver(self)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the settings as JSON values: durations in seconds, and ``system``."""
-        return settings.to_json(self)
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, object]) -> Self:
-        """Return the policy of ``to_dict()``, without warnings. Raises SettingError."""
-        with settings.stored():
-            return cls(**settings.from_json(cls, stored))
 
 
 @dataclass(slots=True)

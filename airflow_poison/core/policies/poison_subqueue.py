@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.message import SubQueue
@@ -13,9 +13,9 @@ from airflow_poison.core.policies.counts import aborted
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
 from airflow_poison.core.policies.retry_return import ReturnOrder
+from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoisonSubQueue:
+class PoisonSubQueue(WcfSettings):
     """The settings of a service that reads ``<queue>;poison``. Raises SettingError for a value that is not allowed (spec POI-2).
 
     :param receive_retry_count: immediate redeliveries, 0 to 2147483647; the largest value means for ever.
@@ -72,31 +72,9 @@ class PoisonSubQueue:
         """Whether the listener can fault."""
         return self.receive_error_handling == ReceiveErrorHandling.FAULT
 
-    @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take (spec WCF-35)."""
-        return transactions.effective_timeout(self.transaction_timeout, self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
-
-    def unreadable(self, entry: Entry) -> str | None:
-        """Say that a message is above the size limit (spec WCF-29); None when it is not."""
-        limit = self.max_received_message_size
-        if limit is None or entry.size <= limit:
-            return None
-        return f"{entry.size} bytes are above max_received_message_size={limit}"
-
     def open(self) -> PoisonSubQueueReceiver:
         """Open a listener on the poison sub-queue."""
         return PoisonSubQueueReceiver(self)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the settings as JSON values: durations in seconds, and ``system``."""
-        return settings.to_json(self)
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, object]) -> Self:
-        """Return the policy of ``to_dict()``. Raises SettingError."""
-        with settings.stored():
-            return cls(**settings.from_json(cls, stored))
 
 
 @dataclass(slots=True)
