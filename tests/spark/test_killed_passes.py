@@ -97,9 +97,12 @@ def test_a_pass_whose_python_worker_was_killed_says_so_and_is_finished(tmp_path:
     assert_each_received_once(killed, result)
 
 
-def test_a_driver_that_slept_while_its_claim_was_finished_commits_nothing(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_driver_that_slept_while_its_claim_was_finished_commits_nothing(
+    tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
     slept = work(tmp_path, "stop")
     driver = slept.start("sleeper")
+    request.addfinalizer(driver.kill)  # nobody else wakes it when the test fails
     _, status = os.waitpid(driver.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
 

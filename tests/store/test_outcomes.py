@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.message import table_schema
 from airflow_poison.core.store.table import outcomes
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
@@ -70,3 +70,13 @@ def test_a_task_that_runs_again_replaces_what_it_had_left_and_nothing_else(tmp_p
         writer.write(rows("poison", 5, range(3)))
 
     assert found(tmp_path) == {"sub_queue=poison/move_count=5": [0, 1, 2], "sub_queue=retry/move_count=1": [10, 11]}
+
+
+def test_a_task_whose_stage_was_fenced_says_that_its_claim_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 2)
+    writer = OutcomeWriter(tmp_path / "stage" / "out", "3").__enter__()
+    writer.write(rows("retry", 1, range(5)))
+    (tmp_path / "stage").rename(tmp_path / "stage.fenced")
+
+    with pytest.raises(ClaimLostError, match="given up by its driver"):
+        writer.__exit__(None)

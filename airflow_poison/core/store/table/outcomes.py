@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.store.table.layout import moved_path
 
@@ -60,6 +60,10 @@ class OutcomeWriter:
         try:
             for part in self._parts.values():
                 part.close(keep=kind is None)
+        except FileNotFoundError as error:  # a later holder of the claim has renamed the stage
+            raise ClaimLostError(
+                f"The stage folder {str(self._out)!r} is gone: this try was given up by its driver. What the task wrote there changes nothing."
+            ) from error
         finally:
             os.close(self._lock)
 
