@@ -13,13 +13,36 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.replay import replay
     from airflow_poison.core.failures import Postpone, Unprocessable
     from airflow_poison.core.message import Message
+    from airflow_poison.core.policies.activation_specification import ActivationSpecification
+    from airflow_poison.core.policies.default_messaging import DefaultMessaging
+    from airflow_poison.core.policies.listener_port import ListenerPort
+    from airflow_poison.core.policies.msmq3 import Msmq3
     from airflow_poison.core.policies.msmq4 import Msmq4
     from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
+    from airflow_poison.core.policies.service_broker import ServiceBroker
 
 __version__ = "0.1.0"
-__all__ = ["Message", "Msmq4", "PoisonSubQueue", "Postpone", "Unprocessable", "__version__", "replay"]
+__all__ = [
+    "ActivationSpecification",
+    "DefaultMessaging",
+    "ListenerPort",
+    "Message",
+    "Msmq3",
+    "Msmq4",
+    "PoisonSubQueue",
+    "Postpone",
+    "ServiceBroker",
+    "Unprocessable",
+    "__version__",
+    "replay",
+]
 
 _HOMES = {
+    "ActivationSpecification": "policies.activation_specification",
+    "DefaultMessaging": "policies.default_messaging",
+    "ListenerPort": "policies.listener_port",
+    "Msmq3": "policies.msmq3",
+    "ServiceBroker": "policies.service_broker",
     "Message": "message",
     "Msmq4": "policies.msmq4",
     "PoisonSubQueue": "policies.poison_subqueue",

@@ -10,8 +10,26 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.policies.seam import Policy
 
-_MODULES = {"Msmq4": "msmq4", "PoisonSubQueue": "poison_subqueue"}
+SYSTEMS = {
+    "Msmq4": "msmq4",
+    "Msmq3": "msmq3",
+    "PoisonSubQueue": "poison_subqueue",
+    "ServiceBroker": "service_broker",
+    "DefaultMessaging": "default_messaging",
+    "ActivationSpecification": "activation_specification",
+    "ListenerPort": "listener_port",
+}
 """Where each messaging system's policy lives; imported when it is first asked for."""
+
+
+def policy_class(system: str) -> type[Policy]:
+    """Return the policy of a messaging system. Raises SettingError for a name that is none."""
+    if system not in SYSTEMS:
+        from airflow_poison.core.errors import SettingError
+
+        raise SettingError("system", system, ", ".join(SYSTEMS))
+    found: type[Policy] = getattr(import_module(f"{__name__}.{SYSTEMS[system]}"), system)
+    return found
 
 
 def policy_from_dict(settings: Mapping[str, object]) -> Policy:
@@ -19,11 +37,4 @@ def policy_from_dict(settings: Mapping[str, object]) -> Policy:
 
     Raises SettingError for an unknown system, an unknown setting or a value that is not allowed.
     """
-    system = settings.get("system")
-    if not isinstance(system, str) or system not in _MODULES:
-        from airflow_poison.core.errors import SettingError
-
-        raise SettingError("system", system, ", ".join(_MODULES))
-    module = import_module(f"{__name__}.{_MODULES[system]}")
-    policy: Policy = getattr(module, system).from_dict(settings)
-    return policy
+    return policy_class(str(settings.get("system"))).from_dict(settings)

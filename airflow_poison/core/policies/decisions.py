@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.events import EventType
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The durable counts of a message (spec WCF-9).
+    """The counts that are kept with a message (spec WCF-9).
 
-    :param abort_count: rollbacks since its last move.
+    :param abort_count: rollbacks since its last move; the redelivery or backout count of the WebSphere systems (spec DMP-4, WMQ-9).
     :param move_count: moves between the application queue and its sub-queues.
     """
 
@@ -25,11 +26,12 @@ class Counts:
 
 
 class Disposition(StrEnum):
-    """How a message leaves its queue for good (spec WCF-21 to WCF-24)."""
+    """How a message leaves its place for good (spec WCF-21 to WCF-24, DMP-7, WMQ-10)."""
 
     DROP = "drop"  # deleted
     REJECT = "reject"  # to the sender's dead-letter queue
     MOVE_TO_POISON = "move_to_poison"  # to the poison sub-queue
+    SEND = "send"  # to another queue: an exception destination, a backout queue, a dead-letter queue
 
 
 class Halted(StrEnum):
@@ -74,26 +76,68 @@ class Park:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """A report message that a disposition sends besides (spec WMQ-24).
+
+    :param to: the queue that gets it.
+    :param feedback: the reason code.
+    :param data: how many bytes of the body it carries; None: all of them.
+    """
+
+    to: str
+    feedback: int
+    data: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Dispose:
     """The message leaves its queue.
 
     :param to_dead_letter: it goes to the sender's dead-letter queue (a reject; a drop after its time to live, spec WCF-22).
+    :param destination: the queue that it is sent to (``SEND``); empty otherwise.
+    :param headers: properties that it gets on its way (spec DMP-18, WMQ-24).
+    :param details: facts for the events, for example a warning.
+    :param reports: report messages that are sent besides.
     """
 
     how: Disposition
     counts: Counts
     events: tuple[EventType, ...]
     to_dead_letter: bool = False
+    destination: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    reports: tuple[Report, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The message stays at its place and is not delivered for a while (spec DMP-7, DMP-14).
+
+    :param until: when delivery goes on, UTC; None: not before the broker restarts or the message is removed (spec DMP-10).
+    :param whole_queue: nothing of the queue is delivered meanwhile; False: only this message waits.
+    """
+
+    counts: Counts
+    until: datetime | None
+    events: tuple[EventType, ...]
+    whole_queue: bool = True
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """The endpoint ends receiving; the message stays where it is."""
+    """The endpoint ends receiving; the message stays where it is.
+
+    :param details: facts for the events, for example the event document (spec SB-17).
+    """
 
     how: Halted
     counts: Counts
     events: tuple[EventType, ...]
+    details: Mapping[str, str] = field(default_factory=dict)
 
 
-BeforeDelivery = Deliver | Park | Dispose | Halt
-AfterRollback = Return | Dispose | Halt
+BeforeDelivery = Deliver | Park | Dispose | Block | Halt
+AfterRollback = Return | Dispose | Block | Halt
+GivenUp = Dispose | Block | Halt

@@ -11,17 +11,21 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import receive_context, settings, transactions
+from airflow_poison.core.policies.base import OneAtATime
 from airflow_poison.core.policies.batching import BatchFallback, BatchSize
 from airflow_poison.core.policies.counts import aborted, moved
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
 from airflow_poison.core.policies.retry_return import ReturnOrder
 from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Entry
 
 NEVER_POISON = settings.LARGEST
@@ -60,7 +64,7 @@ class Msmq4(WcfSettings):
     """
 
     system: ClassVar[str] = "Msmq4"
-    reads: ClassVar[SubQueue] = SubQueue.MAIN
+    title: ClassVar[str] = "WCF queued bindings on MSMQ 4.0"
 
     receive_retry_count: int = 5
     max_retry_cycles: int = 2
@@ -128,13 +132,13 @@ class Msmq4(WcfSettings):
         """Whether each decision depends on the message alone: only batching keeps anything in memory."""
         return self.max_batch_size <= 1
 
-    def open(self) -> Msmq4Receiver:
+    def open(self, opening: Opening = FIRST) -> Msmq4Receiver:  # noqa: ARG002  (the seam's signature)
         """Open a listener: it starts in batch mode when batching is on."""
         return Msmq4Receiver(self)
 
 
 @dataclass(slots=True)
-class Msmq4Receiver:
+class Msmq4Receiver(OneAtATime):
     """An open listener. Keeps nothing but the batch mode; counts are durable and travel with the messages (spec WCF-9)."""
 
     policy: Msmq4
@@ -180,7 +184,7 @@ class Msmq4Receiver:
         """Whether more than 80 % of the transaction timeout has passed (spec WCF-42)."""
         return elapsed > transactions.BATCH_SHARE * self.policy.effective_transaction_timeout
 
-    def transaction_committed(self) -> None:
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Take note of a commit (spec WCF-42)."""
         self._batch.committed()
 

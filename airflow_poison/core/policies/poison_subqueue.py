@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import settings, transactions
+from airflow_poison.core.policies.base import OneAtATime
 from airflow_poison.core.policies.counts import aborted
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
+from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
-from airflow_poison.core.policies.retry_return import ReturnOrder
 from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Entry
 
 
@@ -36,8 +38,8 @@ class PoisonSubQueue(WcfSettings):
     """
 
     system: ClassVar[str] = "PoisonSubQueue"
+    title: ClassVar[str] = "WCF reading a poison sub-queue"
     reads: ClassVar[SubQueue] = SubQueue.POISON
-    return_order: ClassVar[ReturnOrder] = ReturnOrder.DUE_TIME
     stateless: ClassVar[bool] = True
 
     receive_retry_count: int = 5
@@ -72,18 +74,16 @@ class PoisonSubQueue(WcfSettings):
         """Whether the listener can fault."""
         return self.receive_error_handling == ReceiveErrorHandling.FAULT
 
-    def open(self) -> PoisonSubQueueReceiver:
+    def open(self, opening: Opening = FIRST) -> PoisonSubQueueReceiver:  # noqa: ARG002  (the seam's signature)
         """Open a listener on the poison sub-queue."""
         return PoisonSubQueueReceiver(self)
 
 
 @dataclass(slots=True)
-class PoisonSubQueueReceiver:
+class PoisonSubQueueReceiver(OneAtATime):
     """An open listener on a poison sub-queue. Keeps nothing in memory."""
 
     policy: PoisonSubQueue
-    move_attempts: int = transactions.MOVE_ATTEMPTS
-    move_interval: timedelta = transactions.MOVE_INTERVAL
 
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Halt:
         """Deliver, or dispose of a message that has no attempt left; its move count is ignored (spec POI-4, POI-5)."""
@@ -99,24 +99,6 @@ class PoisonSubQueueReceiver:
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
         """Return the final disposition at once (spec WCF-29)."""
         return self._final(entry, now)
-
-    def after_failed_move(self, entry: Entry) -> Counts:
-        """Return the counts of a message that could not be moved; nothing is moved here."""
-        return aborted(entry.counts)
-
-    def batch_size(self) -> int:
-        """One message a transaction."""
-        return 1
-
-    def commit_due(self, elapsed: timedelta) -> bool:  # noqa: ARG002  (the seam's signature)
-        """Always: a transaction holds one message."""
-        return True
-
-    def transaction_committed(self) -> None:
-        """Nothing depends on commits."""
-
-    def transaction_aborted(self, *, became_poison: bool) -> None:
-        """Nothing depends on aborts."""
 
     def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
         handling = ReceiveErrorHandling(self.policy.receive_error_handling)

@@ -1,16 +1,21 @@
-"""What every messaging system's policy offers: settings that open an endpoint, and the endpoint's three questions."""
+"""What every messaging system's policy offers: settings that open an endpoint, and the endpoint's three questions.
+
+``base.py`` has the answers of a system that needs no more than the simplest ones.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, Dispose, Halt
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, GivenUp, Halt, Halted
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.restarts import Restart
     from airflow_poison.core.policies.retry_return import ReturnOrder
 
 
@@ -35,6 +40,16 @@ class Entry(Protocol):
     @property
     def expires_at(self) -> datetime | None:
         """When its time to live ends; None: never."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Its conversation group; a message without one is a group of its own."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, as sent; only for policies with ``reads_properties``."""
         ...
 
 
@@ -62,7 +77,7 @@ class Receiver(Protocol):
         """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
         ...
 
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
         ...
 
@@ -78,12 +93,17 @@ class Receiver(Protocol):
         """Whether a batch that is open for this long commits now (spec WCF-42)."""
         ...
 
-    def transaction_committed(self) -> None:
-        """Take note of a commit."""
+    def transaction_committed(self, entries: Sequence[Entry]) -> Halt | None:
+        """Take note of a commit of a transaction that received these messages, which may end receiving (spec SB-13)."""
         ...
 
     def transaction_aborted(self, *, became_poison: bool) -> None:
         """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
+        ...
+
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what the queue keeps for the next endpoint; asked when this one closes, not when it crashes."""
         ...
 
 
@@ -120,7 +140,60 @@ class Policy(Protocol):
         """Say why this message cannot be handed to a handler at all (spec WCF-29); None when it can."""
         ...
 
-    def open(self) -> Receiver:
+    @property
+    def server_sessions(self) -> int:
+        """How many messages a halting endpoint processes at the same time, at least 1 (spec WMQ-17)."""
+        ...
+
+    @property
+    def early_hand_out(self) -> int:
+        """How many sessions get their next message before all results of a round are in (spec WMQ-20)."""
+        ...
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether a receive goes on behind the last message that was taken, and at the end from the top; else from the top (spec WMQ-29)."""
+        ...
+
+    @property
+    def locks_groups(self) -> bool:
+        """Whether a conversation group is with one session at a time (spec SB-47)."""
+        ...
+
+    @property
+    def spreads_groups(self) -> bool:
+        """Whether every conversation group may have an endpoint of its own: groups then spread over tasks, each in its order."""
+        ...
+
+    @property
+    def reads_properties(self) -> bool:
+        """Whether decisions look at ``entry.properties``."""
+        ...
+
+    @property
+    def starts_halted(self) -> Halted | None:
+        """How the endpoint of a new queue is halted until somebody starts it (spec WMQ-27); None: it receives."""
+        ...
+
+    @property
+    def halts_as(self) -> Halted:
+        """How this system's endpoint ends receiving."""
+        ...
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The queues that must exist and be writable for its dispositions: ``Opening.access`` tells of them."""
+        ...
+
+    def counts_after(self, counts: Counts, restart: Restart) -> Counts:
+        """Return what is left of a message's counts after a restart."""
+        ...
+
+    def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
+        """Return what is left of the endpoint's counters after a restart. A crash of an endpoint is a restart of its server."""
+        ...
+
+    def open(self, opening: Opening = ...) -> Receiver:
         """Open an endpoint."""
         ...
 

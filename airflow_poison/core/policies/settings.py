@@ -35,6 +35,7 @@ class Settings(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     system: ClassVar[str]
+    aliases: ClassVar[Mapping[str, str]]
 
 
 def whole_number(setting: str, value: object, least: int = 0, most: int = LARGEST) -> int:
@@ -108,7 +109,11 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
     if settings.get("system", policy.system) != policy.system:
         raise SettingError("system", settings["system"], policy.system)
     arguments: dict[str, Any] = {}
-    for name, value in settings.items():
+    aliases = {alias.lower(): name for alias, name in policy.aliases.items()}
+    for given, value in settings.items():
+        name = given if given in defaults else aliases.get(given.lower(), given)
+        if name in arguments:
+            raise SettingError(given, value, f"one word for {name}: it was given twice")
         if name in defaults:
             arguments[name] = seconds(name, value) if isinstance(defaults[name], timedelta) else value
         elif name != "system":

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.core.policies import settings, transactions
+from airflow_poison.core.policies import transactions
+from airflow_poison.core.policies.base import SystemSettings
+from airflow_poison.core.policies.decisions import Halted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import Field
     from datetime import timedelta
 
     from airflow_poison.core.policies.seam import Entry
 
 
-class WcfSettings:
-    """Base of frozen settings: the transaction timeout, the size limit, and the JSON round trip."""
+class WcfSettings(SystemSettings):
+    """Base of frozen settings: the transaction timeout and the size limit."""
 
     __slots__ = ()
 
-    system: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    halts_as: Halted = Halted.FAULTED
+    aliases: ClassVar[Mapping[str, str]] = {
+        "ReceiveRetryCount": "receive_retry_count",
+        "MaxRetryCycles": "max_retry_cycles",
+        "RetryCycleDelay": "retry_cycle_delay",
+        "ReceiveErrorHandling": "receive_error_handling",
+        "ExactlyOnce": "exactly_once",
+        "TransactionScopeRequired": "transaction_scope_required",
+        "TransactionTimeout": "transaction_timeout",
+        "MaxBatchSize": "max_batch_size",
+        "MaxReceivedMessageSize": "max_received_message_size",
+    }
     transaction_timeout: timedelta
     machine_transaction_timeout: timedelta
     machine_maximum_transaction_timeout: timedelta
@@ -37,13 +48,3 @@ class WcfSettings:
         if limit is None or entry.size <= limit:
             return None
         return f"{entry.size} bytes are above max_received_message_size={limit}"
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the settings as JSON values: durations in seconds, and ``system``."""
-        return settings.to_json(self)
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, object]) -> Self:
-        """Return the policy of ``to_dict()``, without warnings. Raises SettingError."""
-        with settings.stored():
-            return cls(**settings.from_json(cls, stored))

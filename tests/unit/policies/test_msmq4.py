@@ -194,10 +194,10 @@ def test_wcf_42_the_batch_falls_back_to_one_until_twice_its_size_has_committed()
 
     receiver.transaction_aborted(became_poison=False)
     for _ in range(5):
-        receiver.transaction_committed()
+        receiver.transaction_committed([])
         assert receiver.batch_size() == 1
     receiver.transaction_aborted(became_poison=False)
-    receiver.transaction_committed()
+    receiver.transaction_committed([])
 
     assert receiver.batch_size() == 3
 
@@ -223,7 +223,7 @@ def test_wcf_40_a_batch_of_0_or_1_is_none(size: int) -> None:
     receiver = Msmq4(max_batch_size=size).open()
 
     receiver.transaction_aborted(became_poison=True)
-    receiver.transaction_committed()
+    receiver.transaction_committed([])
 
     assert receiver.batch_size() == 1
 

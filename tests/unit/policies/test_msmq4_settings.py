@@ -192,7 +192,7 @@ def test_durations_are_seconds_in_json() -> None:
 @pytest.mark.parametrize(
     ("stored", "parts"),
     [
-        ({"system": "Msmq4", "receiveRetryCount": 3}, ["receiveRetryCount", "receive_retry_count"]),
+        ({"system": "Msmq4", "receivRetryCount": 3}, ["receivRetryCount", "receive_retry_count"]),
         ({"system": "Msmq4", "retry_delay": 3}, ["retry_delay", "retry_cycle_delay"]),
         ({"system": "Msmq4", "retry_cycle_delay": "3"}, ["retry_cycle_delay", "seconds"]),
         ({"system": "Msmq4", "retry_cycle_delay": float("nan")}, ["retry_cycle_delay", "seconds"]),

@@ -100,7 +100,7 @@ def test_wcf_22_a_drop_after_the_time_to_live_reaches_the_dead_letter_queue() ->
 def test_its_transactions_hold_one_message() -> None:
     receiver = DROP.open()
     receiver.transaction_aborted(became_poison=True)
-    receiver.transaction_committed()
+    receiver.transaction_committed([])
 
     assert (receiver.batch_size(), receiver.commit_due(timedelta(0))) == (1, True)
     assert receiver.after_failed_move(message(3, 1)) == Counts(4, 1)
