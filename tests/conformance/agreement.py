@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.conformance.examples import EXAMPLES
 
 if TYPE_CHECKING:
-    from tests.conformance.examples import Example
+    from tests.conformance.examples.shape import Example
     from tests.conformance.passes import Played
 
 NEEDS_A_HOST = {

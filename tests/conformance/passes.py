@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from tests.conformance.examples import Calls, Example, Story
+    from tests.conformance.examples.shape import Calls, Example, Story
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.conformance.examples import Example
+    from tests.conformance.examples.shape import Example
 
 
 @pytest.mark.parametrize("example", ON_TABLES, ids=lambda example: example.id)

@@ -8,7 +8,8 @@ import pytest
 
 from airflow_poison.core.delivery.replay import replay
 from airflow_poison.core.events import ROUTINE
-from tests.conformance.examples import EXAMPLES, Calls, Example, Story
+from tests.conformance.examples import EXAMPLES
+from tests.conformance.examples.shape import Calls, Example, Story
 
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.replayed import Replay
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def story_of(result: Replay) -> Story:
     return tuple(
-        ((event.at - result.started).total_seconds(), event.details["message"], str(event.type))
+        ((event.at - result.started).total_seconds(), event.details.get("message", ""), str(event.type))
         for event in result.events
         if event.type not in ROUTINE
     )
@@ -28,7 +29,7 @@ def calls_of(result: Replay) -> Calls:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.id)
 def test_worked_example(example: Example) -> None:
-    result = replay(example.policy, example.script)
+    result = replay(example.policy, example.script, access=example.access)
 
     assert story_of(result) == example.story
     if example.calls is not None:
@@ -40,6 +41,10 @@ def test_worked_example(example: Example) -> None:
     if example.elapsed is not None:
         assert result.elapsed.total_seconds() == example.elapsed
     assert result.exceptions == example.exceptions
+    if example.halted is not None:
+        assert result.halted == example.halted
+    if example.counters is not None:
+        assert dict(result.counters) == dict(example.counters)
     for name, end in example.ends.items():
         message = result.message(name)
         assert message.place == end.place

@@ -14,7 +14,7 @@ from tests.conformance.passes import Player
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conformance.examples import Example
+    from tests.conformance.examples.shape import Example
 
 
 @pytest.mark.parametrize("example", ON_TABLES, ids=lambda example: example.id)

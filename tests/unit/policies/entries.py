@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOW = datetime(2013, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
 RAISED = Failure(FailureKind.EXCEPTION, text="rb")
@@ -20,6 +24,8 @@ class Message:
     size: int = 0
     expires_at: datetime | None = None
     lookup_id: int = 1
+    group: str = "g"
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def message(abort_count: int = 0, move_count: int = 0, size: int = 0, expires_at: datetime | None = None) -> Message:

@@ -1,63 +1,17 @@
-"""The worked examples that need nothing but rules, as data: a policy, a script, and what must come out.
-
-Whatever carries policies out (the replay, the memory store, a Spark pass) can run them.
-"""
+"""The worked examples of WCF on MSMQ 4.0 and of its poison sub-queue (spec sections 2 and 3)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from airflow_poison.core.policies.seam import Policy
+from tests.conformance.examples.shape import Calls, End, Example, Story
 
 MINUTE = 60
 POISON, RETRY, RETURNED = "POISON_EXCEPTION", "MOVED_RETRY", "RETURNED"
 MOVED, DROPPED, REJECTED, FAULTED = "MOVED_POISON", "DROPPED", "REJECTED", "FAULTED"
-
-Story = tuple[tuple[float, str, str], ...]
-Calls = tuple[tuple[float, str, int, int], ...]
-
-
-@dataclass(frozen=True)
-class End:
-    """Where a message ends, and with which counts (None: not specified, it has left its queue)."""
-
-    place: str
-    abort_count: int | None = None
-    move_count: int | None = None
-
-
-@dataclass(frozen=True)
-class Example:
-    """One example.
-
-    :param id: the example's id in the specification, and its row.
-    :param story: every event but deliveries, commits and rollbacks: seconds after the start, message, event.
-    :param ends: the end of each message.
-    :param calls: every delivery: seconds, message, abort count and move count as the handler sees them; None: only count them.
-    :param deliveries: how many deliveries, when ``calls`` is None.
-    :param receives: receives with and without delivery.
-    """
-
-    id: str
-    policy: Policy
-    script: Script
-    ends: Mapping[str, End]
-    story: Story = ()
-    calls: Calls | None = None
-    deliveries: int | None = None
-    receives: int | None = None
-    exceptions: int = 0
-    elapsed: float | None = None
-
 
 def _cycle(start: float, move_count: int, retries: int) -> Calls:
     return tuple((start, "m", abort_count, move_count) for abort_count in range(retries + 1))
