@@ -34,6 +34,7 @@ class FailureKind(StrEnum):
     UNPROCESSABLE = "unprocessable"  # the handler raised Unprocessable
     UNREADABLE = "unreadable"  # never handed to the handler: above the size limit, not decodable (spec WCF-29)
     POSTPONED = "postponed"  # the handler raised Postpone; not counted
+    SAVEPOINT = "savepoint"  # the handler rolled back to its savepoint, and the transaction committed; not counted (spec SB-8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,24 @@
-"""The receive loop: carries a policy's decisions out, one transaction after the other.
+"""The receive loop: carries a policy's decisions out, one transaction after the other, or one round of server sessions after the other.
 
-One implementation serves the replay on a virtual clock and the child process that runs real handlers. What differs stands
-behind two small seams: where messages come from (``Source``) and what the decisions do (``Host``).
+One implementation serves the replay on a virtual clock, the child process that runs real handlers, and the task that has several of them.
+What differs stands behind two small seams: where messages come from (``Source``) and what the decisions do (``Host``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never
 
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.policies.seam import Receiver
+    from airflow_poison.core.policies.seam import Policy, Receiver
+
+    Ended = Park | Dispose | Block | Halt
 
 
 class Received(Protocol):
@@ -39,6 +41,16 @@ class Received(Protocol):
         """When its time to live ends; None: never."""
         ...
 
+    @property
+    def group(self) -> str:
+        """Its conversation group."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties."""
+        ...
+
 
 E = TypeVar("E", bound=Received)
 E_contra = TypeVar("E_contra", bound=Received, contravariant=True)
@@ -47,8 +59,11 @@ E_contra = TypeVar("E_contra", bound=Received, contravariant=True)
 class Source(Protocol[E]):
     """The application queue in receive order (priority descending, then lookup id; spec WCF-33)."""
 
-    def take(self) -> E | None:
-        """Receive the message at the head; None when the queue is empty."""
+    def take(self, beside: Sequence[E] = ()) -> E | None:
+        """Receive the next message; None when there is none, or the queue is blocked.
+
+        :param beside: the messages that other server sessions have now: none of their groups, where the system locks groups.
+        """
         ...
 
     def put_back(self, entries: Sequence[E]) -> None:
@@ -71,6 +86,14 @@ class Host(Protocol[E_contra]):
         """Call the handler; None when it returned."""
         ...
 
+    def begin(self, entry: E_contra, delivery: Deliver) -> None:
+        """Hand a message to a free server session; only asked for with several of them."""
+        ...
+
+    def result(self, entry: E_contra) -> Failure | None:
+        """Wait for the end of a delivery that was begun; None when the handler returned."""
+        ...
+
     def committed(self, entries: Sequence[E_contra]) -> None:
         """The transaction that received these messages has committed: they are gone.
 
@@ -90,8 +113,12 @@ class Host(Protocol[E_contra]):
         """Let the time between two tries of a move go by."""
         ...
 
-    def ended(self, entry: E_contra, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
-        """The message is parked or disposed of, or has halted the endpoint."""
+    def ended(self, entry: E_contra, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
+        """The message is parked or disposed of, is blocked, or has halted the endpoint."""
+        ...
+
+    def halted(self, decision: Halt) -> None:
+        """The endpoint has ended receiving after a commit: no message is the cause (spec SB-13)."""
         ...
 
     def left_in_place(self, entry: E_contra, decision: Park | Dispose) -> None:
@@ -109,62 +136,152 @@ class Host(Protocol[E_contra]):
 BATCH_MET_POISON = Failure(FailureKind.EXCEPTION, "batch", "a later message of the same batch was poison")
 
 
-class ReceiveLoop(Generic[E]):
-    """Receives until the queue is empty or the endpoint halts."""
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """How many messages are processed at the same time.
 
-    def __init__(self, receiver: Receiver, source: Source[E], host: Host[E]) -> None:
-        self._receiver, self._source, self._host = receiver, source, host
+    :param number: from 2 on the loop goes in rounds; 0: nobody receives (spec SB-23).
+    :param early: how many sessions get their next message before all results of a round are in (spec WMQ-20).
+    """
+
+    number: int = 1
+    early: int = 0
+
+    @classmethod
+    def of(cls, policy: Policy) -> Sessions:
+        """Return those of an endpoint that is alone on its queue."""
+        return cls(policy.server_sessions, policy.early_hand_out)
+
+
+@dataclass(slots=True, eq=False)
+class _InFlight(Generic[E]):
+    entry: E
+    stored: Counts
+
+
+class ReceiveLoop(Generic[E]):
+    """Receives until the queue is empty or the endpoint halts.
+
+    :ivar halt: the decision that ended receiving; None while the endpoint is open.
+    """
+
+    def __init__(self, receiver: Receiver, source: Source[E], host: Host[E], sessions: Sessions = Sessions()) -> None:  # noqa: B008  (frozen)
+        self._receiver, self._source, self._host, self._sessions = receiver, source, host, sessions
+        self._in_flight: list[_InFlight[E]] = []
+        self.halt: Halt | None = None
 
     def run(self) -> Halt | None:
         """Receive everything there is; return the decision that halted the endpoint, if one did."""
-        while (entry := self._source.take()) is not None:
-            if (halt := self._transaction(entry)) is not None:
-                return halt
-        return None
+        while self.step():
+            pass
+        return self.halt
 
-    def _transaction(self, entry: E) -> Halt | None:
+    def step(self) -> bool:
+        """Carry one transaction out, or one round of them; False when there was nothing to receive, or the endpoint has halted."""
+        if self._sessions.number > 1:
+            return self._round()
+        if not self._sessions.number or self.halt is not None or (entry := self._source.take()) is None:
+            return False
+        self._transaction(entry)
+        return True
+
+    # One session -------------------------------------------------------------------------------------------------
+
+    def _transaction(self, entry: E) -> None:
         """Receive up to a batch of messages, deliver them, and commit; the first failure or poison ends it (spec WCF-40)."""
         receiver, host = self._receiver, self._host
         limit, started = receiver.batch_size(), host.now()
         open_batch: list[tuple[E, Counts]] = []
         while True:
             stored = entry.counts
-            unreadable = host.unreadable(entry)
-            decision = receiver.before(entry, host.now()) if unreadable is None else receiver.give_up(entry, unreadable, host.now())
+            decision, unreadable = self._detect(entry)
             if not isinstance(decision, Deliver):
-                halt = self._abort_innocents(open_batch)
-                return self._end(entry, decision, unreadable) or halt
+                self._abort_innocents(open_batch)
+                self._end(entry, decision, unreadable)
+                return
             entry.counts = decision.counts
             if decision.at_most_once:
                 self._commit([(entry, stored)])
                 host.deliver(entry, decision)
-                return None
+                return
             failure = host.deliver(entry, decision)
             open_batch.append((entry, stored))
             if failure is not None:
-                return self._roll_back(open_batch, failure)
+                self._roll_back(open_batch, failure)
+                return
             if len(open_batch) >= limit or receiver.commit_due(host.now() - started) or (following := self._source.take()) is None:
                 self._commit(open_batch)
-                return None
+                return
             entry = following
 
-    def _commit(self, batch: list[tuple[E, Counts]]) -> None:
-        self._host.committed([member for member, _ in batch])
-        self._receiver.transaction_committed()
+    # Several sessions --------------------------------------------------------------------------------------------
 
-    def _abort_innocents(self, open_batch: list[tuple[E, Counts]]) -> Halt | None:
+    def _round(self) -> bool:
+        """Give every free session a message, then take the results in the order of the sessions (spec section 11.1, WebSphere MQ)."""
+        received = self._hand_out(self._sessions.number)
+        round_, self._in_flight = self._in_flight, []
+        for session, delivery in enumerate(round_):
+            failure = self._host.result(delivery.entry)
+            batch = [(delivery.entry, delivery.stored)]
+            self._commit(batch) if failure is None else self._roll_back(batch, failure)
+            if session < self._sessions.early:
+                self._hand_out(len(self._in_flight) + 1, round_[session + 1 :])
+        return received or bool(round_)
+
+    def _hand_out(self, most: int, others: Sequence[_InFlight[E]] = ()) -> bool:
+        """Receive until so many messages are in flight; return whether anything was received."""
+        received = False
+        while self.halt is None and len(self._in_flight) < most:
+            beside = [delivery.entry for delivery in (*others, *self._in_flight)]
+            if (entry := self._source.take(beside)) is None:
+                break
+            received, stored = True, entry.counts
+            decision, unreadable = self._detect(entry)
+            if isinstance(decision, Deliver):
+                entry.counts = decision.counts
+                self._host.begin(entry, decision)
+                self._in_flight.append(_InFlight(entry, stored))
+            else:
+                self._receiver.transaction_aborted(became_poison=True)
+                self._end(entry, decision, unreadable)
+        return received
+
+    # Decisions ---------------------------------------------------------------------------------------------------
+
+    def _detect(self, entry: E) -> tuple[Deliver | Ended, Failure | None]:
+        """Ask what this receive does; a message that cannot be handed over at all is given up at once (spec WCF-29)."""
+        unreadable = self._host.unreadable(entry)
+        if unreadable is not None:
+            return self._receiver.give_up(entry, unreadable, self._host.now()), unreadable
+        return self._receiver.before(entry, self._host.now()), None
+
+    def _commit(self, batch: list[tuple[E, Counts]]) -> None:
+        members = [member for member, _ in batch]
+        self._host.committed(members)
+        self._noted(members)
+
+    def _noted(self, members: Sequence[E]) -> None:
+        halt = self._receiver.transaction_committed(members)
+        if halt is not None:
+            self.halt = halt
+            self._host.halted(halt)
+
+    def _abort_innocents(self, open_batch: list[tuple[E, Counts]]) -> None:
         """Roll back what a batch had received before it met a poison message (spec WCF-40, WCF-41)."""
         self._receiver.transaction_aborted(became_poison=True)
-        return self._return(open_batch, None, BATCH_MET_POISON) if open_batch else None
+        if open_batch:
+            self._return(open_batch, None, BATCH_MET_POISON)
 
-    def _roll_back(self, open_batch: list[tuple[E, Counts]], failure: Failure) -> Halt | None:
+    def _roll_back(self, open_batch: list[tuple[E, Counts]], failure: Failure) -> None:
         """Roll the transaction back because the handler of its last message failed."""
         culprit, stored = open_batch[-1]
         if failure.kind is FailureKind.POSTPONED:
             self._postpone(culprit, stored, open_batch[:-1], failure)
-            return None
-        self._receiver.transaction_aborted(became_poison=False)
-        return self._return(open_batch, culprit, failure)
+        elif failure.kind is FailureKind.SAVEPOINT:
+            self._back_to_savepoint(culprit, stored, open_batch[:-1])
+        else:
+            self._receiver.transaction_aborted(became_poison=False)
+            self._return(open_batch, culprit, failure)
 
     def _postpone(self, entry: E, stored: Counts, before: list[tuple[E, Counts]], failure: Failure) -> None:
         """Give a message back uncounted. It takes no part in its transaction: what the batch had delivered before it commits."""
@@ -173,31 +290,42 @@ class ReceiveLoop(Generic[E]):
         entry.counts = stored
         self._host.postponed(entry, failure)
 
-    def _return(self, open_batch: list[tuple[E, Counts]], culprit: E | None, failure: Failure) -> Halt | None:
+    def _back_to_savepoint(self, entry: E, stored: Counts, before: list[tuple[E, Counts]]) -> None:
+        """The message is back at its place, the transaction commits (spec SB-8, SB-58)."""
+        entry.counts = stored
+        self._source.put_back([entry])
+        if before:
+            self._host.committed([member for member, _ in before])
+        self._noted([*(member for member, _ in before), entry])
+
+    def _return(self, open_batch: list[tuple[E, Counts]], culprit: E | None, failure: Failure) -> None:
         host = self._host
         decisions = [(member, self._receiver.after_rollback(member, failure, host.now())) for member, _ in open_batch]
         for member, decision in decisions:
             member.counts = decision.counts
         host.rolled_back([member for member, _ in decisions], culprit, failure)
-        halt: Halt | None = None
         back: list[E] = []
         for member, decision in decisions:
             if member is culprit and isinstance(decision, Return) and failure.kind is FailureKind.UNPROCESSABLE:
-                halt = self._end(member, self._receiver.give_up(member, failure, host.now()), failure) or halt
+                self._end(member, self._receiver.give_up(member, failure, host.now()), failure)
             elif isinstance(decision, Return):
                 back.append(member)
             else:
-                halt = self._end(member, decision, failure) or halt
+                self._end(member, decision, failure)
         self._source.put_back(back)
-        return halt
 
-    def _end(self, entry: E, decision: Park | Dispose | Halt, failure: Failure | None) -> Halt | None:
+    def _end(self, entry: E, decision: Ended, failure: Failure | None) -> None:
         match decision:
             case Halt():
+                self.halt = decision
                 entry.counts = decision.counts
                 self._host.ended(entry, decision, failure)
                 self._source.put_back([entry])
-                return decision
+            case Block():
+                entry.counts = decision.counts
+                self._host.ended(entry, decision, failure)
+                if decision.whole_queue:
+                    self._source.put_back([entry])
             case Park():
                 self._move(entry, decision, failure)
             case Dispose(how=Disposition.MOVE_TO_POISON):
@@ -206,7 +334,6 @@ class ReceiveLoop(Generic[E]):
                 self._host.ended(entry, decision, failure)
             case _:
                 assert_never(decision)
-        return None
 
     def _move(self, entry: E, decision: Park | Dispose, failure: Failure | None) -> None:
         decided = self._host.now()

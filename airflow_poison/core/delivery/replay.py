@@ -6,19 +6,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.replay_queue import Actor, Held, Ledger, ReplayQueue
 from airflow_poison.core.delivery.replayed import MessageEnd, Replay
 from airflow_poison.core.delivery.script import Script, Scripted, as_span
 from airflow_poison.core.delivery.scripted_host import ScriptedHost
 from airflow_poison.core.error_handler import install_error_handler
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.policies.opening import Opening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.policies.opening import Access
     from airflow_poison.core.policies.seam import Policy
 
 MOST_RECEIVES = 10_000
@@ -32,6 +34,8 @@ def replay(
     until: timedelta | None = None,
     most_receives: int = MOST_RECEIVES,
     queue: str = "replay",
+    access: Mapping[str, Access] | None = None,
+    counters: Mapping[str, int] | None = None,
 ) -> Replay:
     """Play a script against a policy and return what happened.
 
@@ -45,7 +49,9 @@ def replay(
     :param error_handler: told of every poison message; a class is installed as an endpoint would (spec WCF-26, WCF-27).
     :param until: stop the clock this long after the start; None: when nothing is left to happen.
     :param most_receives: stop an endless replay after this many receives.
-    :param queue: the name that poison exceptions carry.
+    :param queue: the queue's name.
+    :param access: of the queues that the policy sends to, those that it cannot simply send to.
+    :param counters: what an earlier endpoint left behind.
 
     Raises InputError for a script that cannot be played and ErrorHandlerError for an error handler class that cannot be used.
     """
@@ -57,12 +63,23 @@ def replay(
     started = clock.now()
     ledger = Ledger(started)
     arrivals = [_held(number, message, started) for number, message in enumerate(_by_arrival(script), 1)]
-    source = ReplayQueue(policy, clock, arrivals, actor=Actor(script.actions, started), ledger=ledger, most_receives=most_receives)
-    host = ScriptedHost(policy, source, ledger, handler, queue)
+    opening = Opening(queue, dict(counters or {}), dict(access or {}))
+    source = ReplayQueue(policy, opening, clock, arrivals, actor=Actor(script.actions, started), ledger=ledger, most_receives=most_receives)
+    host = ScriptedHost(source, ledger, handler, queue)
     left = _play(source, host, started + until if until is not None else None)
     ends = tuple(_end(message, clock.now()) for message in arrivals)
     ended = clock.now() if until is not None else ledger.last
-    return Replay(tuple(ledger.events), tuple(ledger.deliveries), ends, source.halted, started, ended, endless=left and source.exhausted)
+    return Replay(
+        tuple(ledger.events),
+        tuple(ledger.deliveries),
+        ends,
+        source.halted,
+        started,
+        ended,
+        endless=left and source.exhausted,
+        counters=dict(source.counters),
+        reports=tuple(ledger.reports),
+    )
 
 
 def _play(source: ReplayQueue, host: ScriptedHost, until: datetime | None) -> bool:
@@ -71,9 +88,9 @@ def _play(source: ReplayQueue, host: ScriptedHost, until: datetime | None) -> bo
         source.catch_up()
         receiver = source.serve()
         if receiver is not None:
-            halt = ReceiveLoop(receiver, source, host).run()
+            halt = ReceiveLoop(receiver, source, host, Sessions.of(source.opened)).run()
             if halt is not None:
-                source.halt(halt.how)
+                source.halt(halt)
         following = source.next_instant()
         if following is None or source.exhausted or (until is not None and following > until):
             if until is not None:
@@ -99,5 +116,13 @@ def _held(number: int, message: Scripted, started: datetime) -> Held:
 def _end(held: Held, now: datetime) -> MessageEnd:
     still = now - held.parked_at if held.parked_at is not None else timedelta(0)
     return MessageEnd(
-        held.message.name, held.lookup_id, str(held.place), held.counts, held.deliveries, held.receives, held.waited + still, held.due_at
+        held.message.name,
+        held.lookup_id,
+        str(held.place),
+        held.counts,
+        held.deliveries,
+        held.receives,
+        held.waited + still,
+        held.due_at,
+        held.headers,
     )

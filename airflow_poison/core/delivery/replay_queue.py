@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.delivery.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies.decisions import Counts, Halted
+from airflow_poison.core.policies.decisions import Counts, Halt, Halted
+from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.delivery.replayed import Delivered
+    from airflow_poison.core.policies.decisions import Block, Report
+    from airflow_poison.core.policies.opening import Access
     from airflow_poison.core.policies.seam import Policy, Receiver
 
 NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"
 REMOVED = "removed"
+FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +45,8 @@ class Held:
     waited: timedelta = timedelta(0)
     receives: int = 0
     deliveries: int = 0
+    blocked: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
     locked: int = field(init=False)
     outcomes: Iterator[Outcome] = field(init=False)
     items: dict[str, Iterator[Outcome]] = field(init=False)
@@ -56,9 +63,24 @@ class Held:
         return self.message.size
 
     @property
+    def group(self) -> str:
+        """Its conversation group; without one it is a group of its own."""
+        return self.message.group or f"#{self.lookup_id}"
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties."""
+        return self.message.properties
+
+    @property
     def parked(self) -> bool:
         """Whether it waits in a retry sub-queue."""
         return self.parked_at is not None
+
+    @property
+    def place_in_queue(self) -> tuple[int, int]:
+        """Its place in receive order (spec WCF-33)."""
+        return -self.message.priority, self.lookup_id
 
 
 class Ledger:
@@ -68,6 +90,7 @@ class Ledger:
         self.started = self.last = started
         self.events: list[Event] = []
         self.deliveries: list[Delivered] = []
+        self.reports: list[Report] = []
 
     def write(self, event: EventType, at: datetime, held: Held | None = None, **details: str) -> None:
         """Write an event down, with the counts that the message has now."""
@@ -100,35 +123,58 @@ class Actor:
 
 
 class ReplayQueue:
-    """The ``Source`` of a replay, and its time: whatever is due by now has happened before a receive."""
+    """The ``Source`` of a replay, and its time: whatever is due by now has happened before a receive.
 
-    def __init__(self, policy: Policy, clock: VirtualClock, arrivals: Sequence[Held], *, actor: Actor, ledger: Ledger, most_receives: int) -> None:
-        self.policy, self.clock, self.ledger = policy, clock, ledger
-        self.receiver: Receiver | None = policy.open()
-        self.halted: Halted | None = None
+    :param policy: the settings; ``alter`` changes them for the next endpoint.
+    :param opening: what the first endpoint finds.
+    """
+
+    def __init__(
+        self, policy: Policy, opening: Opening, clock: VirtualClock, arrivals: Sequence[Held], *, actor: Actor, ledger: Ledger, most_receives: int
+    ) -> None:
+        self.policy = self.opened = policy
+        self.clock, self.ledger = clock, ledger
+        self._queue, self._access = opening.queue, opening.access
+        self._counters = opening.counters
+        self.halted: Halted | None = policy.starts_halted
+        self.receiver: Receiver | None = policy.open(opening) if self.halted is None else None
         self._messages, self._actor = arrivals, actor
         self._receives_left = most_receives
         self._served: Receiver | None = None
         self._peeked: int | None = None
+        self._taken: tuple[int, int] | None = None
+        self._blocked_until: datetime | None = None
+        self._blocked_by: Held | None = None
 
     @property
     def exhausted(self) -> bool:
         """Whether the replay may receive no more."""
         return self._receives_left == 0
 
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What the endpoint leaves behind."""
+        return self._counters if self.receiver is None else self.receiver.counters()
+
     def serve(self) -> Receiver | None:
         """Return the open endpoint; ``take`` gives it messages until it is closed or opened anew. None when it is closed."""
         self._served = self.receiver
         return self.receiver
 
-    def take(self) -> Held | None:
-        """Receive the head: highest priority, then lowest lookup id (spec WCF-33)."""
+    def take(self, beside: Sequence[Held] = ()) -> Held | None:
+        """Receive the head: highest priority, then lowest lookup id (spec WCF-33); or what follows in the sweep (spec WMQ-29)."""
         self.catch_up()
-        waiting = self._in(self.policy.reads)
-        if self.receiver is None or self.receiver is not self._served or not waiting or self.exhausted:
+        if self.receiver is None or self.receiver is not self._served or self.exhausted or self._is_blocked():
+            return None
+        locked = {held.group for held in beside} if self.opened.locks_groups else set()
+        waiting = sorted((held for held in self._in(self.policy.reads) if held.group not in locked), key=lambda held: held.place_in_queue)
+        if not waiting:
             return None
         self._receives_left -= 1
-        head = min(waiting, key=lambda held: (-held.message.priority, held.lookup_id))
+        head = waiting[0]
+        if self.opened.sweeps and self._taken is not None:
+            head = next((held for held in waiting if held.place_in_queue > self._taken), head)
+        self._taken = head.place_in_queue
         head.place = IN_DELIVERY
         head.receives += 1
         return head
@@ -138,9 +184,10 @@ class ReplayQueue:
         for held in entries:
             held.place = self.policy.reads
 
-    def halt(self, how: Halted) -> None:
+    def halt(self, decision: Halt) -> None:
         """End receiving because a decision says so."""
-        self.receiver, self.halted, self._peeked = None, how, None
+        self._close()
+        self.halted = decision.how
 
     def park(self, held: Held, place: str, due_at: datetime) -> None:
         """Keep a message until it is due."""
@@ -149,6 +196,14 @@ class ReplayQueue:
     def postpone(self, held: Held, delay: timedelta) -> None:
         """Keep a message that its handler gave back."""
         held.place, held.due_at = SubQueue.POSTPONED, self.clock.now() + delay
+
+    def block(self, held: Held, decision: Block) -> None:
+        """Deliver nothing, or not this message, for a while (spec DMP-14)."""
+        until = decision.until or FOREVER
+        if decision.whole_queue:
+            self._blocked_until, self._blocked_by = until, held
+        else:
+            held.place, held.due_at, held.blocked = SubQueue.POSTPONED, until, True
 
     def catch_up(self) -> None:
         """Let everything happen that is due by now: arrivals, actions, returns."""
@@ -179,14 +234,20 @@ class ReplayQueue:
         if (action := self._actor.next_at()) is not None:
             times.append(action)
         if self.receiver is not None:
-            if self._in(self.policy.reads):
-                return self.clock.now()
+            if self._in(self.policy.reads) and self.opened.server_sessions:
+                if not self._is_blocked():
+                    return self.clock.now()
+                times += [self._blocked_until] if self._blocked_until not in {None, FOREVER} else []
             look = self._look(self.clock.now()).next_at
-            times += [held.due_at for held in self._in(SubQueue.POSTPONED) if held.due_at is not None] + ([look] if look else [])
+            times += [held.due_at for held in self._in(SubQueue.POSTPONED) if held.due_at not in {None, FOREVER}]
+            times += [look] if look else []
         return max(min(times), self.clock.now()) if times else None
 
     def _in(self, place: str) -> list[Held]:
         return [held for held in self._messages if held.place == place]
+
+    def _is_blocked(self) -> bool:
+        return self._blocked_until is not None and self.clock.now() < self._blocked_until
 
     def _look(self, now: datetime) -> Returning:
         waiting = (Waiting(held.lookup_id, held.due_at, held.message.priority) for held in self._messages if held.parked and held.due_at)
@@ -203,33 +264,79 @@ class ReplayQueue:
             self.ledger.write(EventType.RETURNED, now, held)
         for held in self._in(SubQueue.POSTPONED):
             if held.due_at is not None and held.due_at <= now:
-                held.place, held.due_at = self.policy.reads, None
+                self._leave_postponed(held)
 
     def _leave_retry(self, held: Held, now: datetime) -> None:
         if held.parked_at is not None:
             held.waited += now - held.parked_at
         held.parked_at = held.due_at = None
 
+    def _leave_postponed(self, held: Held) -> None:
+        held.place, held.due_at, held.blocked = self.policy.reads, None, False
+
+    # What people do ------------------------------------------------------------------------------------------------
+
     def _act(self, action: Action, now: datetime, until: datetime | None = None) -> None:
-        match Verb(action.verb):
+        verb = Verb(action.verb)
+        match verb:
             case Verb.CLOSE:
-                self.receiver, self._peeked = None, None
-            case Verb.OPEN | Verb.RESTART:
-                self._open(now, anew=action.verb == Verb.RESTART)
+                self._close()
+            case Verb.OPEN | Verb.ENABLE:
+                self._start(now, reset=verb is Verb.ENABLE)
+            case Verb.DISABLE:
+                self._close()
+                self.halted = Halted.DISABLED
+            case Verb.RESTART | Verb.RESTART_SERVER | Verb.RESTART_BROKER | Verb.CRASH:
+                self._restart(verb, now)
+            case Verb.ALTER:
+                self.policy = self.policy.altered(action.settings)
             case Verb.PUT_BACK | Verb.REMOVE:
                 held = next(held for held in self._messages if held.message.name == action.message)
                 if held.place == IN_DELIVERY and until is not None:
                     self._actor.put_off(action, until)
                 else:
                     self._by_hand(action, held, now)
+            case _:
+                assert_never(verb)
 
-    def _open(self, now: datetime, *, anew: bool) -> None:
-        if self.receiver is not None and not anew:
-            return
-        self.receiver, self._peeked = self.policy.open(), None
+    def _close(self) -> None:
+        self._counters, self.receiver, self._peeked = self.counters, None, None
+
+    def _start(self, now: datetime, *, reset: bool) -> None:
+        """Open a closed or halted endpoint; ``reset``: start its counters anew, even when it is open (spec section 11.1)."""
+        if reset or self.halted is Halted.DISABLED:
+            self._close()
+            self._counters = self.policy.counters_when_enabled(self._counters)
+        if self.receiver is None:
+            self._open(now)
+
+    def _open(self, now: datetime) -> None:
+        self.opened, self._peeked, self._taken = self.policy, None, None
+        self.receiver = self.policy.open(Opening(self._queue, self._counters, self._access))
         if self.halted is not None:
+            self.ledger.write(EventType.QUEUE_ENABLED if self.halted is Halted.DISABLED else EventType.STARTED, now)
             self.halted = None
-            self.ledger.write(EventType.STARTED, now)
+
+    def _restart(self, verb: Verb, now: datetime) -> None:
+        """Start something anew. A queue that is disabled stays so; a broker opens no endpoint that was not open."""
+        was_open = self.receiver is not None
+        if verb is Verb.CRASH:
+            self.receiver, self._peeked = None, None
+        else:
+            self._close()
+        restart = {Verb.RESTART: Restart.ENDPOINT, Verb.RESTART_BROKER: Restart.BROKER}.get(verb, Restart.SERVER)
+        self._counters = self.policy.counters_after(self._counters, restart)
+        if restart is Restart.BROKER:
+            self._broker_was_down()
+        if self.halted is not Halted.DISABLED and (was_open or restart is not Restart.BROKER):
+            self._open(now)
+
+    def _broker_was_down(self) -> None:
+        self._blocked_until = self._blocked_by = None
+        for held in self._messages:
+            if held.blocked:
+                self._leave_postponed(held)
+            held.counts = self.policy.counts_after(held.counts, Restart.BROKER)
 
     def _by_hand(self, action: Action, held: Held, now: datetime) -> None:
         kept = held.parked or held.place in set(SubQueue)
@@ -238,6 +345,8 @@ class ReplayQueue:
         self._leave_retry(held, now)
         if action.verb == Verb.REMOVE:
             held.place = REMOVED
+            if held is self._blocked_by:
+                self._blocked_until = self._blocked_by = None
             return
         held.place, held.counts = SubQueue.MAIN, put_back(held.counts)
         self.ledger.write(EventType.RETURNED, now, held, origin=SubQueue.POISON)

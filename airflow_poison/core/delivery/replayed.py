@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.events import ROUTINE, Event, EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.policies.decisions import Counts, Halted
+    from airflow_poison.core.policies.decisions import Counts, Halted, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,13 @@ class MessageEnd:
     """Where a message ended.
 
     :param place: a sub-queue (``main``, ``retry``, ``retry1``, ``poison``, ``postponed``), ``dead_letter``, or what became of it:
-        ``processed``, ``dropped``, ``lost`` (consumed, and its handler failed), ``removed``, ``not_arrived``.
+        ``processed``, ``dropped``, ``lost`` (consumed, and its handler failed), ``removed``, ``not_arrived``;
+        or the name of the queue that it was sent to.
     :param counts: its counts there; not specified for a message that has left its queue.
     :param deliveries: calls of the handler.
     :param receives: receives, with and without delivery.
     :param waited: time in the retry sub-queue.
+    :param headers: properties that it got when it was sent to another queue.
     :param due_at: when it may leave retry, UTC; None elsewhere.
     """
 
@@ -54,6 +56,7 @@ class MessageEnd:
     receives: int
     waited: timedelta
     due_at: datetime | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Replay:
     :param started: when it began, UTC.
     :param ended: when the last thing happened, UTC.
     :param endless: it was stopped at its limit of receives and would have gone on.
+    :param counters: what the endpoint leaves behind for the next one.
+    :param reports: the report messages that dispositions sent (spec WMQ-24).
     """
 
     events: tuple[Event, ...]
@@ -76,6 +81,8 @@ class Replay:
     started: datetime
     ended: datetime
     endless: bool = False
+    counters: Mapping[str, int] = field(default_factory=dict)
+    reports: tuple[Report, ...] = ()
 
     @property
     def receives(self) -> int:

@@ -25,6 +25,7 @@ class OutcomeKind(StrEnum):
     UNPROCESSABLE = "unprocessable"  # it raises Unprocessable
     BEFORE_OPERATION = "before_operation"  # it is never called, and the transaction times out (spec WCF-34)
     POSTPONE = "postpone"  # it raises Postpone
+    SAVEPOINT = "savepoint"  # it rolls back to its savepoint, and the transaction commits (spec SB-8)
     UNCONSUMED = "unconsumed"  # it returns without having consumed the session from this item on (spec WCF-39)
 
 
@@ -95,6 +96,8 @@ class Scripted:
     :param locked: how many tries of a move fail because somebody else holds the message (spec WCF-19).
     :param abort_count: rollbacks that it arrives with.
     :param move_count: moves that it arrives with.
+    :param group: its conversation group; empty: a group of its own.
+    :param properties: its properties.
     """
 
     name: str
@@ -108,14 +111,22 @@ class Scripted:
     locked: int = 0
     abort_count: int = 0
     move_count: int = 0
+    group: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class Verb(StrEnum):
     """What people do while a script runs."""
 
     CLOSE = "close"  # close the endpoint; a delivery under way is rolled back and counted (spec section 11.1)
-    OPEN = "open"  # open it again, also after a fault
+    OPEN = "open"  # open it again, also after a fault, a stop or a disabled queue
     RESTART = "restart"  # close and open
+    RESTART_SERVER = "restart_server"  # the application's host goes down and comes up, with its endpoint
+    RESTART_BROKER = "restart_broker"  # the broker goes down and comes up; the endpoint is open again when it was open before
+    CRASH = "crash"  # the application's host is killed: what the endpoint keeps in memory is lost, and it is open again
+    ENABLE = "enable"  # ALTER QUEUE ... STATUS = ON: opens, and starts the endpoint's counters anew (spec SB-7)
+    DISABLE = "disable"  # ALTER QUEUE ... STATUS = OFF by hand: no event (spec section 11, item 3)
+    ALTER = "alter"  # change settings; they hold when the endpoint opens next (spec WMQ-23)
     PUT_BACK = "put_back"  # put a message back from poison (spec WCF-28)
     REMOVE = "remove"  # take a message out by hand (spec WCF-25)
 
@@ -125,13 +136,15 @@ class Action:
     """Something that people do at a point in time, before anything else happens then.
 
     :param at: when, after the start, a duration or seconds.
-    :param verb: ``close``, ``open``, ``restart``, ``put_back`` or ``remove``.
+    :param verb: a ``Verb``.
     :param message: the name of the message that is put back or removed. It must be there then; one in delivery is waited for.
+    :param settings: new values of ``alter``, in our words or the manual's.
     """
 
     at: timedelta | float
     verb: Verb | str
     message: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 class Script:
@@ -172,3 +185,6 @@ def _check(action: Action, names: list[str]) -> None:
     about_message = action.verb in {Verb.PUT_BACK, Verb.REMOVE}
     if about_message != bool(action.message) or (about_message and action.message not in names):
         raise InputError(f"action {action.verb} with message={action.message!r}: expected {names if about_message else 'no message'}.")
+    if (action.verb == Verb.ALTER) != bool(action.settings):
+        expected = "settings to change" if action.verb == Verb.ALTER else "no settings"
+        raise InputError(f"action {action.verb} with settings={dict(action.settings)!r}: expected {expected}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
@@ -11,7 +12,7 @@ from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies.decisions import Deliver, Dispose, Disposition, Halt, Park
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt, Park
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.replay_queue import Held, Ledger, ReplayQueue
     from airflow_poison.core.error_handler import ErrorHandler
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.seam import Receiver
 
 PROCESSED = "processed"
 DROPPED = "dropped"
@@ -33,6 +34,7 @@ _FAILURES = {
     OutcomeKind.UNPROCESSABLE: FailureKind.UNPROCESSABLE,
     OutcomeKind.BEFORE_OPERATION: FailureKind.TIMEOUT,
     OutcomeKind.POSTPONE: FailureKind.POSTPONED,
+    OutcomeKind.SAVEPOINT: FailureKind.SAVEPOINT,
     OutcomeKind.UNCONSUMED: FailureKind.EXCEPTION,
 }
 _LASTS_FOR_THE_TIMEOUT = {OutcomeKind.TIMEOUT, OutcomeKind.BEFORE_OPERATION}
@@ -41,9 +43,10 @@ _LASTS_FOR_THE_TIMEOUT = {OutcomeKind.TIMEOUT, OutcomeKind.BEFORE_OPERATION}
 class ScriptedHost:
     """The ``Host`` of a replay."""
 
-    def __init__(self, policy: Policy, source: ReplayQueue, ledger: Ledger, error_handler: ErrorHandler | None, queue: str) -> None:
-        self._policy, self._source, self._ledger = policy, source, ledger
+    def __init__(self, source: ReplayQueue, ledger: Ledger, error_handler: ErrorHandler | None, queue: str) -> None:
+        self._source, self._ledger = source, ledger
         self._error_handler, self._queue = error_handler, queue
+        self._begun: dict[int, _Begun] = {}
 
     def now(self) -> datetime:
         """Return the virtual time."""
@@ -51,19 +54,29 @@ class ScriptedHost:
 
     def unreadable(self, entry: Held) -> Failure | None:
         """Say why the channel cannot hand the message over: the script says so, or the policy."""
-        reason = entry.message.unreadable or self._policy.unreadable(entry)
+        reason = entry.message.unreadable or self._source.opened.unreadable(entry)
         return Failure(FailureKind.UNREADABLE, text=reason) if reason else None
 
     def deliver(self, entry: Held, delivery: Deliver) -> Failure | None:
         """Let the next outcome of the message happen."""
+        self.begin(entry, delivery)
+        return self.result(entry)
+
+    def begin(self, entry: Held, delivery: Deliver) -> None:
+        """Call the handler; what comes of it is scripted."""
         began = self.now()
         outcome, items = _work(entry)
         if outcome.kind is not OutcomeKind.BEFORE_OPERATION:
             entry.deliveries += 1
             self._ledger.write(EventType.DELIVERED, began, entry)
             self._ledger.deliveries.append(Delivered(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
-        failure = self._spend(outcome, delivery)
-        if failure is not None and delivery.at_most_once:
+        self._begun[entry.lookup_id] = _Begun(outcome, delivery, began, self._source.receiver)
+
+    def result(self, entry: Held) -> Failure | None:
+        """Let the time of the delivery go by."""
+        begun = self._begun.pop(entry.lookup_id)
+        failure = self._spend(begun)
+        if failure is not None and begun.delivery.at_most_once:
             entry.place = LOST
         return failure
 
@@ -91,7 +104,7 @@ class ScriptedHost:
         if self._source.receiver is not None:
             self._source.spend(self._source.receiver.move_interval, interruptible=False)
 
-    def ended(self, entry: Held, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+    def ended(self, entry: Held, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Put the message where it goes, and tell what happened."""
         match decision:
             case Park():
@@ -99,14 +112,26 @@ class ScriptedHost:
                 self._source.park(entry, place, decision.due_at)
             case Dispose():
                 place = entry.place = _place(decision)
+                entry.headers = decision.headers
+                self._ledger.reports += decision.reports
             case Halt():
-                place = self._policy.reads
+                place = self._source.opened.reads
+            case Block():
+                self._source.block(entry, decision)
+                place = entry.place if not decision.whole_queue else self._source.opened.reads
             case _:
                 assert_never(decision)
         entry.counts = decision.counts
         facts = {"place": place} | ({"error": failure.text or failure.kind} if failure is not None else {})
+        if isinstance(decision, Dispose | Block | Halt):
+            facts |= decision.details
         for event in decision.events:
             self._tell(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
+
+    def halted(self, decision: Halt) -> None:
+        """Tell that the endpoint has ended receiving."""
+        for event in decision.events:
+            self._ledger.write(event, self.now(), None, **decision.details)
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
         """Tell what happened but for the move."""
@@ -122,22 +147,34 @@ class ScriptedHost:
         if event is EventType.POISON_EXCEPTION and self._error_handler is not None:
             self._error_handler.handle_error(PoisonMessageError(entry.lookup_id, self._queue))
 
-    def _spend(self, outcome: Outcome, delivery: Deliver) -> Failure | None:
+    def _spend(self, begun: _Begun) -> Failure | None:
         """Let the delivery take its time, no longer than the transaction; who closes the endpoint meanwhile rolls it back."""
-        timeout = self._policy.effective_transaction_timeout
+        outcome = begun.outcome
+        timeout = self._source.opened.effective_transaction_timeout
         postponed = outcome.kind is OutcomeKind.POSTPONE
         span = timedelta(0) if outcome.span is None or postponed else outcome.span
-        if not delivery.at_most_once:
+        if not begun.delivery.at_most_once:
             if outcome.kind in _LASTS_FOR_THE_TIMEOUT and outcome.span is None:
                 span = timeout
             elif span > timeout:
                 outcome, span = Outcome(OutcomeKind.TIMEOUT), timeout
-        if not self._source.spend(span):
+        left = max(begun.at + span - self.now(), timedelta(0))
+        if self._source.receiver is not begun.receiver or not self._source.spend(left):
             return Failure(FailureKind.CRASH, text="the endpoint was closed during the delivery")
         if outcome.kind is OutcomeKind.OK:
             return None
         delay = outcome.span if outcome.span is not None and postponed else timedelta(0)
         return Failure(_FAILURES[outcome.kind], text=outcome.kind, delay=delay)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A delivery under way."""
+
+    outcome: Outcome
+    delivery: Deliver
+    at: datetime
+    receiver: Receiver | None
 
 
 def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
@@ -158,4 +195,6 @@ def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
 def _place(decision: Dispose) -> str:
     if decision.how is Disposition.MOVE_TO_POISON:
         return SubQueue.POISON
+    if decision.how is Disposition.SEND:
+        return decision.destination
     return DEAD_LETTER if decision.to_dead_letter else DROPPED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_poison.core.message import SubQueue
@@ -57,6 +58,15 @@ class SystemSettings:
         """Keep the endpoint's counters over every restart."""
         return counters
 
+    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Keep the endpoint's counters when people set the queue to ON."""
+        return counters
+
+    def altered(self, changes: Mapping[str, object]) -> Self:
+        """Return the policy with some settings changed, in our words or the manual's, as JSON values. Raises SettingError."""
+        with settings.stored():
+            return replace(self, **type(self).arguments(changes))
+
     def to_dict(self) -> dict[str, object]:
         """Return the settings as JSON values: durations in seconds, and ``system``."""
         return settings.to_json(self)
@@ -65,7 +75,12 @@ class SystemSettings:
     def from_dict(cls, stored: Mapping[str, object]) -> Self:
         """Return the policy of ``to_dict()``, or of settings in the manual's words, without warnings. Raises SettingError."""
         with settings.stored():
-            return cls(**settings.from_json(cls, stored))
+            return cls(**cls.arguments(stored))
+
+    @classmethod
+    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
+        """Return the constructor's arguments from JSON values, in our words or the manual's. Raises SettingError."""
+        return settings.from_json(cls, stored)
 
 
 class OneAtATime:

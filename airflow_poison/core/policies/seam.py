@@ -101,7 +101,6 @@ class Receiver(Protocol):
         """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
         ...
 
-
     def counters(self) -> Mapping[str, int]:
         """Return what the queue keeps for the next endpoint; asked when this one closes, not when it crashes."""
         ...
@@ -142,7 +141,7 @@ class Policy(Protocol):
 
     @property
     def server_sessions(self) -> int:
-        """How many messages a halting endpoint processes at the same time, at least 1 (spec WMQ-17)."""
+        """How many messages a halting endpoint processes at the same time (spec WMQ-17); 0: none (spec SB-23)."""
         ...
 
     @property
@@ -191,6 +190,14 @@ class Policy(Protocol):
 
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
         """Return what is left of the endpoint's counters after a restart. A crash of an endpoint is a restart of its server."""
+        ...
+
+    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7)."""
+        ...
+
+    def altered(self, changes: Mapping[str, object]) -> Self:
+        """Return the policy with some settings changed, in our words or the manual's. Raises SettingError."""
         ...
 
     def open(self, opening: Opening = ...) -> Receiver:
