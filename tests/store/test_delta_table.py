@@ -74,6 +74,17 @@ def test_every_reader_sees_the_same_rows_before_and_after_moves(delta_queue: Que
     assert [row[1:3] for row in _by_verbs(delta_queue)] == [("main", 2)] * 3 + [("main", 0)] * 2
 
 
+@pytest.mark.parametrize("reader", [_by_polars, _by_delta_rs, _by_duckdb])
+def test_dmp_6_readers_pass_over_no_queue_whose_name_begins_with_an_underscore(delta_root: str, reader: Callable[[str], list[Row]]) -> None:
+    """Many readers take such folders for hidden ones."""
+    system = DeltaStore(delta_root).create("_SYSTEM.Exception.Destination.ME1", CONTROL, NOW)
+    send(system, 2, "1")
+    park_all(system)
+    send(system, 3, "2")
+    assert reader(system.uri) == _by_verbs(system)
+    assert len(_by_verbs(system)) == 5
+
+
 def test_statistics_let_a_reader_skip_files_and_never_lie(delta_queue: QueueTable) -> None:
     send(delta_queue, 3, "1")
     park_all(delta_queue)

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import NewerFormatError, QueueNameError, QueueNo
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.seam import FORMAT_VERSION
-from tests.store.given import CONTROL, NOW, send
+from tests.store.given import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,18 +28,25 @@ def test_a_queue_that_exists_is_returned_with_what_it_holds(store: QueueStore) -
 
 def test_names_are_sorted(store: QueueStore) -> None:
     assert list(store.names()) == []
-    for name in ("b", "a.b", "A-1", "9_x"):
+    for name in ("b", "a.b", "A-1", "9_x", "_S.1"):
         store.create(name, CONTROL, NOW)
-    assert list(store.names()) == ["9_x", "A-1", "a.b", "b"]
+    assert list(store.names()) == ["9_x", "A-1", "_S.1", "a.b", "b"]
     assert store.open("b").name == "b"
 
 
-@pytest.mark.parametrize("name", ["", "ORDERS/eu", "a;b", ".hidden", "-x", "_x", "a b", "ä", "x" * 101, "..", "a\n"])
+@pytest.mark.parametrize("name", ["", "ORDERS/eu", "a;b", ".hidden", "-x", "__x", "_", "_.x", "_delta_log", "a b", "ä", "x" * 101, "..", "a\n"])
 def test_a_name_that_cannot_be_a_queues_is_refused(store: QueueStore, name: str) -> None:
     with pytest.raises(QueueNameError, match="begin"):
         store.create(name, CONTROL, NOW)
     with pytest.raises(QueueNameError):
         store.open(name)
+
+
+def test_dmp_6_the_name_of_a_system_exception_destination_is_a_queues(store: QueueStore) -> None:
+    name = "_SYSTEM.Exception.Destination.ME1"
+    send(store.create(name, CONTROL, NOW), 2)
+    assert store.open(name).name == name
+    assert ids(store.open(name)) == [1, 2]
 
 
 def test_a_name_of_a_hundred_characters_is_one(store: QueueStore) -> None:

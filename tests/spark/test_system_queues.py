@@ -1,0 +1,39 @@
+"""Spark and the queues of a system, whose names begin with an underscore: Spark takes such files for hidden ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.spark.drivers import POLICY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.message import Message
+
+
+def refuse_bad(message: Message) -> None:
+    if message.text == "bad":
+        raise ValueError(message.text)
+
+
+@pytest.mark.parametrize("handling", ["Move", "Fault"], ids=["side by side", "in order"])
+def test_dmp_6_a_system_exception_destination_can_be_received_from(spark: SparkSession, tmp_path: Path, handling: str) -> None:
+    policy, clock = replace(POLICY, receive_error_handling=handling), SystemClock()
+    table = declare(DeltaStore(str(tmp_path)), "_SYSTEM.Exception.Destination.ME1", policy, clock)
+    send(table, messages_to_batches(["good", "good", "bad"]), key="sent", clock=clock)
+
+    result = ReceivePass(table, policy, refuse_bad, lambda: SparkEngine(spark), clock, isolation="none").run("run")
+
+    assert (result.received, result.settled, result.rollbacks) == (3, 2, 2)
