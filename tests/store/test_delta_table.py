@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,9 @@ from deltalake.exceptions import DeltaError
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta import actions
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.table import appending
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from tests.store.points import AtPoint
 
 Row = tuple[int, str, int, bytes]
+
+
+def _forty_days_ago() -> int:
+    return time.time_ns() // 1_000_000 - 40 * 24 * 3_600 * 1_000
 
 
 # Independent readers -----------------------------------------------------------------------------------------------
@@ -243,6 +251,26 @@ def test_a_file_system_without_hard_links_gets_copies(delta_queue: QueueTable, m
     send(delta_queue, 2)
     park_all(delta_queue)
     assert ids(delta_queue, SubQueue.RETRY) == [1, 2]
+
+
+def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta forgets the numbers of applications 30 days after they were set: keys of sends may be forgotten, the last id never."""
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(actions, "now_ms", _forty_days_ago)
+        send(delta_queue, 3, "long ago")
+        claimed = claim(delta_queue)
+        delta_queue.finish(claimed, seal(delta_queue, claimed), now=NOW)
+    for _ in range(20):  # a checkpoint is where what is forgotten is left out
+        delta_queue.alter(lambda control: replace(control, reason=f"{control.reason}."), lambda _, __: [], NOW)
+    assert not send(DeltaStore(delta_root).open("orders"), 2, "long ago").repeated
+    assert ids(delta_queue) == [4, 5]
+
+
+def test_a_last_lookup_id_that_was_forgotten_is_read_from_the_files(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(delta_queue, 3)
+    monkeypatch.setattr(appending, "SEQUENCE", "forgotten")
+    send(delta_queue, 2, "second")
+    assert ids(delta_queue) == [1, 2, 3, 4, 5]
 
 
 def test_a_checkpoint_is_made_every_twenty_versions_and_the_log_is_kept(delta_queue: QueueTable) -> None:

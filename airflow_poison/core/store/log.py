@@ -38,7 +38,8 @@ class Commit:
     """One change of the log, all or nothing.
 
     :param operation: what it is, for the history and the fault points.
-    :param numbers: numbers that are set by name.
+    :param numbers: numbers that are set by name; the log forgets them when they have not been set for long (Delta's: 30 days).
+    :param lasting: numbers that are set by name and never forgotten.
     :param details: further facts, JSON, kept with the version.
     :param data_change: False when the rows stay the same (a split).
     :param scratch: paths of added files that only this try can use; removed when another commit was faster.
@@ -48,6 +49,7 @@ class Commit:
     add: Sequence[DataFile] = ()
     remove: Sequence[DataFile] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    lasting: Mapping[str, int] = field(default_factory=dict)
     details: Mapping[str, object] = field(default_factory=dict)
     data_change: bool = True
     scratch: Sequence[str] = ()

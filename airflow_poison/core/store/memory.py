@@ -82,7 +82,7 @@ class MemoryLog:
             self._newest = MemoryState(
                 version=base.version + 1,
                 live=kept | {file.path: file for file in commit.add},
-                numbers={**base.numbers, **commit.numbers},
+                numbers={**base.numbers, **commit.numbers, **commit.lasting},
             )
             self._details.append({**commit.details, "operation": commit.operation})
         reach(f"store.{commit.operation}.after_commit")

@@ -134,6 +134,8 @@ class DeltaLog:
         from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
         details = {**commit.details, "operation": commit.operation, "mark": mark}
+        numbers = [Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()]
+        lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
             [
                 *(actions.add(file, data_change=commit.data_change) for file in commit.add),
@@ -144,7 +146,7 @@ class DeltaLog:
             partition_by=actions.PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,
-                app_transactions=[Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()],
+                app_transactions=numbers + lasting,
                 custom_metadata={"userMetadata": json.dumps(details)},
             ),
             # What may fail must not come between a commit and its acknowledgement.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Sent
 from airflow_poison.core.store.table.base import patience
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.table.base import Table
 
 SEQUENCE = "seq"
+_MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
@@ -51,14 +53,17 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         base = _last_id(state)
         incoming.renumber(base)
         first, last = base + 1, base + incoming.messages
-        numbers = {SEQUENCE: last, f"send:{key}": incoming.messages, f"first:{key}": first}
-        if table.log.commit(state, Commit("append", add=incoming.files, numbers=numbers, details={"key": key})):
+        numbers = {f"send:{key}": incoming.messages, f"first:{key}": first}
+        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
+        if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first)
     raise AssertionError  # pragma: no cover  (patience raises)
 
 
 def _last_id(state: State) -> int:
-    return state.number(SEQUENCE) or 0
+    """Return the last lookup id; read from the files where a table of an early version has forgotten it."""
+    last = state.number(SEQUENCE)
+    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _MESSAGES), default=0)
 
 
 def _sent_before(state: State, key: str) -> Sent | None:
