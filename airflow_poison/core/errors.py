@@ -37,6 +37,10 @@ class MessageTooLargeError(InputError):
     """A message is above the size limit; nothing was sent."""
 
 
+class DeadLetterHeaderError(PoisonError, ValueError):
+    """Bytes are no dead-letter header of WebSphere MQ (spec WMQ-25)."""
+
+
 # Queues and tables ----------------------------------------------------------------------------------------------
 
 
@@ -119,3 +123,7 @@ class PoisonMessageError(PoisonError):
 
 class ConfigurationWarning(UserWarning):
     """Settings that are allowed and rarely wanted (for example spec WCF-43)."""
+
+
+class ConfigurationHint(ConfigurationWarning):
+    """Settings that do what they say, and that may still do what their author does not expect (for example spec WMQ-16)."""

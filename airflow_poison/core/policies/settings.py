@@ -79,13 +79,13 @@ def put(policy: object, **checked: object) -> None:
         object.__setattr__(policy, name, value)
 
 
-def warn(text: str) -> None:
+def warn(text: str, category: type[ConfigurationWarning] = ConfigurationWarning) -> None:
     """Warn whoever constructs a policy; silent while a stored policy is read back, because its author was warned already.
 
     Called from ``_warn``, called from ``__post_init__``, called from the constructor: the warning shows the constructor's caller.
     """
     if not _quiet.get():
-        warnings.warn(text, ConfigurationWarning, stacklevel=5)
+        warnings.warn(text, category, stacklevel=5)
 
 
 @contextmanager

@@ -1,0 +1,133 @@
+"""WebSphere MQ messaging provider, listener port: backout of messages, and a stop after too many deliveries of one (spec section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_poison.core.errors import ConfigurationWarning, SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies import backout, settings, websphere_mq
+from airflow_poison.core.policies.base import OneAtATime
+from airflow_poison.core.policies.decisions import Deliver, Halt, Halted, Return
+from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.stop_rule import StopRule, first_stop, stops
+from airflow_poison.core.policies.websphere_mq import WebSphereMqSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import Block, Dispose
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.seam import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerPort(WebSphereMqSettings):
+    """The settings of a listener port and its queue. Raises SettingError for a value that is not allowed (spec LP-E8).
+
+    The attributes of the queue are those of ``WebSphereMqSettings``. Strict order needs ``backout_threshold=0`` and ``max_sessions=1``
+    (spec LP-7).
+
+    :param max_retries: Maximum retries: the port stops when a message has been rolled back so often, 0 to 2147483647 (spec LP-1).
+    :param stop_rule: the message's count ``reaches`` max(max_retries, 1), or is ``more_than`` max_retries (spec LP-2).
+    :param max_sessions: Maximum sessions: how many messages are processed at the same time, 1 to 2147483647 (spec LP-6).
+
+    Memory: nothing but the message's redelivery count, which is durable; on z/OS without hardening a restart of the queue manager sets it
+    to 0. Passes, stops, restarts of the server and lost connections change nothing.
+
+    Warns with ConfigurationWarning when the port stops before a message is requeued (spec LP-4).
+    """
+
+    system: ClassVar[str] = "ListenerPort"
+    title: ClassVar[str] = "WebSphere MQ, listener port"
+    halting: ClassVar[bool] = True
+    aliases: ClassVar[Mapping[str, str]] = {
+        **WebSphereMqSettings.aliases,
+        "maxRetries": "max_retries",
+        "Maximum retries": "max_retries",
+        "maxSessions": "max_sessions",
+        "Maximum sessions": "max_sessions",
+    }
+
+    max_retries: int = 0
+    stop_rule: StopRule | str = StopRule.REACHES
+    max_sessions: int = 1
+
+    def __post_init__(self) -> None:
+        websphere_mq.check(self)
+        settings.put(
+            self,
+            max_retries=settings.whole_number("max_retries", self.max_retries),
+            stop_rule=settings.choice("stop_rule", self.stop_rule, StopRule),
+            max_sessions=settings.whole_number("max_sessions", self.max_sessions, least=1),
+        )
+        if self.stop_rule == StopRule.EQUALS:
+            raise SettingError("stop_rule", str(self.stop_rule), f"{StopRule.REACHES}, {StopRule.MORE_THAN}")
+        self._warn()
+
+    def _warn(self) -> None:
+        for text, category in (*websphere_mq.warnings_of(self), *_warnings_of_stops(self)):
+            settings.warn(text, category)
+
+    @property
+    def stateless(self) -> bool:
+        """Whether each decision depends on the message alone: its own count stops the port; several sessions go in rounds."""
+        return self.max_sessions == 1
+
+    @property
+    def server_sessions(self) -> int:  # type: ignore[override]  # the base's plain answer, computed
+        """How many messages are processed at the same time (spec LP-6)."""
+        return self.max_sessions
+
+    def open(self, opening: Opening = FIRST) -> ListenerPortReceiver:
+        """Start the listener port."""
+        return ListenerPortReceiver(self, opening)
+
+
+@dataclass(slots=True)
+class ListenerPortReceiver(OneAtATime):
+    """A started listener port. Remembers only that it has stopped while other sessions end their work."""
+
+    policy: ListenerPort
+    opening: Opening
+    _stopped: bool = field(default=False, init=False)
+
+    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
+        """Deliver, or requeue a message whose count has reached BOTHRESH (spec LP-4)."""
+        if not backout.threshold_reached(self.policy, entry.counts):
+            return Deliver(entry.counts)
+        return backout.requeue(self.policy, entry, self.opening, backout.Reason.BACKOUT_THRESHOLD_REACHED, now)
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
+        """Count the failure, and stop when this message has failed too often (spec LP-2, LP-3)."""
+        if failure.kind is FailureKind.UNPROCESSABLE:
+            return Return(entry.counts)
+        counts = backout.rolled_back(self.policy, entry.counts)
+        if self._stopped or not stops(StopRule(self.policy.stop_rule), counts.abort_count, self.policy.max_retries):
+            return Return(counts)
+        self._stopped = True
+        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), self._stop_details(counts.abort_count))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
+        """Send the message where a requeue would go, at once (spec WMQ-24)."""
+        return backout.requeue(self.policy, entry, self.opening, backout.reason_of(failure), now)
+
+    def _stop_details(self, count: int) -> dict[str, str]:
+        limit = self.policy.max_retries
+        text = f"The listener port of {self.opening.queue} was stopped: a message was rolled back {count} times; max_retries={limit}."
+        return {"code": "WMSG0036E", "text": text}
+
+
+def _warnings_of_stops(policy: ListenerPort) -> Iterator[websphere_mq.Warned]:
+    """Return what LP-4 says about a stop beside a backout threshold."""
+    threshold, stop_at = policy.backout_threshold, first_stop(StopRule(policy.stop_rule), policy.max_retries)
+    if policy.zos and policy.max_retries > backout.LARGEST_ON_ZOS:
+        text = f"max_retries={policy.max_retries} is never reached on z/OS: backouts are counted up to {backout.LARGEST_ON_ZOS} there."
+        yield text, ConfigurationWarning
+    if threshold and stop_at is not None and stop_at <= threshold:
+        text = f"the port stops at rollback {stop_at} of a message, before it is requeued (backout_threshold={threshold}). Set max_retries higher."
+        yield text, ConfigurationWarning
