@@ -1,0 +1,287 @@
+"""SQL Server Service Broker: five consecutive rollbacks disable the queue (spec sections 1.1 to 1.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.base import OneAtATime, SystemSettings
+from airflow_poison.core.policies.counts import aborted
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.core.policies.inspection import Inspection
+from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
+from airflow_poison.core.policies.queue_status import QueueStatus
+from airflow_poison.core.policies.recovery import RecoveryOrder
+from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.rollback_counters import ROLLBACK_LIMIT, Counter, Disables, Received, RollbackCounters, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.seam import Entry
+
+MOST_QUEUE_READERS = 32_767
+_SWITCH = {"ON": True, "OFF": False}
+_ROLLBACKS, _OF_GROUP, _DISABLING = "rollbacks", "rollbacks:", "disabling"
+
+
+class Disabling(StrEnum):
+    """When the queue is set to OFF (spec SB-13)."""
+
+    SYNCHRONOUS = "synchronous"  # before the rollback returns
+    BACKGROUND = "background"  # shortly afterwards, as in the product: one more delivery slips in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceBroker(SystemSettings):
+    """The settings of a Service Broker queue. Raises SettingError for a value that is not allowed.
+
+    :param poison_message_handling: whether consecutive rollbacks disable the queue (spec SB-11); ``ON`` and ``OFF`` in JSON, too. With
+        False nothing counts, and a message that always fails is delivered again and again: a pass tries it at most 4,095 times and leaves
+        it for the next one. The handler must have a strategy of its own, see ``failure_tracking``.
+    :param rollback_limit: the rollback in a row that disables, at least 1. The product knows only 5 (spec SB-4).
+    :param scope: what is counted: the ``queue``, or each ``conversation_group`` (spec SB-7).
+    :param disables: of the queues that one transaction received from, ``all_received`` or only those ``at_limit`` (spec SB-9). A pass
+        receives from one queue: there it makes no difference.
+    :param disabling: ``synchronous``, or ``background``: exactly one more delivery slips in (spec SB-13).
+    :param inspection: ``exempt``: the rollback of an inspection is not counted; ``strict``: it is; ``browse``: it reads without a lock
+        (spec SB-33).
+    :param recovery_order: whether a recovery ends the poison conversation before or after the queue is ON again (spec SB-34).
+    :param max_queue_readers: how many messages are processed at the same time, 0 to 32767 (spec SB-23; the product's error 187 otherwise).
+        0: nobody reads, a pass receives nothing.
+    :param transaction_timeout: how long one delivery may take, a duration > 0. The product has none.
+    :param database_name: the database that the event's document names (spec SB-17).
+    :param schema_name: the schema that it names.
+
+    Warns with ConfigurationWarning when poison handling is off or when nobody reads.
+
+    Memory: the counters of consecutive rollbacks live in the memory of the database engine (spec SB-7). The endpoint of a pass hands them
+    to the next one; a restart of the application's host, which a killed pass is, and of the database engine lose them, and STATUS = ON
+    starts them anew. A message's abort count is only shown to people: no rule looks at it, and nothing sets it back. That the queue is
+    disabled is durable.
+
+    Order: messages of one conversation group are received one after the other (spec SB-47). Without poison handling and with scope
+    ``conversation_group`` groups do not depend on each other, so each may have an endpoint of its own.
+    """
+
+    system: ClassVar[str] = "ServiceBroker"
+    title: ClassVar[str] = "SQL Server Service Broker"
+    aliases: ClassVar[Mapping[str, str]] = {
+        "POISON_MESSAGE_HANDLING": "poison_message_handling",
+        "MAX_QUEUE_READERS": "max_queue_readers",
+        "is_poison_message_handling_enabled": "poison_message_handling",
+    }
+    halts_as = Halted.DISABLED
+    locks_groups = True
+
+    poison_message_handling: bool = True
+    rollback_limit: int = ROLLBACK_LIMIT
+    scope: Scope | str = Scope.QUEUE
+    disables: Disables | str = Disables.ALL_RECEIVED
+    disabling: Disabling | str = Disabling.SYNCHRONOUS
+    inspection: Inspection | str = Inspection.EXEMPT
+    recovery_order: RecoveryOrder | str = RecoveryOrder.END_THEN_ENABLE
+    max_queue_readers: int = 1
+    transaction_timeout: timedelta = timedelta(minutes=10)
+    database_name: str = ""
+    schema_name: str = "dbo"
+
+    def __post_init__(self) -> None:
+        settings.put(
+            self,
+            poison_message_handling=settings.flag("poison_message_handling", self.poison_message_handling),
+            rollback_limit=settings.whole_number("rollback_limit", self.rollback_limit, least=1),
+            scope=settings.choice("scope", self.scope, Scope),
+            disables=settings.choice("disables", self.disables, Disables),
+            disabling=settings.choice("disabling", self.disabling, Disabling),
+            inspection=settings.choice("inspection", self.inspection, Inspection),
+            recovery_order=settings.choice("recovery_order", self.recovery_order, RecoveryOrder),
+            max_queue_readers=settings.whole_number("max_queue_readers", self.max_queue_readers, most=MOST_QUEUE_READERS),
+            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout, timedelta(microseconds=1)),
+            database_name=_name("database_name", self.database_name),
+            schema_name=_name("schema_name", self.schema_name),
+        )
+        self._warn()
+
+    def _warn(self) -> None:
+        if not self.poison_message_handling:
+            settings.warn(
+                "poison_message_handling=False: a message that always fails is delivered again and again, up to 4,095 times in each pass. "
+                "Let the handler count failures itself, or give such messages up with Unprocessable."
+            )
+        if self.max_queue_readers == 0:
+            settings.warn("max_queue_readers=0: nobody reads the queue, its messages stay where they are.")
+
+    @property
+    def halting(self) -> bool:
+        """Whether rollbacks can disable the queue (spec SB-11)."""
+        return self.poison_message_handling
+
+    @property
+    def stateless(self) -> bool:
+        """Whether nothing is counted."""
+        return not self.poison_message_handling
+
+    @property
+    def server_sessions(self) -> int:
+        """How many readers there are."""
+        return self.max_queue_readers
+
+    @property
+    def spreads_groups(self) -> bool:
+        """Whether no group depends on another."""
+        return not self.poison_message_handling or self.scope == Scope.CONVERSATION_GROUP
+
+    @property
+    def effective_transaction_timeout(self) -> timedelta:
+        """How long one delivery may take."""
+        return self.transaction_timeout
+
+    def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
+        """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
+        return counters if restart is Restart.ENDPOINT else {}
+
+    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+        """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""
+        return {}
+
+    def status(self, *, on: bool, activation: bool = False) -> QueueStatus:
+        """Return the queue's status as ``sys.service_queues`` shows it (spec SB-11, SB-12).
+
+        :param on: whether the queue is enabled.
+        :param activation: whether somebody starts its readers, for example a schedule.
+        """
+        status = QueueStatus(is_activation_enabled=activation, is_poison_message_handling_enabled=self.poison_message_handling)
+        return status.switched(on=on)
+
+    def open(self, opening: Opening = FIRST) -> ServiceBrokerReceiver:
+        """Open a reader: it goes on with the counters that an earlier one left."""
+        return ServiceBrokerReceiver(self, opening)
+
+    @classmethod
+    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
+        """Return the constructor's arguments; poison handling may be ``ON`` or ``OFF``. Raises SettingError."""
+        found = super(ServiceBroker, cls).arguments(stored)
+        given = found.get("poison_message_handling")
+        if isinstance(given, str):
+            found["poison_message_handling"] = _SWITCH.get(given.upper(), given)
+        return found
+
+
+@dataclass(slots=True)
+class ServiceBrokerReceiver(OneAtATime):
+    """The open readers of a queue: they share its counters."""
+
+    policy: ServiceBroker
+    opening: Opening = FIRST
+    _counters: RollbackCounters = field(init=False)
+    _in_this_rollback: set[Counter] = field(init=False, default_factory=set)
+    _reached: int = field(init=False, default=0)
+    """The number of rollbacks for which the queue is still to be disabled in the background; 0: it is not."""
+    _slipped_in: bool = field(init=False, default=False)
+    _disabled: bool = field(init=False, default=False)
+    _last_asked: datetime | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        policy = self.policy
+        kept = self.opening.counters if policy.poison_message_handling else {}
+        self._counters = RollbackCounters(policy.rollback_limit, Scope(policy.scope), Disables(policy.disables), self._restored(kept))
+        self._reached = kept.get(_DISABLING, 0)
+        self._slipped_in = self._reached > 0
+
+    def before(self, entry: Entry, now: datetime) -> Deliver | Halt:
+        """Deliver; in the background the queue is disabled after one more delivery (spec SB-13)."""
+        self._last_asked = now
+        if self._is_due():
+            return self._disable(entry.counts, self._reached, now)
+        self._slipped_in = self._reached > 0
+        return Deliver(entry.counts)
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:
+        """Count the rollback of a transaction once; the limit disables the queue (spec SB-4, SB-10).
+
+        An invalid request is no poison message: its receive is going to commit, see ``give_up`` (spec SB-2).
+        """
+        self._last_asked = now
+        if failure.kind is FailureKind.UNPROCESSABLE:
+            return Return(entry.counts)
+        reached = self._count(entry)
+        if reached and self.policy.disabling == Disabling.SYNCHRONOUS:
+            return self._disable(aborted(entry.counts), reached, now)
+        if self._is_due():
+            return self._disable(aborted(entry.counts), self._reached, now)
+        self._reached = self._reached or reached
+        return Return(aborted(entry.counts))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:
+        """Remove a message that is invalid or corrupt; neither counts (spec SB-2). It is kept in the queue's dead-letter queue.
+
+        An invalid request is removed by the application: its receive commits. A corrupt message is found by the broker.
+        """
+        if failure.kind is FailureKind.UNPROCESSABLE:
+            self._counters.committed([self._received(entry)])
+        elif self._is_due():
+            return self._disable(entry.counts, self._reached, now)
+        return Dispose(Disposition.SEND, entry.counts, (EventType.DEAD_LETTERED,), destination=f"{self.opening.queue}.dead-letter")
+
+    def transaction_committed(self, entries: Sequence[Entry]) -> Halt | None:
+        """Begin to count anew (spec SB-7)."""
+        self._counters.committed(self._received(entry) for entry in entries)
+        if self._is_due() and self._last_asked is not None:
+            return self._disable(Counts(), self._reached, self._last_asked)
+        return None
+
+    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: ARG002  (the seam's signature)
+        """Begin the rollback of another transaction."""
+        self._in_this_rollback.clear()
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the counters that are not zero, and whether the queue is still to be disabled in the background."""
+        whole = self.policy.scope == Scope.QUEUE
+        kept = {_ROLLBACKS if whole else f"{_OF_GROUP}{group}": count for (_, group), count in self._counters.counts.items()}
+        return kept | ({_DISABLING: self._reached} if self._reached and not self._disabled else {})
+
+    def _restored(self, kept: Mapping[str, int]) -> dict[tuple[str, str], int]:
+        queue = self.opening.queue
+        if self.policy.scope == Scope.QUEUE:
+            return {(queue, ""): kept[_ROLLBACKS]} if kept.get(_ROLLBACKS) else {}
+        return {(queue, name.removeprefix(_OF_GROUP)): count for name, count in kept.items() if name.startswith(_OF_GROUP)}
+
+    def _received(self, entry: Entry) -> Received:
+        return Received(self.opening.queue, entry.group, self.policy.poison_message_handling)
+
+    def _count(self, entry: Entry) -> int:
+        """Count a rollback, once for all messages of its transaction; return the count that disables the queue, else 0."""
+        received = self._received(entry)
+        counter = self._counters.counter(received)
+        if counter in self._in_this_rollback:
+            return 0
+        self._in_this_rollback.add(counter)
+        return self._counters.count(received) if self._counters.rolled_back([received]) else 0
+
+    def _is_due(self) -> bool:
+        return self._slipped_in and not self._disabled
+
+    def _disable(self, counts: Counts, rollbacks: int, now: datetime) -> Halt:
+        self._disabled = True
+        document = QueueDisabledDocument(
+            queue=self.opening.queue, post_time=now, database_name=self.policy.database_name, schema_name=self.policy.schema_name
+        )
+        details = {"rollbacks": str(rollbacks), "document": document.to_xml()}
+        return Halt(Halted.DISABLED, counts, (EventType.QUEUE_DISABLED,), details)
+
+
+def _name(setting: str, value: object) -> str:
+    """Return a name that an XML document can hold. Raises SettingError."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise SettingError(setting, value, "text that can be printed")
+    return value
