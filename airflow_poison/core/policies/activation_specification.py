@@ -120,12 +120,12 @@ class ActivationSpecification(WebSphereMqSettings):
         return not self.stop_endpoint_if_delivery_fails
 
     @property
-    def server_sessions(self) -> int:  # type: ignore[override]  # the base's plain answer, computed
+    def server_sessions(self) -> int:
         """How many messages are processed at the same time (spec WMQ-17)."""
         return self.max_server_sessions
 
     @property
-    def starts_halted(self) -> Halted | None:  # type: ignore[override]  # the base's plain answer, computed
+    def starts_halted(self) -> Halted | None:
         """Whether a new endpoint waits until somebody starts it (spec WMQ-27)."""
         return Halted.STOPPED if self.endpoint_initial_state == InitialState.INACTIVE else None
 

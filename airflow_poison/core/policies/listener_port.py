@@ -79,7 +79,7 @@ class ListenerPort(WebSphereMqSettings):
         return self.max_sessions == 1
 
     @property
-    def server_sessions(self) -> int:  # type: ignore[override]  # the base's plain answer, computed
+    def server_sessions(self) -> int:
         """How many messages are processed at the same time (spec LP-6)."""
         return self.max_sessions
 

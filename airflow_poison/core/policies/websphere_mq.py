@@ -86,14 +86,14 @@ class WebSphereMqSettings(SystemSettings):
         return self.transaction_timeout
 
     @property
-    def sweeps(self) -> bool:  # type: ignore[override]  # the base's plain answer, computed
+    def sweeps(self) -> bool:
         """Whether a session takes the message behind the last that was taken (spec WMQ-29)."""
         if self.next_message is None:
             return self.server_sessions > 1
         return self.next_message == NextMessage.SWEEP
 
     @property
-    def destinations(self) -> tuple[str, ...]:  # type: ignore[override]  # the base's plain answer, computed
+    def destinations(self) -> tuple[str, ...]:
         """The queues that a message that is not deliverable goes to."""
         return tuple(filter(None, (self.backout_requeue_queue, self.dead_letter_queue)))
 
