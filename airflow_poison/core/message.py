@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 class SubQueue(StrEnum):
     """Where in an application queue a message waits (spec WCF-20).
 
-    ``postponed`` is ours: a handler gave the message back for later; coming back from there is no move and counts nothing.
+    Two are ours, and coming back from them is no move and counts nothing. In ``postponed`` waits what a handler gave back for later; in
+    ``transmission`` what was sent to a disabled queue: it is our place for ``sys.transmission_queue`` (spec SB-19), and nobody receives from it.
     """
 
     MAIN = "main"
     RETRY = "retry"
     POISON = "poison"
     POSTPONED = "postponed"
+    TRANSMISSION = "transmission"
 
 
 EVENT = "_event"
@@ -169,7 +171,7 @@ class Message:
         return message
 
     @staticmethod
-    def columns(batch: pa.RecordBatch) -> _Columns:
+    def columns(batch: pa.RecordBatch | None) -> _Columns:
         """Return the shared, lazily converted columns that views of this batch read."""
         return _Columns(batch)
 

@@ -50,7 +50,7 @@ def test_one_stage_can_hold_outcomes_of_every_kind(queue: QueueTable) -> None:
     ]
     queue.stage_table(claimed, pa.concat_tables(parts))
     queue.finish(claimed, seal(queue, claimed), now=NOW)
-    assert [ids(queue, place) for place in SubQueue] == [[1], [2], [3], []]
+    assert [ids(queue, place) for place in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)] == [[1], [2], [3]]
     (out,) = queue.snapshot().outbox
     assert queue.read(out)["lookup_id"].to_pylist() == [4]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from airflow_poison.core.errors import ClaimLostError
+from airflow_poison.core.errors import ClaimLostError, QueueHaltedError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.seam import Claim  # noqa: TC001  (hypothesis reads the annotations)
+from airflow_poison.core.store.seam import Claim, Control, QueueState
 from tests.store.given import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
 
 Place = tuple[str, int]
@@ -31,6 +33,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.holders: dict[str, Claim] = {}
         self.finished: set[str] = set()
         self.sent = 0
+        self.disabled = False
 
     @rule(count=st.integers(0, 6), key=st.sampled_from("abcdef"))
     def send(self, count: int, key: str) -> None:
@@ -40,11 +43,28 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self.keys[key] = (count, self.sent + 1)
         assert (done.messages, done.first_lookup_id, done.repeated) == (count, self.sent + 1, False)
-        self.places |= dict.fromkeys(range(self.sent + 1, self.sent + count + 1), ("main", 0))
+        assert done.held == (count if self.disabled else 0)
+        place = "transmission" if self.disabled else "main"
+        self.places |= dict.fromkeys(range(self.sent + 1, self.sent + count + 1), (place, 0))
         self.sent += count
+
+    @rule()
+    def disable(self) -> None:
+        self.queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _, __: [], self.now)
+        self.disabled = True
+
+    @rule()
+    def enable(self) -> None:
+        self.queue.alter(Control.enabled, lambda _, __: [], self.now)
+        self.disabled = False
+        self.places = {number: ("main", 0) if place == ("transmission", 0) else place for number, place in self.places.items()}
 
     @rule(target=claims, key=st.sampled_from(["one", "two", "three", "four"]), most=st.integers(1, 8))
     def claim(self, key: str, most: int) -> Claim | None:
+        if self.disabled:
+            with pytest.raises(QueueHaltedError):
+                self.queue.claim(key, lease=LEASE, now=self.now, max_messages=most)
+            return None
         claimed = self.queue.claim(key, lease=LEASE, now=self.now, max_messages=most)
         if key in self.finished:
             assert claimed is None

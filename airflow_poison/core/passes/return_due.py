@@ -65,6 +65,22 @@ def return_postponed(table: QueueTable, now: datetime) -> int:
     ).messages
 
 
+def return_held(table: QueueTable, now: datetime) -> int:
+    """Move what was held back for a disabled queue to ``main`` when it is not disabled; no move is counted, nothing is told (spec SB-19).
+
+    Enabling does so in its own commit. This is for a table that somebody has restored to an earlier version.
+    """
+    if not any(file.sub_queue == SubQueue.TRANSMISSION for file in table.snapshot().files):
+        return 0
+    return table.move_files(_held_files, SubQueue.MAIN, now, count_move=False).messages
+
+
+def _held_files(snapshot: Snapshot) -> list[DataFile]:
+    if snapshot.control.holds_sends:
+        return []
+    return [file for file in snapshot.files if file.sub_queue == SubQueue.TRANSMISSION]
+
+
 def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[DataFile]:
     """Return the files of ``retry`` that return now, in the order in which they do."""
     waiting = [file for file in snapshot.files if file.sub_queue == SubQueue.RETRY]

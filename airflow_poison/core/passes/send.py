@@ -25,12 +25,14 @@ class SendResult:
     :param sent: messages that are in the queue because of this key.
     :param first_lookup_id: the id of the first; they are consecutive.
     :param repeated: an earlier send with this key had done it; nothing was sent now.
+    :param held: of them, messages that were held back because the queue was disabled then; they arrive when it is enabled (spec SB-19).
     """
 
     queue: str
     sent: int
     first_lookup_id: int
     repeated: bool
+    held: int = 0
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
@@ -38,14 +40,14 @@ class SendResult:
 
 
 def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, clock: Clock) -> SendResult:
-    """Add messages to ``main``.
+    """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.
 
     :param batches: columns of ``message_schema()`` by name; ``body`` is needed (bytes or text), all others are optional.
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
     sent = table.append((_checked(batch) for batch in batches), key, clock.now())
-    return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated)
+    return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held)
 
 
 def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> Iterator[pa.RecordBatch]:

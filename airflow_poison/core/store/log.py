@@ -28,6 +28,10 @@ class State(Protocol):
         """Every live file of every partition, in no order."""
         ...
 
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition, without the cost of listing all others."""
+        ...
+
     def number(self, name: str) -> int | None:
         """Return the number last committed under a name; None when there is none."""
         ...

@@ -40,6 +40,10 @@ class MemoryState:
         """Every live file."""
         return tuple(self.live.values())
 
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition."""
+        return [file.path for file in self.live.values() if file.sub_queue == sub_queue]
+
     def number(self, name: str) -> int | None:
         """Return the number last committed under a name."""
         return self.numbers.get(name)

@@ -9,6 +9,7 @@ messages, stages what remains of them and ends with one compare-and-swap that ad
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +17,6 @@ from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
 
     import pyarrow as pa
 
@@ -32,6 +32,16 @@ class QueueState(StrEnum):
     DISABLED = "disabled"
     STOPPED = "stopped"
     FAULTED = "faulted"
+
+
+BLOCKED_UNTIL, BLOCKED_BY = "blocked_until_us", "blocked_by"
+"""Counters of the control row: until when the queue is blocked, microseconds since 1970, and by which message."""
+NOT_BEFORE_RESTART = datetime(9999, 12, 31, tzinfo=UTC)
+"""The end of a block that only a restart of the broker, or the removal of the message, ends."""
+
+
+def _is_ours(counter: str) -> bool:
+    return counter.startswith(("told:", "telling:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +65,49 @@ class Control:
     poison_state: QueueState = QueueState.ENABLED
     poison_reason: str = ""
 
+    @property
+    def endpoint_counters(self) -> Mapping[str, int]:
+        """Return what the endpoint of the application queue left behind; the other counters are those of subscriptions and of a block."""
+        return {name: number for name, number in self.counters.items() if not _is_ours(name)}
+
+    def with_endpoint_counters(self, counters: Mapping[str, int]) -> Control:
+        """Return what the row says when the endpoint has left these counters behind."""
+        ours = {name: number for name, number in self.counters.items() if _is_ours(name)}
+        return replace(self, counters=ours | dict(counters))
+
+    def blocked(self, lookup_id: int, until: datetime) -> Control:
+        """Return what the row says while a message blocks the queue (spec DMP-14)."""
+        return replace(self, counters={**self.counters, BLOCKED_UNTIL: int(until.timestamp() * 1_000_000), BLOCKED_BY: lookup_id})
+
+    def unblocked(self) -> Control:
+        """Return what the row says when nothing blocks the queue."""
+        return replace(self, counters={name: number for name, number in self.counters.items() if name not in {BLOCKED_UNTIL, BLOCKED_BY}})
+
+    def blocked_until(self, now: datetime) -> datetime | None:
+        """Return until when the queue is blocked; None when it is not, or not any more."""
+        instant = self.counters.get(BLOCKED_UNTIL)
+        until = None if instant is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant)
+        return until if until is not None and until > now else None
+
     def endpoint(self, reads: SubQueue) -> tuple[QueueState, str]:
         """Return state and reason of the endpoint that reads a sub-queue."""
         return (self.poison_state, self.poison_reason) if reads is SubQueue.POISON else (self.state, self.reason)
 
+    @property
+    def holds_sends(self) -> bool:
+        """Whether messages that are sent to the queue wait until it is enabled (spec SB-18, SB-19). A stopped or faulted one takes them."""
+        return self.state is QueueState.DISABLED
+
     def halted(self, reads: SubQueue, state: QueueState, reason: str) -> Control:
-        """Return what the row says when the endpoint that reads a sub-queue has halted; the other one goes on."""
+        """Return what the row says when the endpoint that reads a sub-queue has halted; the other one goes on.
+
+        A queue that people have disabled meanwhile stays so.
+        """
         if reads is SubQueue.POISON:
             return replace(self, poison_state=state, poison_reason=reason)
-        return replace(self, state=state, reason=reason)
+        if self.holds_sends and self.reason:
+            return replace(self, reason=f"{self.reason}; {reason}")
+        return replace(self, state=QueueState.DISABLED if self.holds_sends else state, reason=reason)
 
     def enabled(self) -> Control:
         """Return what the row says when every endpoint of the queue receives."""
@@ -153,7 +197,7 @@ class Snapshot:
 
     version: int
     control: Control
-    files: tuple[DataFile, ...]  # main, retry and poison; in queue order
+    files: tuple[DataFile, ...]  # of every sub-queue; in queue order
     claims: tuple[Claim, ...]
     outbox: tuple[DataFile, ...]
 
@@ -179,11 +223,28 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it."""
+    """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it.
+
+    :param held: of the messages, those that went into ``transmission`` because the queue was disabled then.
+    """
 
     messages: int
     first_lookup_id: int
     repeated: bool = False
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A file and the rows that take its place.
+
+    :param rows: ``table_schema()``; ``sub_queue`` and ``move_count`` say where each one goes (``_outbox``: it leaves for another queue).
+    :param removed: how many of the file's messages go for good.
+    """
+
+    file: DataFile
+    rows: pa.Table
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +275,7 @@ class QueueTable(Protocol):
     # Changes outside a pass ------------------------------------------------------------------------------------
 
     def append(self, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
-        """Add messages to ``main`` with the next lookup ids, in one commit, once per key.
+        """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
         :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
             (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
@@ -223,7 +284,10 @@ class QueueTable(Protocol):
         ...
 
     def alter(self, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
-        """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit."""
+        """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit.
+
+        When the queue is not disabled any more, what waits in ``transmission`` comes to ``main`` in this commit, too, uncounted and untold.
+        """
         ...
 
     def move_files(self, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True) -> Returned:
@@ -241,6 +305,17 @@ class QueueTable(Protocol):
         """Replace one unclaimed file by other rows (none: the file goes) and record what that means, in one commit.
 
         Raises TableChangedError when somebody has claimed, moved or removed the file meanwhile.
+        """
+        ...
+
+    def replace_files(
+        self, replacements: Iterable[Replacement], events: Sequence[Event], now: datetime, *, change: Callable[[Control], Control] | None = None
+    ) -> None:
+        """Replace unclaimed files by other rows, record what that means and change the control row, all in one commit.
+
+        :param replacements: asked for one by one, so that only one file's rows are in memory.
+        Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
+        are not those of the file; nothing has changed then.
         """
         ...
 
@@ -310,6 +385,7 @@ class QueueTable(Protocol):
     ) -> bool:
         """The final commit: add what was staged, remove what was claimed and the claim, all or nothing; False when it was done before.
 
+        ``change`` does with ``transmission`` what it does in ``alter``.
         Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
         """
         ...

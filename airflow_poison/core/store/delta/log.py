@@ -18,7 +18,7 @@ from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import actions, repair
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from deltalake import DeltaTable
 
@@ -40,6 +40,11 @@ class DeltaState:
     def files(self) -> tuple[DataFile, ...]:
         """Every live file; listed when first asked for (a send never asks)."""
         return actions.files_of(self.table)
+
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition; the log picks them, so a table of many files costs no more."""
+        uris = self.table.file_uris(file_pruning_predicate=f"sub_queue = '{sub_queue}'")
+        return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
 
     def number(self, name: str) -> int | None:
         """Return the version of an application transaction."""

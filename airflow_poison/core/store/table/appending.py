@@ -27,7 +27,10 @@ _MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
-    """Add messages to ``main``. The files are written before the turn is taken: then nobody waits for a slow source of batches."""
+    """Add messages to ``main``, or to ``transmission`` while the queue is disabled: the commit decides, whatever the state was before.
+
+    The files are written before the turn is taken: then nobody waits for a slow source of batches.
+    """
     state = table.log.load()
     if (done := _sent_before(state, key)) is not None:
         return done
@@ -50,13 +53,14 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         state = table.log.load()
         if (done := _sent_before(state, key)) is not None:
             return done
-        base = _last_id(state)
+        base, holds = _last_id(state), table.control(state).holds_sends
         incoming.renumber(base)
-        first, last = base + 1, base + incoming.messages
-        numbers = {f"send:{key}": incoming.messages, f"first:{key}": first}
+        incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
+        first, last, held = base + 1, base + incoming.messages, incoming.messages if holds else 0
+        numbers = {f"send:{key}": incoming.messages, f"first:{key}": first} | ({f"held:{key}": held} if held else {})
         commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
         if table.log.commit(state, commit):
-            return Sent(messages=incoming.messages, first_lookup_id=first)
+            return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
     raise AssertionError  # pragma: no cover  (patience raises)
 
 
@@ -70,4 +74,5 @@ def _sent_before(state: State, key: str) -> Sent | None:
     messages = state.number(f"send:{key}")
     if messages is None:
         return None
-    return Sent(messages=messages, first_lookup_id=state.number(f"first:{key}") or 0, repeated=True)
+    first, held = state.number(f"first:{key}") or 0, state.number(f"held:{key}") or 0
+    return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held)

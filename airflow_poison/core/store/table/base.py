@@ -75,23 +75,22 @@ class Table:
         state = self.log.load()
         live = {file.path: file for file in state.files}
         controls = [file for file in live.values() if file.sub_queue == CONTROL]
-        if len(controls) != 1:
-            message = (
-                f"The queue table {self.root} has {len(controls)} control rows instead of one: somebody else changed its partition "
-                f"{CONTROL!r}. Restore the table to a version before that (RESTORE, or a backup)."
-            )
-            raise TableChangedError(message)
+        control = self._control([file.path for file in controls])
         claim_files = sorted((file for file in live.values() if file.sub_queue == CLAIM), key=lambda file: file.path)
         claims = [(self._claim(file), file) for file in claim_files]
         snapshot = Snapshot(
             version=state.version,
-            control=self._control(controls[0]),
+            control=control,
             files=in_queue_order(_as_seen(file) for file in live.values() if file.sub_queue in _MESSAGES),
             claims=tuple(claim for claim, _ in claims),
             outbox=in_queue_order(file for file in live.values() if file.sub_queue == OUTBOX),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
+
+    def control(self, state: State) -> Control:
+        """Return the control row of a version, whose other files are not looked at. Raises TableChangedError, NewerFormatError."""
+        return self._control(state.paths(CONTROL))
 
     def change(self, plan: Callable[[View], tuple[Commit | None, T]]) -> T:
         """Commit what ``plan`` makes of the newest version, asked again for each try; return its answer. No commit when it gives None."""
@@ -108,10 +107,16 @@ class Table:
         for path in paths:
             Path(self.root, path).unlink(missing_ok=True)
 
-    def _control(self, file: DataFile) -> Control:
-        known = self._known.get(file.path)
+    def _control(self, paths: Sequence[str]) -> Control:
+        if len(paths) != 1:
+            message = (
+                f"The queue table {self.root} has {len(paths)} control rows instead of one: somebody else changed its partition "
+                f"{CONTROL!r}. Restore the table to a version before that (RESTORE, or a backup)."
+            )
+            raise TableChangedError(message)
+        known = self._known.get(paths[0])
         if not isinstance(known, Control):
-            known = self._known[file.path] = rows.control_from_row(files.read_columns(self.root, file.path, rows.CONTROL_COLUMNS), self.name)
+            known = self._known[paths[0]] = rows.control_from_row(files.read_columns(self.root, paths[0], rows.CONTROL_COLUMNS), self.name)
         return known
 
     def _claim(self, file: DataFile) -> Claim:

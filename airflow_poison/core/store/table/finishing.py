@@ -10,7 +10,7 @@ from airflow_poison.core.errors import ClaimLostError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import files, history, rows, stage
+from airflow_poison.core.store.table import files, history, moving, rows, stage
 from airflow_poison.core.store.table.layout import CONTROL, STAGE, event_prefix, new_path
 from airflow_poison.core.store.table.links import link
 
@@ -46,7 +46,7 @@ def finish(
             remove=[*inputs, view.claim_rows[claim.key], *control.remove],
             numbers={f"run:{claim.key}": version},
             details={"key": claim.key, "epoch": claim.epoch, "result": dict(manifest.result)},
-            scratch=[file.path for file in (*added, *record, *control.add) if file.sub_queue in {EVENT, CONTROL}],
+            scratch=[*(file.path for file in (*added, *record) if file.sub_queue == EVENT), *control.scratch],
         )
         reach("store.finish.after_links")
         return commit, True
@@ -58,13 +58,18 @@ def finish(
 
 
 def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
-    """Return the part of a commit that replaces the control row; empty when the row stays as it is."""
+    """Return the part of a commit that replaces the control row; empty when the row stays as it is.
+
+    A queue that is not disabled any more gets what was sent to it meanwhile, so ``transmission`` is never full beside an enabled queue.
+    """
     before = view.snapshot.control
     after = change(before) if change else before
     if after == before:
         return Commit("alter")
     row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
-    return Commit("alter", add=[row], remove=[view.control_row])
+    held = moving.held_files(table, view) if before.holds_sends and not after.holds_sends else []
+    added = [row, *(new for _, new in held)]
+    return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=[file.path for file in added])
 
 
 def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue, message_schema
 from airflow_poison.core.store.table.files import describe
-from airflow_poison.core.store.table.layout import new_path
+from airflow_poison.core.store.table.layout import moved_path, new_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,10 +31,12 @@ class Incoming:
     """The files of one send.
 
     :param base: the last lookup id that others have; ours follow it.
+    :param place: the sub-queue that they go into.
     """
 
     root: str
     base: int
+    place: SubQueue = SubQueue.MAIN
     files: list[DataFile] = field(default_factory=list)
 
     @property
@@ -58,6 +60,20 @@ class Incoming:
         finally:
             _unlink(self.root, old)
 
+    def put_into(self, place: SubQueue) -> None:
+        """Make the files those of another sub-queue: their paths say which."""
+        if place == self.place:
+            return
+        self.place = place
+        self.files = [self._renamed(file) for file in self.files]
+
+    def _renamed(self, file: DataFile) -> DataFile:
+        path = moved_path(file.path, self.place, file.move_count)
+        target = Path(self.root, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(self.root, file.path).rename(target)
+        return replace(file, path=path, sub_queue=self.place.value)
+
     def discard(self) -> None:
         """Remove the files: they did not become part of the table."""
         _unlink(self.root, self.files)
@@ -69,7 +85,7 @@ class Incoming:
 
         pending = next(groups, None)
         while pending is not None:
-            path = new_path(SubQueue.MAIN, 0)
+            path = new_path(self.place, 0)
             target = Path(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             first = self.base + self.messages + 1

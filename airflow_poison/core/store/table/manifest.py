@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import Claim
     from airflow_poison.core.store.table.base import Table
 
-_STAGED = frozenset({*(place.value for place in SubQueue), EVENT, OUTBOX, TALLY})
+_STAGED = frozenset({*(place.value for place in SubQueue), EVENT, OUTBOX, TALLY} - {SubQueue.TRANSMISSION.value})
 
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:

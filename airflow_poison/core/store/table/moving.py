@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import Snapshot
     from airflow_poison.core.store.table.base import Table, View
 
+_UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
 _EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
 
 
@@ -50,11 +51,22 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
             add=[new for _, new in moved] + record,
             remove=[old for old, _ in moved],
             details={"to": target.value, "files": len(moved)},
-            scratch=[file.path for file in record],
+            scratch=[file.path for file in record] + ([] if count_move else [new.path for _, new in moved]),
         )
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
 
     return table.change(plan)
+
+
+def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
+    """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
+    held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
+    moved = [(file, _moved(file, SubQueue.MAIN, count_move=False)) for file in held]
+    for old, new in moved:
+        _link(table, old, new)
+    if moved:
+        reach("store.held.after_links")
+    return moved
 
 
 def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
@@ -75,22 +87,6 @@ def _split_plan(view: View, file: DataFile, written: list[DataFile]) -> tuple[Co
     if file.path not in view.live or file.path in view.claimed:
         return None, False
     return Commit("split", add=written, remove=[view.live[file.path]], data_change=False), True
-
-
-def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event]) -> None:
-    """Replace one unclaimed file by other rows, with events. Raises TableChangedError when the file is claimed or gone."""
-    written = [files.write_new(table.root, file.sub_queue, file.move_count, rows)] if rows.num_rows else []
-
-    def plan(view: View) -> tuple[Commit | None, bool]:
-        if file.path not in view.live or file.path in view.claimed:
-            return None, False
-        record = history.write(table.root, view.state.version + 1, events)
-        return Commit("replace", add=[*written, *record], remove=[view.live[file.path]], scratch=[piece.path for piece in record]), True
-
-    if not table.change(plan):
-        table.discard([piece.path for piece in written])
-        message = f"{file.path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
-        raise TableChangedError(message)
 
 
 def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
@@ -120,8 +116,8 @@ def _link(table: Table, old: DataFile, new: DataFile) -> None:
 
 
 def _events(moved: Iterable[tuple[DataFile, DataFile]], target: SubQueue, now: datetime) -> list[Event]:
-    """Return one event for each whole file: ``history`` makes one of each message of it. Postponing is no move: nothing to tell."""
-    return [_event(old, new, target, now) for old, new in moved if SubQueue.POSTPONED not in {old.sub_queue, target}]
+    """Return one event for each whole file: ``history`` makes one of each message of it. What is no move is not told."""
+    return [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
 
 
 def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Event:

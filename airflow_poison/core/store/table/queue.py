@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, claiming, files, finishing, history, manifest, moving, stage
+from airflow_poison.core.store.seam import Replacement
+from airflow_poison.core.store.table import appending, claiming, files, finishing, history, manifest, moving, replacing, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,8 +75,14 @@ class Queue:
 
     def replace_file(self, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
         """Replace one unclaimed file by other rows. Raises TableChangedError."""
+        self.replace_files([Replacement(file, rows, removed=file.rows - rows.num_rows)], events, now)
+
+    def replace_files(
+        self, replacements: Iterable[Replacement], events: Sequence[Event], now: datetime, *, change: Callable[[Control], Control] | None = None
+    ) -> None:
+        """Replace unclaimed files in one commit. Raises TableChangedError, ConservationError."""
         del now
-        moving.replace_file(self._table, file, rows, events)
+        replacing.replace_files(self._table, replacements, events, change)
 
     def claim(
         self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN

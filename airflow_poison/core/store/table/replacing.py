@@ -1,0 +1,92 @@
+"""Replacement of whole files by other rows, all in one commit: how people move, change and remove single messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.errors import ConservationError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.table import files, finishing, history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.store.seam import Control, DataFile, Replacement
+    from airflow_poison.core.store.table.base import Table, View
+
+_PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
+
+
+def replace_files(
+    table: Table, replacements: Iterable[Replacement], events: Sequence[Event], change: Callable[[Control], Control] | None = None
+) -> None:
+    """Replace unclaimed files, whatever their number, in one commit; the new files are written once, one after the other.
+
+    Raises TableChangedError when one of them is claimed or gone, ConservationError for rows that are not its own; then nothing has changed.
+    """
+    replaced: list[DataFile] = []
+    written: list[DataFile] = []
+    try:
+        for replacement in replacements:
+            replaced.append(replacement.file)
+            written += _written(table, replacement)
+    except BaseException:
+        table.discard([file.path for file in written])
+        raise
+    reach("store.replace.after_files")
+    gone = table.change(
+        lambda view: _plan(table, view, replaced, written, events, change)
+    )  # files stay when this raises: the commit may have happened
+    if gone is not None:
+        table.discard([file.path for file in written])
+        message = f"{gone} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
+        raise TableChangedError(message)
+
+
+def _plan(  # noqa: PLR0917
+    table: Table,
+    view: View,
+    replaced: Sequence[DataFile],
+    written: Sequence[DataFile],
+    events: Sequence[Event],
+    change: Callable[[Control], Control] | None,
+) -> tuple[Commit | None, str | None]:
+    """Return the commit; or the path of a file that is not free any more."""
+    claimed = view.claimed
+    gone = next((file.path for file in replaced if file.path not in view.live or file.path in claimed), None)
+    if gone is not None:
+        return None, gone
+    control = finishing.control_change(table, view, change)
+    record = history.write(table.root, view.state.version + 1, events)
+    added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
+    if not added and not removed:
+        return None, None
+    return Commit("replace", add=added, remove=removed, scratch=[*(file.path for file in record), *control.scratch]), None
+
+
+def _written(table: Table, replacement: Replacement) -> Iterator[DataFile]:
+    """Write the rows to a file for each of their places. Raises ConservationError."""
+    file, rows = replacement.file, replacement.rows
+    distinct = len(rows.column("lookup_id").unique())
+    if not file.rows - replacement.removed == rows.num_rows == distinct:
+        message = (
+            f"{file.path} of queue {table.name!r} holds {file.rows} messages; {replacement.removed} were to go, "
+            f"and {rows.num_rows} rows of {distinct} messages were to stay. Nothing was changed."
+        )
+        raise ConservationError(message)
+    for place in rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist():
+        yield files.write_new(table.root, place["sub_queue"], place["move_count"], _rows_of(rows, place))
+
+
+def _rows_of(rows: pa.Table, place: Mapping[str, Any]) -> pa.Table:
+    import pyarrow.compute as pc
+
+    if place["sub_queue"] not in _PLACES:
+        message = f"Messages cannot be put into {place['sub_queue']!r}; expected one of {', '.join(sorted(_PLACES))}. Nothing was changed."
+        raise ConservationError(message)
+    return rows.filter(pc.and_(pc.equal(rows["sub_queue"], place["sub_queue"]), pc.equal(rows["move_count"], place["move_count"])))
