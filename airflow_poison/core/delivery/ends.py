@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import OUTBOX, SubQueue
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.policies.seam import Receiver
@@ -24,6 +25,8 @@ class Entry:
     counts: Counts
     size: int
     expires_at: datetime | None
+    group: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,10 @@ class GiveBack:
     due_at: datetime
 
 
-End = Stay | GiveBack | Park | Dispose | Halt
+_EARLIER = Failure(FailureKind.EXCEPTION)
+"""A rollback that the message has outlived: only that it happened is known."""
+
+End = Stay | GiveBack | Park | Dispose | Block | Halt
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,12 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
     would go on delivering, the message stays for the next pass.
     """
     last = journaled.failure or Failure(FailureKind.CRASH)
-    for _ in range(journaled.attempts):
+    for attempt in range(journaled.attempts):
         delivery = receiver.before(entry, now)
         if not isinstance(delivery, Deliver):
             return delivery
         entry.counts = delivery.counts
-        after = receiver.after_rollback(entry, last, now)
+        after = receiver.after_rollback(entry, last if attempt == journaled.attempts - 1 else _EARLIER, now)
         entry.counts = after.counts
         if not isinstance(after, Return):
             return after
@@ -94,6 +100,10 @@ def name_of(end: End) -> str:
             name = "parked"
         case Halt():
             name = "halted"
+        case Block():
+            name = "blocked"
+        case Dispose(how=Disposition.SEND):
+            name = end.events[-1].value.lower()  # requeued, dead_lettered, exceptioned
         case Dispose(how=Disposition.MOVE_TO_POISON):
             name = "poisoned"
         case Dispose(how=Disposition.REJECT):
@@ -110,15 +120,17 @@ def name_of(end: End) -> str:
 def partition_of(end: End, read_from: SubQueue) -> str | None:
     """Return the partition that keeps the message; None when nothing of it remains."""
     match end:
-        case Stay() | Halt():
+        case Stay() | Halt() | Block(whole_queue=True):
             return read_from.value
+        case Block():
+            return SubQueue.POSTPONED.value
         case GiveBack():  # what is postponed comes back to main, where poison must not go: a later pass of its reader finds it where it is
             return read_from.value if read_from is SubQueue.POISON else SubQueue.POSTPONED.value
         case Park():
             return SubQueue.RETRY.value
         case Dispose(how=Disposition.MOVE_TO_POISON):
             return SubQueue.POISON.value
-        case Dispose(how=Disposition.REJECT) | Dispose(to_dead_letter=True):
+        case Dispose(how=Disposition.REJECT | Disposition.SEND) | Dispose(to_dead_letter=True):
             return OUTBOX
         case Dispose():
             return None
@@ -127,5 +139,11 @@ def partition_of(end: End, read_from: SubQueue) -> str | None:
 
 
 def due_at_of(end: End) -> datetime | None:
-    """Return when the message may come back to main."""
-    return end.due_at if isinstance(end, Park | GiveBack) else None
+    """Return when the message may come back to main; None where it is there, or nobody knows when."""
+    match end:
+        case Park() | GiveBack():
+            return end.due_at
+        case Block(whole_queue=False):
+            return end.until
+        case _:
+            return None

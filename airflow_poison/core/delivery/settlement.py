@@ -14,27 +14,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.core.delivery.ends import Entry, Journaled, due_at_of, end_of, name_of, partition_of
+from airflow_poison.core.delivery.ends import Entry, Journaled, Stay, due_at_of, end_of, name_of, partition_of
+from airflow_poison.core.delivery.sessions.endpoint import HALT_EVENTS
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
-from airflow_poison.core.delivery.tally import HaltRecord, Tally
+from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord, Tally
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.events_as_rows import events_to_table
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import OUTBOX, message_schema, table_schema
-from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Park
+from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Disposition, Halt, Park
+from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.ends import End
+    from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
 
 _BLANK = Failure(FailureKind.EXCEPTION)
+_SENDERS = "the sender's dead-letter queue"
+DESTINATION = "poison.destination"
+"""The property by which a message in the outbox names the queue that it goes to."""
 
 
 class Fate(NamedTuple):
@@ -47,6 +54,7 @@ class Fate(NamedTuple):
     kind: FailureKind | None
     delay: float
     expired: bool
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +65,26 @@ class Delivered:
     :param words: int32, one per row, as the server session reported them.
     :param failures: the last failure by row, of messages that are not committed.
     :param at: when their fate is decided, UTC.
+    :param decided: what an endpoint decided; None: the policy is asked here, with the words.
     """
 
     batch: pa.RecordBatch
     words: NDArray[np.int32]
     failures: Mapping[int, Failure]
     at: datetime
+    decided: Decided | None = None
 
     def entry(self, row: int) -> Entry:
         """Return the message of a row with the counts that it came with."""
         cell = {name: self.batch.column(name)[row] for name in ("lookup_id", "abort_count", "move_count", "body", "expires_at")}
         body = cell["body"].as_buffer()
         counts = Counts(cell["abort_count"].as_py() or 0, cell["move_count"].as_py() or 0)
-        return Entry(cell["lookup_id"].as_py(), counts, body.size if body is not None else 0, cell["expires_at"].as_py())
+        size = body.size if body is not None else 0
+        return Entry(cell["lookup_id"].as_py(), counts, size, cell["expires_at"].as_py(), properties=self.properties(row))
+
+    def properties(self, row: int) -> dict[str, str]:
+        """Return the properties of a row's message."""
+        return dict(self.batch.column("properties")[row].as_py() or ())
 
 
 class Settler:
@@ -79,8 +94,9 @@ class Settler:
     :param record_all: also write the routine events of each delivery (spec 0.3), for audit and tests.
     """
 
-    def __init__(self, policy: Policy, read_from: SubQueue, *, record_all: bool = False) -> None:
-        self._receiver = policy.open()
+    def __init__(self, policy: Policy, read_from: SubQueue, *, opening: Opening = FIRST, record_all: bool = False) -> None:
+        self._receiver = policy.open(opening)
+        self._reads_properties = policy.reads_properties
         self._read_from = read_from
         self._record_all = record_all
         self._events = 0
@@ -92,21 +108,42 @@ class Settler:
         rollbacks = int(attempts.sum())
         tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
         tally.counts["crashes"] = int(crashes_of(delivered.words).sum())
-        rows = [self._routine_events(delivered, states, attempts)] if self._record_all else []
-        for fate, members in _fates(delivered, states, attempts).items():
-            entry = delivered.entry(members[0])
-            end = end_of(self._receiver, entry, Journaled(fate.attempts, State(fate.state), delivered.failures.get(members[0])), delivered.at)
+        rows = self._routine(delivered, states, attempts) if self._record_all else []
+        for end, members, kind in self._ends(delivered, states, attempts):
             tally.counts[name_of(end)] += len(members)
-            if fate.kind is FailureKind.POSTPONED:
+            if kind is FailureKind.POSTPONED:
                 tally.counts["deliveries"] += len(members)
             for failure in filter(None, map(delivered.failures.get, members)):
                 tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200])
-            if isinstance(end, Halt):
-                last = delivered.failures.get(members[0])
-                tally.halt = HaltRecord(lookup_id=entry.lookup_id, how=end.how.value, error=_summary(last) or "")
+            self._note_ending(delivered, members[0], end, tally)
             rows += self._remaining(delivered, members, end)
             rows += self._poison_events(delivered, members, end)
+            tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
+        if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
+            tally.halt = _halt_record(delivered.decided.halt, None, "", delivered.at)
         return rows, tally
+
+    def _ends(
+        self, delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]
+    ) -> Iterator[tuple[End, list[int], FailureKind | None]]:
+        """Yield each end with the rows that share it, and the kind of failure that they ended with."""
+        if delivered.decided is not None:
+            yield from _decided(delivered, states)
+            return
+        for fate, members in _fates(delivered, states, attempts, with_properties=self._reads_properties).items():
+            entry = delivered.entry(members[0])
+            journaled = Journaled(fate.attempts, State(fate.state), delivered.failures.get(members[0]))
+            yield end_of(self._receiver, entry, journaled, delivered.at), members, fate.kind
+
+    @staticmethod
+    def _note_ending(delivered: Delivered, row: int, end: End, tally: Tally) -> None:
+        """Note what ends receiving for the whole endpoint."""
+        if isinstance(end, Halt):
+            lookup_id = delivered.batch.column("lookup_id")[row].as_py()
+            tally.halt = _halt_record(end, lookup_id, _summary(delivered.failures.get(row)) or "", delivered.at)
+        elif isinstance(end, Block) and end.whole_queue:
+            until = end.until.isoformat() if end.until else None
+            tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
 
     def _remaining(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
         """Return the members' rows where the end keeps them, with their new counts and error."""
@@ -115,7 +152,6 @@ class Settler:
             return []
         rows = delivered.batch.take(pa.array(members, pa.int64()))
         failures = [delivered.failures.get(row) for row in members]
-        reason = f"{name_of(end)}: for the sender's dead-letter queue" if partition == OUTBOX else None
         size = len(members)
         changed: dict[str, pa.Array[Any]] = {
             "abort_count": _constant(end.counts.abort_count, size),
@@ -123,21 +159,42 @@ class Settler:
             "crash_count": _crash_counts(rows, crashes_of(delivered.words)[np.asarray(members)]),
             "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
             "last_error": _last_errors(rows, failures),
-            "reason": pa.array([reason or _summary(failure) for failure in failures], pa.string()),
+            "reason": pa.array([_reason(end) or _summary(failure) for failure in failures], pa.string()),
             "sub_queue": pa.array([partition] * size, pa.string()),
         }
+        if isinstance(end, Dispose) and end.how is Disposition.SEND:
+            given = {DESTINATION: end.destination, **end.headers}
+            changed["properties"] = _properties([delivered.properties(row) | given for row in members])
         columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
-        return [pa.table(columns, schema=table_schema())]
+        remaining = pa.table(columns, schema=table_schema())
+        return [remaining, *self._reports(remaining, end)]
+
+    @staticmethod
+    def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
+        """Yield the report messages of a disposition: copies of the messages with as much of the body as was asked for (spec WMQ-24)."""
+        for report in end.reports if isinstance(end, Dispose) else ():
+            bodies = [(body or b"")[: report.data] for body in disposed.column("body").to_pylist()]
+            given = {DESTINATION: report.to, "JMS_IBM_Feedback": str(report.feedback)}
+            changed: dict[str, pa.Array[Any]] = {
+                "body": pa.array(bodies, pa.binary()),
+                "properties": _properties([given] * disposed.num_rows),
+                "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
+            }
+            columns = [changed[name] if name in changed else disposed.column(name) for name in table_schema().names]
+            yield pa.table(columns, schema=table_schema())
 
     def _poison_events(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
-        """Return the decision's events, one row for each message."""
-        if not isinstance(end, Park | Dispose | Halt):
+        """Return the decision's events, one row for each message; those of the endpoint itself are the final commit's to tell."""
+        if not isinstance(end, Park | Dispose | Block | Halt):
             return []
-        place = end.place if isinstance(end, Park) else partition_of(end, self._read_from) or ""
+        details = dict(end.details) if not isinstance(end, Park) else {}
+        details["place"] = self._place(end)
         ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
         tables = []
         for kind in end.events:
-            one = events_to_table([Event(kind, delivered.at, None, end.counts.abort_count, end.counts.move_count, {"place": place})])
+            if kind in HALT_EVENTS.values():
+                continue
+            one = events_to_table([Event(kind, delivered.at, None, end.counts.abort_count, end.counts.move_count, details)])
             many = one.take(pa.array([0] * len(members), pa.int64()))
             numbers = pa.array(np.arange(self._events, self._events + len(members)), pa.int32())
             self._events += len(members)
@@ -145,6 +202,21 @@ class Settler:
                 many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
             tables.append(many)
         return tables
+
+    def _place(self, end: Park | Dispose | Block | Halt) -> str:
+        if isinstance(end, Park):
+            return end.place
+        if isinstance(end, Dispose) and end.destination:
+            return end.destination
+        return partition_of(end, self._read_from) or ""
+
+    def _routine(self, delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> list[pa.Table]:
+        """Return the routine events: as the endpoint told them, or as the words say."""
+        if delivered.decided is None:
+            return [self._routine_events(delivered, states, attempts)]
+        events = delivered.decided.events
+        self._events += len(events)
+        return [events_to_table(events, self._events - len(events))]
 
     def _routine_events(self, delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> pa.Table:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
@@ -169,7 +241,7 @@ def fingerprint(failure: Failure) -> str:
     return hashlib.sha256(f"{failure.kind}|{failure.type}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
 
 
-def _fates(delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> dict[Fate, list[int]]:
+def _fates(delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32], *, with_properties: bool) -> dict[Fate, list[int]]:
     """Return the rows that are not committed, by what their end depends on."""
     fates: dict[Fate, list[int]] = {}
     open_rows = np.flatnonzero(states != State.COMMITTED)
@@ -187,9 +259,57 @@ def _fates(delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np
             failure.kind if failure else None,
             failure.delay.total_seconds() if failure else 0.0,
             expires_at is not None and expires_at <= delivered.at,
+            tuple(sorted(delivered.properties(row).items())) if with_properties else (),
         )
         fates.setdefault(fate, []).append(row)
     return fates
+
+
+def _decided(delivered: Delivered, states: NDArray[np.int32]) -> Iterator[tuple[End, list[int], FailureKind | None]]:
+    """Yield the ends that an endpoint decided, equal ones together; what it did not receive stays as it came."""
+    assert delivered.decided is not None
+    kept = delivered.decided.ends
+    groups: dict[tuple[object, ...], tuple[End, list[int], FailureKind | None]] = {}
+    for row in np.flatnonzero(states != State.COMMITTED).tolist():
+        end = kept.get(row) or Stay(delivered.entry(row).counts)
+        failure = delivered.failures.get(row)
+        kind = failure.kind if failure else None
+        groups.setdefault((*_key(end), kind), (end, [], kind))[1].append(row)
+    yield from groups.values()
+
+
+def _key(end: End) -> tuple[object, ...]:
+    """Return what makes two ends the same."""
+    parts: list[object] = [end.counts, type(end), due_at_of(end), name_of(end)]
+    if isinstance(end, Park | Dispose | Block | Halt):
+        parts += [end.events, end.place if isinstance(end, Park) else tuple(sorted(end.details.items()))]
+    if isinstance(end, Dispose):
+        parts += [end.destination, tuple(sorted(end.headers.items())), end.reports]
+    return tuple(parts)
+
+
+def _halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:
+    return HaltRecord(
+        lookup_id=lookup_id,
+        how=halt.how.value,
+        error=error,
+        at=at.isoformat(),
+        abort_count=halt.counts.abort_count,
+        move_count=halt.counts.move_count,
+        details=dict(halt.details),
+    )
+
+
+def _reason(end: End) -> str | None:
+    """Return why a message leaves for another queue, one line; None for one that does not."""
+    if not isinstance(end, Dispose) or (end.how is Disposition.DROP and not end.to_dead_letter) or end.how is Disposition.MOVE_TO_POISON:
+        return None
+    return f"{name_of(end)}: for {end.destination or _SENDERS}"
+
+
+def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array([list(cell.items()) for cell in cells], message_schema().field("properties").type)
+    return column
 
 
 def _constant(value: int, size: int) -> pa.Array[Any]:

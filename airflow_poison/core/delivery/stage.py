@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import TALLY, SubQueue, table_schema
+from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +24,19 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.settlement import Delivered
     from airflow_poison.core.delivery.tally import Tally
+    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
+
+SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
+"""What a task holds at once for a sweep; a longer queue is swept in pieces."""
+
+
+class Order(StrEnum):
+    """Which order a receive stage keeps."""
+
+    NONE = "none"  # tasks side by side
+    GROUPS = "groups"  # every conversation group in its order, in one task
+    QUEUE = "queue"  # all messages in queue order, in one task
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +47,9 @@ class StageJob:
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
     :param isolation: ``process`` (a supervised child) or ``none`` (inline).
     :param record_all: also write the routine events of every delivery.
+    :param opening: what the endpoint finds when it opens.
+    :param order: what must stay in order; whatever need not may run side by side.
+    :param stop_file: where endpoints of the same queue in several tasks tell each other that one has halted; None: one task at most halts.
     """
 
     queue: str
@@ -44,6 +62,9 @@ class StageJob:
     isolation: str = "process"
     unprocessable: tuple[str, ...] = ()
     record_all: bool = False
+    opening: Opening = FIRST
+    order: Order = Order.NONE
+    stop_file: str | None = None
 
 
 def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,7 +75,7 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     from airflow_poison.core.delivery.settlement import Settler
     from airflow_poison.core.delivery.tally import Tally
 
-    settler = Settler(job.policy, job.read_from, record_all=job.record_all)
+    settler = Settler(job.policy, job.read_from, opening=job.opening, record_all=job.record_all)
     total = Tally()
     for delivered in _delivered(job, partition, batches, total):
         rows, tally = settler.settle(delivered)
@@ -83,14 +104,30 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         carry=_known(job, partition),
         unprocessable=job.unprocessable,
         clock=job.clock,
+        opening=job.opening,
+        stop_file=job.stop_file,
+        record_all=job.record_all,
     )
     with session:
-        batch: pa.RecordBatch | None = first
-        while batch is not None:
+        for batch in _swept(chain([first], filled)) if job.policy.sweeps else chain([first], filled):
             report = session.deliver(batch)
             total.counts["timeouts"] += report.timeouts
-            yield Delivered(batch, report.words, report.failures, job.clock.now())
-            batch = next(filled, None)
+            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided)
+        total.counters |= session.counters()
+
+
+def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put batches together: a sweep goes over all that the task holds at once before it begins again at the top (spec WMQ-29)."""
+    import pyarrow as pa
+
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if held and (sum(b.num_rows for b in held) + batch.num_rows > SWEPT_ROWS or sum(b.nbytes for b in held) + batch.nbytes > SWEPT_BYTES):
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held = []
+        held.append(batch)
+    if held:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def _known(job: StageJob, partition: str) -> Carry:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Self, TypedDict, cast
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEPT = ("parked", "poisoned", "postponed", "untouched", "halted")
+KEPT = ("parked", "poisoned", "postponed", "untouched", "blocked", "halted")
 """Ends after which the message is still in its queue."""
-SENT_ON = ("rejected", "dead_lettered")
+SENT_ON = ("rejected", "dead_lettered", "requeued", "exceptioned")
 """Ends after which it is in the outbox."""
 LEFT = ("dropped", *SENT_ON)
 """Ends after which it has left its queue."""
@@ -19,11 +19,25 @@ _MOST_ERRORS = 20
 
 
 class HaltRecord(TypedDict):
-    """What halted an endpoint."""
+    """What halted an endpoint.
 
-    lookup_id: int
+    ``lookup_id`` is None when no message is the cause; ``at`` is ISO 8601 in UTC; ``details`` are the facts of the endpoint's event.
+    """
+
+    lookup_id: int | None
     how: str
     error: str
+    at: str
+    abort_count: int
+    move_count: int
+    details: dict[str, str]
+
+
+class BlockRecord(TypedDict):
+    """What blocks a queue: the message, and until when in ISO 8601, None: until the broker restarts or the message is removed."""
+
+    lookup_id: int
+    until: str | None
 
 
 class TallyRecord(TypedDict):
@@ -32,18 +46,23 @@ class TallyRecord(TypedDict):
     counts: dict[str, int]
     errors: dict[str, list[object]]
     halt: HaltRecord | None
+    block: BlockRecord | None
+    counters: dict[str, int]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers by name, failures by fingerprint (text and number of messages), and what halted the endpoint.
+    """Numbers by name, failures by fingerprint (text and number of messages), what halted the endpoint, and what it leaves behind.
 
-    ``received = committed + parked + poisoned + postponed + untouched + halted + dropped + rejected + dead_lettered``.
+    ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
+    exceptioned``.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     errors: dict[str, tuple[str, int]] = field(default_factory=dict)
     halt: HaltRecord | None = None
+    block: BlockRecord | None = None
+    counters: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
         """Add another tally to this one."""
@@ -51,6 +70,8 @@ class Tally:
         for fingerprint, (text, number) in other.errors.items():
             self.add_error(fingerprint, text, number)
         self.halt = self.halt or other.halt
+        self.block = self.block or other.block
+        self.counters |= other.counters
 
     def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
         """Count messages that ended with a failure."""
@@ -65,7 +86,7 @@ class Tally:
     def to_record(self) -> TallyRecord:
         """Return JSON values; of the failures the commonest."""
         errors: dict[str, list[object]] = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
-        return TallyRecord(counts=dict(self.counts), errors=errors, halt=self.halt)
+        return TallyRecord(counts=dict(self.counts), errors=errors, halt=self.halt, block=self.block, counters=self.counters)
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Self:
@@ -73,4 +94,10 @@ class Tally:
         counts = cast("Mapping[str, int]", record.get("counts") or {})
         errors = cast("Mapping[str, tuple[str, int]]", record.get("errors") or {})
         listed = {fingerprint: (str(text), int(number)) for fingerprint, (text, number) in errors.items()}
-        return cls(Counter(counts), listed, cast("HaltRecord | None", record.get("halt")))
+        return cls(
+            Counter(counts),
+            listed,
+            cast("HaltRecord | None", record.get("halt")),
+            cast("BlockRecord | None", record.get("block")),
+            dict(cast("Mapping[str, int]", record.get("counters") or {})),
+        )

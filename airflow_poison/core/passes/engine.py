@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 class Engine(Protocol):
     """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage."""
 
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
-        """Deliver every message of the claim.
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim, in the job's order.
 
-        :param ordered: one task, in queue order (halting policies); otherwise tasks side by side.
         :param keep_alive: renews the claim; called every few seconds. What it raises (ClaimLostError) ends the run.
         """
         ...
@@ -30,9 +29,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
 
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
-        del ordered
         rows = pa.Table.from_batches(deliver_partition(job, "0", self._batches(table, claim, keep_alive)), table_schema())
         table.stage_table(claim, rows)
 

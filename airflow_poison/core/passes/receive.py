@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.carry import read_journals
 from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.sessions.endpoint import HALT_EVENTS
 from airflow_poison.core.delivery.sessions.session import check_isolation
-from airflow_poison.core.delivery.stage import StageJob
+from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.events import Event
 from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_postponed
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.core.delivery.tally import HaltRecord
+    from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import Claim, Control, Manifest, QueueStore, QueueTable
@@ -37,12 +42,16 @@ LEASE = timedelta(minutes=2)
 class ReceiveResult:
     """What a pass did. All numbers are messages unless they say otherwise.
 
-    ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + untouched + halted``.
+    ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + requeued + exceptioned + untouched + blocked +
+    halted_messages``.
 
+    :param requeued: sent to the backout queue (spec WMQ-10); ``exceptioned``: to the exception destination (spec DMP-7).
     :param deliveries: calls of the handler.
     :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
     :param untouched: not reached before the endpoint halted; they are where they were.
-    :param halted: what halted the endpoint: ``{"how", "lookup_id", "error"}``, or None.
+    :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
+    :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
+    :param counters: what the endpoint leaves behind for the next one.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
     """
@@ -57,13 +66,18 @@ class ReceiveResult:
     dropped: int = 0
     rejected: int = 0
     dead_lettered: int = 0
+    requeued: int = 0
+    exceptioned: int = 0
     untouched: int = 0
+    blocked: int = 0
     halted_messages: int = 0
     deliveries: int = 0
     rollbacks: int = 0
     crashes: int = 0
     timeouts: int = 0
     halted: HaltRecord | None = None
+    blocked_until: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
     errors: tuple[Mapping[str, object], ...] = ()
     passes: int = 0
     seconds: float = 0.0
@@ -118,14 +132,16 @@ class ReceivePass:
         load_types(self.unprocessable)
         started = time.monotonic()
         self._refuse_halted()
+        if (until := self.table.snapshot().control.blocked_until(self.clock.now())) is not None:
+            return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
         return_postponed(self.table, self.clock.now())
         tallies: list[Tally] = []
         for claim in self._of_the_dead():
             self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
-                tallies.append(self._finish(mine, handler))
-        if not any(tally.halt for tally in tallies):
+                tallies.append(self._finish(mine, handler, crashed=True))
+        if not any(tally.halt or tally.block for tally in tallies):
             claim_key = self._next_key(key)
             own = self.table.claim(
                 claim_key,
@@ -136,7 +152,7 @@ class ReceivePass:
                 sub_queue=self.policy.reads,
             )
             if own is not None:
-                tallies.append(self._finish(own, handler))
+                tallies.append(self._finish(own, handler, crashed=bool(own.earlier)))
         if self.store is not None:
             relay(self.store, self.table, self.clock)
         return _combine(self.table.name, key, tallies, time.monotonic() - started)
@@ -160,21 +176,36 @@ class ReceivePass:
             ordinal += 1
         return f"{key}-{ordinal}"
 
-    def _finish(self, claim: Claim, handler: HandlerRef) -> Tally:
-        """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped."""
+    def _finish(self, claim: Claim, handler: HandlerRef, *, crashed: bool) -> Tally:
+        """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
+
+        :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
+        """
         manifest = self.table.manifest(claim)
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
-            self._deliver(held, handler)
+            self._deliver(held, handler, self._opening(crashed=crashed))
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
         tally = Tally.from_record(manifest.result)
-        halt = tally.halt
-        change = None if halt is None else lambda control: self._halt(control, halt)
-        self.table.finish(held.claim, manifest, change=change, now=self.clock.now())
+        events = () if tally.halt is None else (_halt_event(tally.halt),)
+        self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
         return tally
 
-    def _halt(self, control: Control, halt: HaltRecord) -> Control:
-        reason = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it: {halt['error'] or 'its delivery attempts are exhausted'}"
+    def _opening(self, *, crashed: bool) -> Opening:
+        """Return what the endpoint finds when it opens."""
+        counters = self.table.snapshot().control.endpoint_counters
+        kept = self.policy.counters_after(counters, Restart.SERVER) if crashed else counters
+        return Opening(self.table.name, dict(kept), _access(self.store, self.policy))
+
+    def _after(self, control: Control, tally: Tally) -> Control:
+        """Return what the queue's control row says after the pass."""
+        if self.policy.reads is SubQueue.MAIN:
+            control = _blocked(control.with_endpoint_counters(tally.counters), tally.block)
+        if tally.halt is None:
+            return control
+        halt = tally.halt
+        cause = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
+        reason = f"{cause}: {halt['error'] or halt['details'].get('message') or 'its delivery attempts are exhausted'}"
         return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500])
 
     @property
@@ -183,7 +214,7 @@ class ReceivePass:
         reads = self.policy.reads
         return self.table.name if reads is SubQueue.MAIN else f"{self.table.name};{reads}"
 
-    def _deliver(self, held: _Held, handler: HandlerRef) -> None:
+    def _deliver(self, held: _Held, handler: HandlerRef, opening: Opening) -> None:
         claim = held.claim
         stage = self.table.stage(claim)
         folder = Path(stage) / "journal"
@@ -204,8 +235,42 @@ class ReceivePass:
             isolation=self.isolation,
             unprocessable=self.unprocessable,
             record_all=self.record_all,
+            opening=opening,
+            order=_order(self.policy),
+            stop_file=str(Path(stage) / "halted") if self.policy.spreads_groups else None,
         )
-        self.engine().run(self.table, claim, job, ordered=self.policy.halting, keep_alive=held.keep_alive)
+        self.engine().run(self.table, claim, job, keep_alive=held.keep_alive)
+
+
+def _order(policy: Policy) -> Order:
+    if policy.spreads_groups:
+        return Order.GROUPS
+    return Order.QUEUE if policy.halting or not policy.stateless else Order.NONE
+
+
+def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:
+    """Return which of the queues that the policy wants to exist do not."""
+    if store is None or not policy.destinations:
+        return {}
+    there = set(store.names())
+    return {name: Access.MISSING for name in policy.destinations if name not in there}
+
+
+def _blocked(control: Control, block: BlockRecord | None) -> Control:
+    if block is None:
+        return control.unblocked()
+    until = datetime.fromisoformat(block["until"]) if block["until"] else NOT_BEFORE_RESTART
+    return control.blocked(block["lookup_id"], until)
+
+
+def _halt_event(halt: HaltRecord) -> Event:
+    """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""
+    at, how = datetime.fromisoformat(halt["at"]), Halted(halt["how"])
+    return Event(HALT_EVENTS[how], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], {"place": "", **halt["details"]})
+
+
+def _instant(until: datetime) -> str:
+    return "restart" if until == NOT_BEFORE_RESTART else until.isoformat()
 
 
 class _Held:
@@ -228,7 +293,7 @@ def _account(claim: Claim, staged: Manifest) -> Mapping[str, object]:
         total.add(Tally.from_record(record))
     counts = total.counts
     rows = sum(file.rows for _, file in staged.files if file.sub_queue != EVENT)
-    wanted = sum(counts[name] for name in (*KEPT, *SENT_ON))
+    wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))
     ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT))
     if not (claim.messages == counts["received"] == ends and rows == wanted):
         raise ConservationError(
@@ -255,6 +320,9 @@ def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> 
         dropped=counts["dropped"],
         rejected=counts["rejected"],
         dead_lettered=counts["dead_lettered"],
+        requeued=counts["requeued"],
+        exceptioned=counts["exceptioned"],
+        blocked=counts["blocked"],
         untouched=counts["untouched"],
         halted_messages=counts["halted"],
         deliveries=counts["deliveries"],
@@ -262,6 +330,8 @@ def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> 
         crashes=counts["crashes"],
         timeouts=counts["timeouts"],
         halted=total.halt,
+        blocked_until=None if total.block is None else total.block["until"] or "restart",
+        counters=total.counters,
         errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
         passes=len(tallies),
         seconds=seconds,

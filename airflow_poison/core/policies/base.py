@@ -35,16 +35,56 @@ class SystemSettings:
     """The manuals' other words for a setting; accepted wherever settings are read as text or JSON."""
 
     reads: ClassVar[SubQueue] = SubQueue.MAIN
-    return_order: ReturnOrder | str = ReturnOrder.DUE_TIME
-    halts_as: Halted = Halted.STOPPED
-    server_sessions: int = 1
-    early_hand_out: int = 0
-    sweeps: bool = False
-    locks_groups: bool = False
-    spreads_groups: bool = False
-    reads_properties: bool = False
-    starts_halted: Halted | None = None
-    destinations: tuple[str, ...] = ()
+
+    @property
+    def return_order(self) -> ReturnOrder | str:
+        """Return whatever is due; never asked when nothing is ever parked."""
+        return ReturnOrder.DUE_TIME
+
+    @property
+    def halts_as(self) -> Halted:
+        """Stop."""
+        return Halted.STOPPED
+
+    @property
+    def server_sessions(self) -> int:
+        """One message at a time."""
+        return 1
+
+    @property
+    def early_hand_out(self) -> int:
+        """No session gets its next message before the results of the others are in."""
+        return 0
+
+    @property
+    def sweeps(self) -> bool:
+        """Receive from the top of the queue."""
+        return False
+
+    @property
+    def locks_groups(self) -> bool:
+        """No group is locked."""
+        return False
+
+    @property
+    def spreads_groups(self) -> bool:
+        """Groups mean nothing."""
+        return False
+
+    @property
+    def reads_properties(self) -> bool:
+        """No decision looks at a message's properties."""
+        return False
+
+    @property
+    def starts_halted(self) -> Halted | None:
+        """Receive from the start."""
+        return None
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """Send to no queue that must exist."""
+        return ()
 
     def unreadable(self, entry: Entry) -> str | None:  # noqa: ARG002  (the seam's signature)
         """Hand over every message."""

@@ -20,7 +20,6 @@ class WcfSettings(SystemSettings):
 
     __slots__ = ()
 
-    halts_as: Halted = Halted.FAULTED
     aliases: ClassVar[Mapping[str, str]] = {
         "ReceiveRetryCount": "receive_retry_count",
         "MaxRetryCycles": "max_retry_cycles",
@@ -36,6 +35,11 @@ class WcfSettings(SystemSettings):
     machine_transaction_timeout: timedelta
     machine_maximum_transaction_timeout: timedelta
     max_received_message_size: int | None
+
+    @property
+    def halts_as(self) -> Halted:
+        """Fault (spec WCF-21)."""
+        return Halted.FAULTED
 
     @property
     def effective_transaction_timeout(self) -> timedelta:

@@ -6,6 +6,7 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.spark.failed_jobs import told
 from airflow_poison.core.spark.heartbeat import Heartbeat
@@ -37,10 +38,16 @@ class SparkEngine:
         self._spark = spark
         self._progress = progress
 
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
         out = f"{table.stage(claim)}/out"
-        received = self._in_order(table, claim, job, out) if ordered else self._side_by_side(table, claim, job, out)
+        match job.order:
+            case Order.NONE:
+                received = self._side_by_side(table, claim, job, out)
+            case Order.GROUPS:
+                received = self._by_group(table, claim, job, out)
+            case Order.QUEUE:
+                received = self._in_order(table, claim, job, out)
         self._watched(received.write.format("noop").mode("overwrite").save, table, claim, keep_alive)
 
     def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
@@ -60,6 +67,23 @@ class SparkEngine:
         frame = self._read(table, claim)
         frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
         return frame.mapInArrow(lambda batches: iter([deliver_share(job, "0", batches, out)]), schema=RECEIVED)
+
+    def _by_group(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
+        """Return the job whose tasks each deliver some conversation groups, every one in its order."""
+        from pyspark import TaskContext
+        from pyspark.sql import functions as f
+
+        frame = self._read(table, claim)
+        alone = f.concat(f.lit("#"), frame["lookup_id"].cast("string"))
+        group = f.coalesce(f.nullif(frame["group_id"], f.lit("")), f.nullif(frame["conversation_id"], f.lit("")), alone)
+        frame = frame.repartition(self._parallelism(), group).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+
+        def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None, "runs in a task"
+            yield deliver_share(job, str(context.partitionId()), batches, out)
+
+        return frame.mapInArrow(deliver, schema=RECEIVED)
 
     def _parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)

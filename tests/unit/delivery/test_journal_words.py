@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop
-from airflow_poison.core.delivery.sessions.host import JournalHost
+from airflow_poison.core.delivery.sessions.endpoint import EndpointHost
 from airflow_poison.core.delivery.sessions.rows import Entries, Rows
 from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.failures import Failure, FailureKind
@@ -21,8 +21,8 @@ from tests.sessions.messages import batch_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_poison.core.delivery.sessions.child import Call
     from airflow_poison.core.delivery.sessions.failurelog import Rollback
-    from airflow_poison.core.policies.decisions import Counts
 
 ROWS = 7
 
@@ -56,7 +56,29 @@ class SilentLog:
         """Nobody reads it."""
 
 
-class WatchedHost(JournalHost):
+class ScriptedCallers:
+    """Sessions whose handlers fail as scripted."""
+
+    def __init__(self, failing: dict[tuple[int, int], FailureKind]) -> None:
+        self._failing = failing
+        self._begun: dict[int, Call] = {}
+
+    def load(self, batch: Any, label: Any) -> None:
+        """Nothing to load."""
+
+    def begin(self, session: int, call: Call) -> None:
+        self._begun[session] = call
+
+    def result(self, session: int) -> Failure | None:
+        call = self._begun.pop(session)
+        kind = self._failing.get((call.row, call.counts.abort_count))
+        return None if kind is None else Failure(kind)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class WatchedHost(EndpointHost):
     """Notes at which store each decision begins."""
 
     truth: Truth
@@ -74,14 +96,19 @@ def run(policy: Msmq4, failing: dict[tuple[int, int], FailureKind], carried: fro
     words = RecordingWords([word(State.CARRIED) if row in carried else 0 for row in range(ROWS)])
     clock = VirtualClock()
 
-    def call(row: int, counts: Counts) -> Failure | None:
-        kind = failing.get((row, counts.abort_count))
-        return None if kind is None else Failure(kind)
-
-    host = WatchedHost(policy, clock, words, section=0, log=SilentLog(), call=call)  # type: ignore[arg-type]  # a list stores like a memoryview
+    host = WatchedHost(
+        policy,
+        clock,
+        words,  # type: ignore[arg-type]  # a list stores like a memoryview
+        section=0,
+        log=SilentLog(),  # type: ignore[arg-type]  # nobody reads it
+        callers=ScriptedCallers(failing),
+        holds=policy.max_batch_size > 1,
+    )
     host.truth = Truth(words)
     entries = Entries(policy, batch_of(["x"] * ROWS), list(words), clock.now())
-    rows = Rows(entries, [row for row in range(ROWS) if row not in carried], words)  # type: ignore[arg-type]  # as above
+    rows = Rows(policy, entries, [row for row in range(ROWS) if row not in carried], words)  # type: ignore[arg-type]  # as above
+    host.source = rows
     ReceiveLoop(policy.open(), rows, host).run()
     return words, host.truth
 

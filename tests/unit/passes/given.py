@@ -167,8 +167,8 @@ class NoEngine:
 class DyingEngine(LocalEngine):
     """Delivers everything, then dies before its outcome is staged."""
 
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
-        super().run(table, claim, job, ordered=ordered, keep_alive=keep_alive)
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        super().run(table, claim, job, keep_alive=keep_alive)
         raise DiedError
 
 

@@ -55,7 +55,9 @@ def test_a_message_that_faults_halts_the_queue(queue: Queue) -> None:
     control = queue.table.snapshot().control
     assert control.state is QueueState.FAULTED
     assert "message 2" in control.reason
-    assert result.halted == {"how": "faulted", "lookup_id": 2, "error": "tests.unit.passes.given.BadMessageError: bad"}
+    assert result.halted is not None
+    assert (result.halted["how"], result.halted["lookup_id"]) == ("faulted", 2)
+    assert result.halted["error"] == "tests.unit.passes.given.BadMessageError: bad"
     assert (result.received, result.settled, result.halted_messages, result.untouched) == (4, 1, 1, 2)
 
 

@@ -197,10 +197,10 @@ def test_a_pass_whose_claim_was_finished_by_another_one_changes_nothing_more(mix
 
 def test_a_lost_claim_ends_the_delivery(mixed: Queue) -> None:
     class Overtaken(LocalEngine):
-        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
             mixed.clock.advance(LEASE)
             assert table.take_over(claim, lease=LEASE, now=mixed.clock.now()) is not None
-            super().run(table, claim, job, ordered=ordered, keep_alive=keep_alive)
+            super().run(table, claim, job, keep_alive=keep_alive)
 
     with pytest.raises(ClaimLostError):
         mixed.receive("sleeper", engine=Overtaken)
@@ -212,12 +212,12 @@ def test_a_renewed_claim_is_the_one_that_is_finished(mixed: Queue) -> None:
     """The pass takes three leases; nobody else can have its claim."""
 
     class Slow(LocalEngine):
-        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
+        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
             for _ in range(9):
                 mixed.clock.advance(LEASE / 3)
                 keep_alive()
                 assert table.expired(mixed.clock.now()) == []
-            super().run(table, claim, job, ordered=ordered, keep_alive=keep_alive)
+            super().run(table, claim, job, keep_alive=keep_alive)
 
     assert mixed.receive(engine=Slow).received == 6
     assert_received_once(mixed)
@@ -250,8 +250,8 @@ def test_an_engine_that_loses_or_doubles_a_message_commits_nothing(mixed: Queue,
             self._table.stage_table(claim, spoil(rows) if where == "out" else rows)
 
     class Broken(LocalEngine):
-        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, ordered: bool, keep_alive: Callable[[], None]) -> None:
-            super().run(Spoilt(table), claim, job, ordered=ordered, keep_alive=keep_alive)  # type: ignore[arg-type]  # as much as is used
+        def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+            super().run(Spoilt(table), claim, job, keep_alive=keep_alive)  # type: ignore[arg-type]  # as much as is used
 
     before = mixed.table.snapshot().files
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.sessions.failurelog import FailureReader, Rollback
     from airflow_poison.core.delivery.sessions.journalfile import Journal
+    from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.failures import Failure
 
 
@@ -54,13 +55,9 @@ class BatchRecord:
         """Read what has been appended since the last time."""
         self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
 
-    def recorded(self) -> dict[tuple[int, int], Failure]:
-        """Return the failed deliveries so far, by row and attempts before."""
-        return {(entry.row, entry.attempts): entry.failure for entry in self._rollbacks if not entry.innocent}
-
-    def report(self, *, halted: bool, restarts: int = 0, crashes: int = 0, timeouts: int = 0) -> BatchReport:
+    def report(self, *, halted: bool, restarts: int = 0, crashes: int = 0, timeouts: int = 0, decided: Decided | None = None) -> BatchReport:
         """Return the report; the words are a copy."""
-        return BatchReport(report_words(self.words), self._failures(), halted, restarts, crashes, timeouts)
+        return BatchReport(report_words(self.words), self._failures(), halted, restarts, crashes, timeouts, decided)
 
     def _failures(self) -> dict[int, Failure]:
         failures: dict[int, Failure] = {}

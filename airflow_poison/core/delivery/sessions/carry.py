@@ -106,8 +106,7 @@ def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=6
             failures.update(_last_failures(path.with_suffix(".log")))
             for section_ids, section_words in sections(content):
                 found = settle(section_words)
-                if found.culprit is not None:
-                    failures[int(section_ids[found.culprit])] = KILLED if found.in_flight is not None else INTERRUPTED
+                failures.update({int(section_ids[row]): KILLED if found.in_flight else INTERRUPTED for row in found.culprits})
                 ids.append(section_ids)
                 words.append(section_words)
     return _merged(np.concatenate(ids), np.concatenate(words), failures)

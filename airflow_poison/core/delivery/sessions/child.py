@@ -12,22 +12,26 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from airflow_poison.core.delivery.handlers import carry_by_value, extend_import_path, load_handler
+from airflow_poison.core.delivery.handlers import extend_import_path, load_handler
 from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.journalfile import Section
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Replay
+from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint
 from airflow_poison.core.errors import HandlerNotFoundError
+from airflow_poison.core.message import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.message import _Columns
+    from airflow_poison.core.policies.decisions import Counts
     from airflow_poison.core.policies.seam import Policy
 
 TRACEBACKS = 2  # faulthandler writes here
@@ -59,27 +63,38 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One batch to deliver; the Arrow stream comes as a descriptor.
-
-    :param receiver: the pickled receiver to go on with; None: the one that the child has.
-    """
+    """One batch to deliver; the Arrow stream comes as a descriptor."""
 
     section: tuple[int, int, int]
-    receiver: bytes | None = None
-    replay: Replay | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A batch whose messages will be called for one by one, instead of the one before; the Arrow stream comes as a descriptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One delivery of a message of the loaded batch, with the counts that it sees."""
+
+    row: int
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a child says: ready, done, or what went wrong with us (never with a message).
-
-    :param receiver: the pickled receiver after the batch, of a policy that keeps something in memory.
-    """
+    """What a child says: ready, done, or what went wrong with us (never with a message)."""
 
     what: str
     text: str = ""
     halted: bool = False
-    receiver: bytes | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What came of a call; None: the handler returned."""
+
+    failure: Failure | None
 
 
 def preload() -> None:
@@ -141,17 +156,24 @@ class _Child:
         """Set up, then deliver until the parent goes."""
         setup, _ = wire.receive(self._sock)
         try:
-            endpoint, policy = self._set_up(setup)
+            endpoint = self._set_up(setup)
         except HandlerNotFoundError as error:
             wire.send(self._sock, Answer(NOT_FOUND, str(error)))
             return
         os.register_at_fork(after_in_child=self._leave)
         wire.send(self._sock, Answer(READY))
+        columns: _Columns | None = None
         while True:
-            task, descriptors = wire.receive(self._sock)
-            wire.send(self._sock, self._deliver(task, descriptors[0], endpoint, policy))
+            asked, descriptors = wire.receive(self._sock)
+            match asked:
+                case Task():
+                    wire.send(self._sock, self._deliver(asked, descriptors[0], endpoint))
+                case Load():
+                    columns = Message.columns(read_batch(descriptors[0]))
+                case Call():
+                    wire.send(self._sock, _called(asked, columns, endpoint))
 
-    def _set_up(self, setup: Setup) -> tuple[Endpoint, Policy]:
+    def _set_up(self, setup: Setup) -> Endpoint:
         sys.path[:] = setup.path
         os.environ.clear()
         os.environ.update(setup.environment)
@@ -166,23 +188,19 @@ class _Child:
         types = load_types(tools.unprocessable)
         endpoint = Endpoint(tools.policy, handler=load_handler(tools.handler), clock=tools.clock, log=FailureLog(self._log), unprocessable=types)
         endpoint.at = at
-        return endpoint, tools.policy
+        return endpoint
 
-    def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint, policy: Policy) -> Answer:
-        if task.receiver is not None:
-            endpoint.receiver = pickle.loads(task.receiver)  # noqa: S301  (our own bytes)
+    def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint) -> Answer:
         batch = read_batch(descriptor)
         section = Section(self._journal, *task.section)
         self._words = section.words
         try:
-            halted = endpoint.deliver(BatchWork(batch, section.words, section.number, task.replay))
+            halted = endpoint.deliver(BatchWork(batch, section.words, section.number))
         finally:
             self._words = None
         endpoint.at[0] = -1
-        sys.stdout.flush()
-        sys.stderr.flush()
-        receiver = None if policy.stateless else carry_by_value(endpoint.receiver, endpoint.receiver)
-        return Answer(DONE, halted=halted, receiver=receiver)
+        _flush()
+        return Answer(DONE, halted=halted)
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""
@@ -192,6 +210,20 @@ class _Child:
         for descriptor in (self._journal, self._log):
             with suppress(OSError):
                 os.close(descriptor)
+
+
+def _called(call: Call, columns: _Columns | None, endpoint: Endpoint) -> Called:
+    assert columns is not None, "a batch is loaded before it is called for"
+    endpoint.at[0] = call.row
+    failure = endpoint.call(Message.view(columns, call.row, call.counts.abort_count, call.counts.move_count))
+    endpoint.at[0] = -1
+    _flush()
+    return Called(failure)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def read_batch(descriptor: int) -> pa.RecordBatch:

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.rows import BatchEntry
-    from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Park
+    from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Park
     from airflow_poison.core.policies.seam import Policy
 
     Call = Callable[[int, Counts], Failure | None]
     """Calls the handler with the message of a row and the counts that it sees."""
 
 
-class JournalHost:
-    """Stores words and logs failures, in the order that words.py explains."""
+_ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
 
-    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog, call: Call) -> None:
-        self._policy, self._clock, self._words, self._section, self._log, self._call = policy, clock, words, section, log, call
+
+class JournalHost:
+    """Stores words and logs failures, in the order that words.py explains; who calls the handler is for the subclasses to say."""
+
+    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog) -> None:
+        self._policy, self._clock, self._words, self._section, self._log = policy, clock, words, section, log
 
     def now(self) -> datetime:
         """Return the endpoint's time."""
@@ -36,17 +39,6 @@ class JournalHost:
         """Ask the policy (spec WCF-29)."""
         why = self._policy.unreadable(entry)
         return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
-
-    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Call the handler between two stores; one delivered at most once is committed already and stays so."""
-        row = entry.row
-        if delivery.at_most_once:
-            return self._call(row, delivery.counts)
-        self._store(row, State.IN_FLIGHT)
-        failure = self._call(row, delivery.counts)
-        if failure is None:
-            self._store(row, State.HELD)
-        return failure
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the last member first: that store decides."""
@@ -60,7 +52,8 @@ class JournalHost:
         for entry in reversed(entries):
             value = self._words[entry.row]
             if state_of(value) not in SETTLED:
-                self._words[entry.row] = counted(value, State.UNTOUCHED)
+                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
+                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
 
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
         """Nobody else holds a claimed message."""
@@ -69,11 +62,14 @@ class JournalHost:
     def wait(self, entry: BatchEntry) -> None:
         """Never asked for: every move succeeds."""
 
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Store that no delivery follows; what it means is decided again, by the same policy, where the outcome is written."""
         if failure is not None and failure.kind is FailureKind.UNREADABLE:
             self._log_failure(entry, failure)
         self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+
+    def halted(self, decision: Halt) -> None:
+        """Nothing to store: no message is the cause."""
 
     def left_in_place(self, entry: BatchEntry, decision: Park | Dispose) -> None:
         """Never happens: every move succeeds."""
@@ -95,85 +91,56 @@ class LastFailureHost(JournalHost):
     """For messages that depend on no other (``policy.stateless``): logs only the failure that a message ends with.
 
     A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
+
+    :param tell: returns a failure with its text.
     """
 
-    tell: Callable[[Failure], Failure]
-    """Returns a failure with its text."""
-    _last: Failure | None = None
+    def __init__(  # noqa: PLR0913
+        self,
+        policy: Policy,
+        clock: Clock,
+        words: memoryview,
+        *,
+        section: int,
+        log: FailureLog,
+        call: Call,
+        tell: Callable[[Failure], Failure],
+    ) -> None:
+        super().__init__(policy, clock, words, section=section, log=log)
+        self._call, self._tell = call, tell
+        self._last: Failure | None = None
+
+    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
+        """Call the handler; one delivered at most once is committed already and stays so."""
+        if not delivery.at_most_once:
+            self._store(entry.row, State.IN_FLIGHT)
+        return self._call(entry.row, delivery.counts)
+
+    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def result(self, entry: BatchEntry) -> Failure | None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count the attempt and keep the failure, unless it is the last that fits into a word."""
         (entry,) = entries
         value = counted(self._words[entry.row], State.UNTOUCHED)
         if attempts_of(value) == MAX_ATTEMPTS:
-            self._log_failure(entry, self.tell(failure), innocent=entry is not culprit)
+            self._log_failure(entry, self._tell(failure), innocent=entry is not culprit)
         self._last = failure
         self._words[entry.row] = value
 
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Log the failure, then store that no delivery follows."""
         last, self._last = failure or self._last, None
         if last is not None:
-            self._log_failure(entry, self.tell(last))
+            self._log_failure(entry, self._tell(last))
         self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Forget the failure that the message has outlived."""
         self._last = None
         super().committed(entries)
-
-
-class ReplayingHost(JournalHost):
-    """Answers from the journal until it meets the first delivery that is not recorded, then delivers.
-
-    After a crash the receiver of a policy with a memory is the one of the batch's beginning; going through the batch again with the
-    recorded outcomes brings it to where it was. A counted failure is known by its row and the attempts before it.
-    """
-
-    def __init__(self, inner: JournalHost, initial: Sequence[int], failures: dict[tuple[int, int], Failure]) -> None:
-        super().__init__(inner._policy, inner._clock, inner._words, section=inner._section, log=inner._log, call=inner._call)  # noqa: SLF001
-        self._attempts = [attempts_of(value) for value in initial]
-        self._failures = failures
-        self._live = False
-
-    def live(self) -> bool:
-        """Whether the replay is over."""
-        return self._live
-
-    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Return the recorded outcome; without one, deliver."""
-        if not self._live:
-            attempts = self._attempts[entry.row]
-            if (recorded := self._failures.get((entry.row, attempts))) is not None:
-                return recorded
-            value = self._words[entry.row]
-            if attempts_of(value) > attempts or state_of(value) is State.COMMITTED:
-                return None
-            self._live = True
-        return super().deliver(entry, delivery)
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Recorded, but for a message that is consumed before its delivery."""
-        if not self._live:
-            value = self._words[entries[-1].row]
-            if state_of(value) is State.COMMITTED or attempts_of(value) != self._attempts[entries[-1].row]:
-                return
-            self._live = True
-        super().committed(entries)
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Recorded already; only the attempts of the replay go on."""
-        if self._live:
-            super().rolled_back(entries, culprit, failure)
-            return
-        for entry in entries:
-            if attempts_of(self._words[entry.row]) == self._attempts[entry.row] and state_of(self._words[entry.row]) not in SETTLED:
-                self._words[entry.row] = counted(self._words[entry.row], State.UNTOUCHED)
-            self._attempts[entry.row] += 1
-
-    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Recorded already; the last store may be missing."""
-        if self._live:
-            super().postponed(entry, failure)
-        else:
-            self._store(entry.row, State.ENDED)

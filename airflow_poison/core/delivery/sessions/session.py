@@ -14,15 +14,37 @@ from airflow_poison.core.delivery.sessions.carry import Carry
 from airflow_poison.core.delivery.sessions.journalfile import Journal
 from airflow_poison.core.delivery.sessions.words import STATE_MASK, State
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
+    from airflow_poison.core.delivery.sessions.child import Tools
+    from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import Halt
+    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What an endpoint decided about a batch, where the decisions cannot be made again from the words.
+
+    :param ends: what became of each row that is not committed and was received.
+    :param halt: what ended receiving in this batch.
+    :param events: the routine events of every delivery, in order; empty when they were not asked for.
+    """
+
+    ends: Mapping[int, End]
+    halt: Halt | None = None
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,7 @@ class BatchReport:
     :param restarts: children started anew within this batch.
     :param crashes: deliveries of this batch that ended a child.
     :param timeouts: deliveries of this batch that took longer than the transaction timeout.
+    :param decided: None where the words say it all.
     """
 
     words: NDArray[np.int32]
@@ -43,6 +66,7 @@ class BatchReport:
     restarts: int = 0
     crashes: int = 0
     timeouts: int = 0
+    decided: Decided | None = None
 
 
 class ServerSession(Protocol):
@@ -54,6 +78,10 @@ class ServerSession(Protocol):
         :param batch: columns of ``message_schema()`` and ``move_count``, rows in receive order, lookup ids not null.
         :raises ServerSessionError: the child cannot be kept running, or the journal cannot be written.
         """
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what the queue keeps for the next endpoint."""
         ...
 
     def close(self) -> None:
@@ -75,6 +103,9 @@ def open_session(
     carry: Carry | str | Path | None = None,
     unprocessable: tuple[str | type[BaseException], ...] = (),
     clock: Clock | None = None,
+    opening: Opening = FIRST,
+    stop_file: str | None = None,
+    record_all: bool = False,
 ) -> ServerSession:
     """Open a server session.
 
@@ -85,6 +116,9 @@ def open_session(
         handler that hangs, and what it prints goes where the worker's output goes.
     :param carry: what earlier tries did, or the path of a saved one; committed and ended messages are not delivered.
     :param unprocessable: exception types, or ``module:Type``, that mean what ``Unprocessable`` means.
+    :param opening: what the endpoint finds.
+    :param stop_file: where endpoints of the same queue tell each other that one has halted; None: there is only one.
+    :param record_all: also tell the routine events of every delivery, where the endpoint knows them.
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
@@ -96,6 +130,8 @@ def open_session(
         from airflow_poison.core.delivery.sessions.child import Tools
 
         tools = Tools(policy, reference, clock or SystemClock(), unprocessable)
+        if not policy.stateless:
+            return _endpoint(tools, journal, known, isolation, opening=opening, stop_file=stop_file, record_all=record_all)
         if isolation == "none":
             from airflow_poison.core.delivery.sessions.inline import InlineSession
 
@@ -106,6 +142,16 @@ def open_session(
     except BaseException:
         journal.close()
         raise
+
+
+def _endpoint(
+    tools: Tools, journal: Journal, carry: Carry, isolation: str, *, opening: Opening, stop_file: str | None, record_all: bool
+) -> ServerSession:
+    from airflow_poison.core.delivery.sessions.callers import ChildCallers, InlineCallers
+    from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
+
+    callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal, max(tools.policy.server_sessions, 1))
+    return EndpointSession(tools, callers, journal, carry, opening=opening, stop_file=stop_file, record_all=record_all)
 
 
 def check_isolation(isolation: str) -> None:

@@ -30,7 +30,7 @@ class Watch:
         self._progress = self._look()
         self._since = self._looked = time.monotonic()
 
-    def overdue(self) -> bool:
+    def __call__(self) -> bool:
         """Look, at most every half pause, and say whether the transaction has been open for too long."""
         now = time.monotonic()
         if now - self._looked < self.pause / 2:

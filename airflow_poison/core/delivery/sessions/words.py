@@ -99,21 +99,21 @@ def pending(words: NDArray[np.int32]) -> NDArray[np.intp]:
 class OpenTransaction:
     """What a dead process left open.
 
-    :param in_flight: the row that was with the handler.
+    :param in_flight: the rows that were with a handler; several where an endpoint has several server sessions.
     :param held: the rows whose handler had returned.
     :param committed: whether the held ones had been committed.
     """
 
-    in_flight: int | None
+    in_flight: tuple[int, ...]
     held: tuple[int, ...]
     committed: bool
 
     @property
-    def culprit(self) -> int | None:
-        """The row whose delivery ended the transaction, for the log; None when nothing is rolled back."""
-        if self.in_flight is not None or self.committed or not self.held:
+    def culprits(self) -> tuple[int, ...]:
+        """The rows whose delivery ended a transaction, for the log; none when nothing is rolled back."""
+        if self.in_flight or self.committed or not self.held:
             return self.in_flight
-        return self.held[-1]
+        return self.held[-1:]
 
 
 def left_open(words: NDArray[np.int32]) -> OpenTransaction:
@@ -126,13 +126,13 @@ def left_open(words: NDArray[np.int32]) -> OpenTransaction:
         behind = states[held[-1] + 1 :]
         behind = behind[~np.isin(behind, (State.ENDED, State.HALTED, State.CARRIED))]
         committed = bool(len(behind)) and behind[0] == State.COMMITTED
-    return OpenTransaction(int(flying[0]) if len(flying) else None, tuple(int(row) for row in held), committed)
+    return OpenTransaction(tuple(int(row) for row in flying), tuple(int(row) for row in held), committed)
 
 
 def settle(words: NDArray[np.int32], verdict: State = State.CRASHED) -> OpenTransaction:
     """Finish what a dead process left open, in place, in an order that may itself be interrupted; return what it was.
 
-    :param verdict: CRASHED or TIMED_OUT, for the message in flight.
+    :param verdict: CRASHED or TIMED_OUT, for the messages in flight.
     """
     found = left_open(words)
     for row in reversed(found.held):
@@ -141,6 +141,6 @@ def settle(words: NDArray[np.int32], verdict: State = State.CRASHED) -> OpenTran
             words[row] = value & COUNT_MASK | State.COMMITTED
         else:
             words[row] = counted(value, State.UNTOUCHED)
-    if found.in_flight is not None:
-        words[found.in_flight] = counted(int(words[found.in_flight]), verdict, crash=True)
+    for row in found.in_flight:
+        words[row] = counted(int(words[row]), verdict, crash=True)
     return found

@@ -1,6 +1,6 @@
 """The delivering process's work on one batch, the same in a child process and inline: a lean loop, and the receive loop where it matters.
 
-When decisions depend on the message alone (``policy.stateless``) and a message is fresh, the lean loop asks the policy once for
+Decisions depend on the message alone here (``policy.stateless``). When a message is fresh, the lean loop asks the policy once for
 each pair of counts in the batch, and then only stores, calls and stores. Everything else goes through ``ReceiveLoop``. The lean loop
 asks ``policy.unreadable`` about the largest body first: readability may depend on the size, and larger is never more readable.
 """
@@ -8,17 +8,17 @@ asks ``policy.unreadable`` about the largest body first: readability may depend 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessiongram import session_handler
-from airflow_poison.core.delivery.sessions.host import JournalHost, LastFailureHost, ReplayingHost
-from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow, Rows
+from airflow_poison.core.delivery.sessions.host import LastFailureHost
+from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.delivery.sessions.words import SETTLED, State, state_of
+from airflow_poison.core.delivery.sessions.words import SETTLED, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
 from airflow_poison.core.policies.decisions import Counts, Deliver
@@ -38,29 +38,15 @@ RAISED = Failure(FailureKind.EXCEPTION)
 
 
 @dataclass(slots=True)
-class Replay:
-    """What a new child needs to go on in the middle of a batch.
-
-    :param initial: the words that the batch began with.
-    :param failures: recorded failures by row and attempts before it.
-    """
-
-    initial: list[int]
-    failures: dict[tuple[int, int], Failure] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class BatchWork:
     """One batch to deliver.
 
     :param number: of its section in the journal.
-    :param replay: given to a child that goes on where another died.
     """
 
     batch: pa.RecordBatch
     words: memoryview
     number: int
-    replay: Replay | None = None
 
 
 class Endpoint:
@@ -125,29 +111,18 @@ class _BatchDelivery:
     """One batch in the hands of one endpoint."""
 
     def __init__(self, endpoint: Endpoint, work: BatchWork) -> None:
-        self._endpoint, self._batch, self._words, self._replay = endpoint, work.batch, work.words, work.replay
+        self._endpoint, self._batch, self._words = endpoint, work.batch, work.words
         policy, clock = endpoint._policy, endpoint._clock  # noqa: SLF001  (two halves of one thing)
         self._policy, self._now = policy, clock.now()
-        initial: Sequence[int] = work.words if work.replay is None or policy.stateless else work.replay.initial
-        self._entries = Entries(policy, work.batch, list(initial), self._now)
-        host = LastFailureHost if policy.stateless else JournalHost
-        self._host: JournalHost = host(policy, clock, work.words, section=work.number, log=endpoint._log, call=self._call)  # noqa: SLF001
-        if isinstance(self._host, LastFailureHost):
-            self._host.tell = endpoint.tell
+        self._entries = Entries(policy, work.batch, list(work.words), self._now)
+        log = endpoint._log  # noqa: SLF001
+        self._host = LastFailureHost(policy, clock, work.words, section=work.number, log=log, call=self._call, tell=endpoint.tell)
         self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
         self._first_failure: Failure | None = None
 
     def run(self) -> bool:
         """Deliver; return whether a message halted the endpoint."""
-        open_rows = [row for row, value in enumerate(self._words) if value & 0xFF not in SETTLED]
-        if self._policy.stateless and self._endpoint.receiver.batch_size() == 1:
-            return self._each_alone(open_rows)
-        if self._replay is None:
-            return ReceiveLoop(self._endpoint.receiver, Rows(self._entries, open_rows, self._words), self._host).run() is not None
-        initial = self._replay.initial
-        host = ReplayingHost(self._host, initial, self._replay.failures)
-        rows = [row for row, value in enumerate(initial) if state_of(value) not in SETTLED]
-        return ReceiveLoop(self._endpoint.receiver, Rows(self._entries, rows, self._words, host.live), host).run() is not None
+        return self._each_alone([row for row, value in enumerate(self._words) if value & 0xFF not in SETTLED])
 
     def _each_alone(self, rows: list[int]) -> bool:
         seen = self._fresh_counts()
@@ -179,7 +154,7 @@ class _BatchDelivery:
     def _through_the_loop(self, row: int, failure: Failure | None) -> bool:
         """Receive one message until it has ended; its first delivery may have failed already."""
         self._first_failure = failure
-        source = OneRow(self._entries, self._entries.entry(row), self._words)
+        source = OneRow(self._policy, self._entries, self._entries.entry(row), self._words)
         return ReceiveLoop(self._endpoint.receiver, source, self._host).run() is not None
 
     def _call(self, row: int, counts: Counts) -> Failure | None:

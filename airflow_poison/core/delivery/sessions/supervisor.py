@@ -1,0 +1,198 @@
+"""The life of one child process, seen from its parent: started when needed, watched, buried, and what its death means for a message."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.delivery.handlers import carry_by_value
+from airflow_poison.core.delivery.sessions import launcher, platform, wire
+from airflow_poison.core.delivery.sessions.child import NOT_FOUND, READY, Answer, Setup, Tools, load_types
+from airflow_poison.core.delivery.sessions.outputreader import OutputReader
+from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
+from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
+from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
+from airflow_poison.core.failures import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from airflow_poison.core.delivery.sessions.journalfile import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a child ended.
+
+    :param timed_out: it was killed because a transaction took too long.
+    :param how: its exit code or signal, in words.
+    :param output: the end of what it printed.
+    """
+
+    timed_out: bool
+    how: str
+    output: str
+
+
+class Overdue:
+    """A deadline.
+
+    :param pause: how long to wait between two looks, seconds.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self.pause = 0.5
+
+    def __call__(self) -> bool:
+        """Whether it has passed."""
+        return time.monotonic() >= self._until
+
+
+class Supervisor:
+    """One child at a time, started anew when it has died."""
+
+    def __init__(self, tools: Tools, journal: Journal) -> None:
+        load_types(tools.unprocessable)
+        self._journal = journal
+        self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
+        self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
+        self._child: launcher.ChildProcess | None = None
+        self._output: OutputReader | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a child."""
+        return self._child is not None
+
+    def child(self) -> tuple[launcher.ChildProcess, OutputReader]:
+        """Return the child, ready; start one when there is none. Raises HandlerNotFoundError, ServerSessionError."""
+        if self._child is not None and self._output is not None:
+            return self._child, self._output
+        child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor)
+        output = self._output = OutputReader(child.printed)
+        folder = None
+        with contextlib.suppress(OSError):
+            folder = os.getcwd()  # noqa: PTH109  (a plain string travels)
+        wire.send(child.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
+        answer = self.wait(Overdue(LONGEST_IDLE_SECONDS))
+        if isinstance(answer, Answer):
+            output.end()
+        match answer:
+            case Death():
+                raise ServerSessionError(
+                    f"The server session ended ({answer.how}) while it was loading the handler; nothing was delivered by it. Import the handler's "
+                    f"module on this machine to see why. Its last output:\n{answer.output}"
+                )
+            case Answer(what=what, text=text) if what != READY:
+                self.end()
+                if what == NOT_FOUND:
+                    raise HandlerNotFoundError(text)
+                raise ServerSessionError(f"The server session cannot start: {text}")
+            case _:
+                return child, output
+
+    def descriptors(self) -> list[int]:
+        """Return what becomes readable when the child says, prints or does anything."""
+        assert self._child is not None
+        assert self._output is not None
+        candidates = (self._child.control.fileno(), self._child.ended, self._output.descriptor)
+        return [descriptor for descriptor in candidates if descriptor is not None]
+
+    def wait(self, overdue: Any) -> Any:
+        """Wait for the child's answer, its death, or until it is overdue; keep reading its output. Returns an Answer or a Death."""
+        poll = select.poll()
+        for descriptor in self.descriptors():
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            said = self.take({descriptor for descriptor, _ in poll.poll(overdue.pause * 1000)}, overdue)
+            if said is not None:
+                return said
+
+    def take(self, ready: set[int], overdue: Callable[[], bool]) -> Any:
+        """Take what readable descriptors tell: an Answer, a Death, or None when the child goes on."""
+        child, output = self._child, self._output
+        assert child is not None
+        assert output is not None
+        if output.descriptor in ready:
+            output.drain()
+        if child.control.fileno() in ready:
+            try:
+                answer, _ = wire.receive(child.control)
+            except wire.PeerGoneError:
+                return self.bury(timed_out=False)
+            return answer
+        if child.ended in ready:
+            return self.bury(timed_out=False)
+        return self.bury(timed_out=True) if overdue() else None
+
+    def bury(self, *, timed_out: bool) -> Death:
+        """Kill what is left of the child, read its last output and say how it ended."""
+        child, output = self._child, self._output
+        assert child is not None
+        assert output is not None
+        if timed_out:
+            platform.kill_group(child.pid)
+        elif child.ended is not None:
+            _wait_for_end(child.ended)
+        status = launcher.reap_child(child)
+        output.drain()
+        tail = output.tail()
+        output.end()
+        output.close()
+        self._child = self._output = None
+        return Death(timed_out, _how(status), tail)
+
+    def end(self) -> None:
+        """End the child, with what it has started."""
+        if self._child is not None and self._output is not None:
+            launcher.reap_child(self._child)
+            self._output.close()
+            self._child = self._output = None
+
+    def failure(self, death: Death, *, in_flight: bool = True) -> Failure:
+        """Return what a child's death means for the message that it had."""
+        trace = cut_front(death.output, MAX_TRACE)
+        if not in_flight:
+            return Failure(FailureKind.CRASH, death.how, "The process ended while the transaction of this message was open.", trace)
+        if death.timed_out:
+            text = f"The handler took longer than the transaction timeout of {self.timeout:g} seconds and was killed."
+            return Failure(FailureKind.TIMEOUT, "transaction timeout", text, trace)
+        return Failure(FailureKind.CRASH, death.how, cut(f"The process that ran the handler ended: {death.how}.", MAX_TEXT), trace)
+
+
+def stream_of(batch: pa.RecordBatch) -> int:
+    """Write a batch as an Arrow stream to a file without a name; return its descriptor."""
+    import pyarrow as pa
+
+    descriptor = platform.anonymous_file("airflow-poison-batch")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb", buffering=0) as file, pa.ipc.new_stream(file, batch.schema) as writer:
+            writer.write_batch(batch)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _wait_for_end(ended: int) -> None:
+    """Wait for a process whose socket is closed; it may still be on its way out."""
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.poll(5_000)
+
+
+def _how(status: int | None) -> str:
+    if status is None:
+        return "killed together with its zygote"
+    if os.WIFSIGNALED(status):
+        return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit code {os.waitstatus_to_exitcode(status)}"
