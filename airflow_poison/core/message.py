@@ -31,6 +31,8 @@ EVENT = "_event"
 """Partition of the events that commits recorded."""
 OUTBOX = "_outbox"
 """Partition of the messages that leave for another queue."""
+DESTINATION = "poison.destination"
+"""The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
 TALLY = "_tally"
 """What a task counted; only in a stage, never part of a table."""
 

@@ -7,56 +7,95 @@ died between the two steps is finished by the next one without a second copy.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.errors import QueueNameError
-from airflow_poison.core.message import message_schema
+from airflow_poison.core.errors import QueueNameError, SettingError
+from airflow_poison.core.message import DESTINATION, message_schema
+from airflow_poison.core.policies import policy_class
 from airflow_poison.core.store.names import MAX_NAME, check_name
+from airflow_poison.core.store.seam import Control
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import DataFile, QueueStore, QueueTable
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""
+ORIGIN_QUEUE, ORIGIN_LOOKUP_ID, REASON = "poison.origin_queue", "poison.origin_lookup_id", "poison.reason"
+"""The properties that say where a message that was sent on comes from, and why."""
 _SUFFIX = ".dead-letter"
+_ROWS = 10_000
 
 
 def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
-    """Send every outbox message to its queue (made when missing); return how many."""
+    """Send every outbox message to its queue (made when missing); return how many.
+
+    A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay.
+    """
     sent = 0
-    for file in table.snapshot().outbox:
-        for target, rows in _by_target(table, file).items():
-            control = replace(table.snapshot().control.enabled(), counters={})
-            dead_letters = store.create(target, control, clock.now())
-            batches = rows.combine_chunks().to_batches()
-            sent += dead_letters.append(batches, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+    snapshot = table.snapshot()
+    for file in snapshot.outbox:
+        rows = table.read(file)
+        targets = _targets(rows, table.name)
+        for target in dict.fromkeys(targets):
+            here = pa.array([each == target for each in targets], pa.bool_())
+            queue = store.create(target, _neutral(snapshot.control), clock.now())
+            sent += queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
         table.remove_outbox([file], clock.now())
     return sent
 
 
-def _by_target(table: QueueTable, file: DataFile) -> dict[str, pa.Table]:
-    """Return the file's messages by dead-letter queue, with properties that say where they came from."""
-    groups: dict[str, list[dict[str, object]]] = {}
-    for row in table.read(file).to_pylist():
-        properties = dict(row["properties"] or ())
-        target = _target(properties.get(DEAD_LETTER_PROPERTY), table.name)
-        properties |= {
-            "poison.origin_queue": table.name,
-            "poison.origin_lookup_id": str(row["lookup_id"]),
-            "poison.reason": row["reason"] or "",
-        }
-        kept = {name: row[name] for name in message_schema().names} | {"properties": list(properties.items()), "abort_count": 0, "due_at": None}
-        groups.setdefault(target, []).append(kept)
-    return {target: pa.Table.from_pylist(rows, schema=message_schema()) for target, rows in groups.items()}
+def dead_letter_queue(queue: str) -> str:
+    """Return the name of a queue's own dead-letter queue, cut where it would be too long for a name, and never the queue's."""
+    name = f"{queue[: MAX_NAME - len(_SUFFIX)]}{_SUFFIX}"
+    return name if name != queue else f"{queue[: MAX_NAME - len(_SUFFIX) - 1]}{_SUFFIX}"
 
 
-def _target(wished: str | None, queue: str) -> str:
-    """Return the dead-letter queue that the sender named; the queue's own when that is no name of another queue: no message may stop the relay."""
+def _neutral(control: Control) -> Control:
+    """Return the row of a queue that is made on the way: it receives, by the same system's rules with their default settings.
+
+    Its own settings would be wrong there: a backout queue whose messages go to itself, a dead-letter queue that rejects.
+    """
+    try:
+        return Control(policy_class(str(control.policy.get("system"))).from_dict({}).to_dict())
+    except SettingError:  # a policy that this version does not know: no message may stop the relay
+        return Control(control.policy)
+
+
+def _targets(rows: pa.Table, queue: str) -> list[str]:
+    """Return each message's queue."""
+    return [_target(dict(cell or ()), queue) for cell in rows.column("properties").to_pylist()]
+
+
+def _target(properties: Mapping[str, str], queue: str) -> str:
+    """Return where a message goes; the dead-letter queue when that is no name of another queue: no message may stop the relay, or go round in it."""
+    wished = properties.get(DESTINATION, properties.get(DEAD_LETTER_PROPERTY))
     if wished and wished != queue:
         with suppress(QueueNameError):
             return check_name(wished)
-    return f"{queue[: MAX_NAME - len(_SUFFIX)]}{_SUFFIX}"
+    return dead_letter_queue(queue)
+
+
+def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
+    """Yield messages as they are sent on: body and properties unchanged, counts 0, with properties that say where they come from."""
+    for start in range(0, rows.num_rows, _ROWS):
+        part = rows.slice(start, _ROWS)
+        origins = zip(*(part.column(name).to_pylist() for name in ("properties", "lookup_id", "reason")), strict=True)
+        properties = [_with_origin(dict(cell or ()), queue, lookup_id, reason) for cell, lookup_id, reason in origins]
+        changed: dict[str, pa.Array[Any]] = {
+            "properties": pa.array(properties, message_schema().field("properties").type),
+            "abort_count": pa.repeat(pa.scalar(0, pa.int32()), part.num_rows),
+            "due_at": pa.nulls(part.num_rows, message_schema().field("due_at").type),
+        }
+        columns = [changed.get(name, part.column(name)) for name in message_schema().names]
+        yield from pa.table(columns, schema=message_schema()).combine_chunks().to_batches()
+
+
+def _with_origin(properties: dict[str, str], queue: str, lookup_id: int, reason: str | None) -> list[tuple[str, str]]:
+    properties.pop(DESTINATION, None)
+    properties |= {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}
+    return list(properties.items())
