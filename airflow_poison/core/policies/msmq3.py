@@ -1,0 +1,173 @@
+"""WCF queued bindings on MSMQ 3.0: immediate retries that the channel counts in its own memory (spec section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.policies import settings, transactions
+from airflow_poison.core.policies.base import OneAtATime
+from airflow_poison.core.policies.counts import aborted
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Return
+from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
+from airflow_poison.core.policies.seen_table import SeenTable
+from airflow_poison.core.policies.wcf import WcfSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.seam import Entry
+
+_REFUSED = {
+    ReceiveErrorHandling.MOVE: "Fault or Drop on MSMQ 3.0: it has no sub-queues to move a message to",
+    ReceiveErrorHandling.REJECT: "Fault or Drop on MSMQ 3.0: it has no negative acknowledgements",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Msmq3(WcfSettings):
+    """The settings of a queued WCF service on MSMQ 3.0. Raises SettingError for a value that is not allowed (spec M3-3, WCF-11).
+
+    :param receive_retry_count: immediate redeliveries, 0 to 2147483647; the largest value means that no message ever becomes poison.
+    :param max_retry_cycles: accepted and ignored: there are no cycles (spec M3-2).
+    :param retry_cycle_delay: accepted and ignored, a duration >= 0 (spec M3-2).
+    :param receive_error_handling: ``Fault`` or ``Drop``; ``Move`` and ``Reject`` are refused (spec M3-3).
+    :param exactly_once: False: no poison handling; a failure loses the message (spec WCF-12).
+    :param transaction_scope_required: False: the message is consumed before the handler is called (spec WCF-37).
+    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
+    :param machine_transaction_timeout: the machine's value, a duration > 0.
+    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
+    :param sessions: a message is a session of several items (spec WCF-39).
+    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
+    :param seen_table_size: how many messages the channel counts at the same time, at least 1 (spec M3-5, M3-11).
+
+    Memory: the channel's table of seen counts lives as long as its endpoint, so it is lost when the pass ends or crashes, and
+    every message has ``receive_retry_count + 1`` fresh deliveries then (spec M3-4, M3-10). With ``Drop`` a pass may be spread over
+    tasks; each task is a service of its own with a table of its own, as in a farm (spec M3-6). A handler sees the count of this
+    table. The ``abort_count`` in the queue table is only for people: all rollbacks of the message, by whatever service. It never
+    falls, and no decision looks at it.
+
+    Warns with ConfigurationWarning about settings that lose messages.
+    """
+
+    system: ClassVar[str] = "Msmq3"
+    title: ClassVar[str] = "WCF queued bindings on MSMQ 3.0"
+    stateless: ClassVar[bool] = False
+
+    receive_retry_count: int = 5
+    max_retry_cycles: int = 2
+    retry_cycle_delay: timedelta = timedelta(minutes=30)
+    receive_error_handling: ReceiveErrorHandling | str = ReceiveErrorHandling.FAULT
+    exactly_once: bool = True
+    transaction_scope_required: bool = True
+    transaction_timeout: timedelta = timedelta(0)
+    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    sessions: bool = False
+    max_received_message_size: int | None = None
+    seen_table_size: int = 256
+
+    def __post_init__(self) -> None:
+        tick = timedelta(microseconds=1)
+        settings.put(
+            self,
+            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
+            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
+            retry_cycle_delay=settings.duration("retry_cycle_delay", self.retry_cycle_delay),
+            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
+            exactly_once=settings.flag("exactly_once", self.exactly_once),
+            transaction_scope_required=settings.flag("transaction_scope_required", self.transaction_scope_required),
+            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
+            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
+            machine_maximum_transaction_timeout=settings.duration(
+                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
+            ),
+            sessions=settings.flag("sessions", self.sessions),
+            seen_table_size=settings.whole_number("seen_table_size", self.seen_table_size, least=1),
+        )
+        if self.max_received_message_size is not None:
+            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
+        handling = ReceiveErrorHandling(self.receive_error_handling)
+        if handling in _REFUSED:
+            raise SettingError("receive_error_handling", str(handling), _REFUSED[handling])
+        self._warn()
+
+    def _warn(self) -> None:
+        if not self.exactly_once:
+            settings.warn("exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison.")
+        elif not self.transaction_scope_required:
+            settings.warn("transaction_scope_required=False: a message whose handler fails is lost.")
+
+    @property
+    def halting(self) -> bool:
+        """Whether the listener can fault (spec M3-10)."""
+        return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
+
+    def open(self, opening: Opening = FIRST) -> Msmq3Receiver:  # noqa: ARG002  (the seam's signature)
+        """Open a listener, whose table is empty."""
+        return Msmq3Receiver(self)
+
+
+@dataclass(slots=True)
+class Msmq3Receiver(OneAtATime):
+    """An open listener, with the table of seen counts and the message that it has handed over last."""
+
+    policy: Msmq3
+    _table: SeenTable = field(init=False)
+    _handed_over: tuple[int, Counts] | None = field(default=None, init=False)
+    """Lookup id and durable counts, until its transaction has ended."""
+
+    def __post_init__(self) -> None:
+        self._table = SeenTable(self.policy.seen_table_size)
+
+    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Halt:
+        """Count the read; deliver, or dispose of a message that was read once too often (spec M3-7)."""
+        self._uncount_postponed()
+        policy = self.policy
+        if not policy.exactly_once:
+            return Deliver(entry.counts, at_most_once=True)
+        seen = self._table.read(entry.lookup_id)
+        if seen > policy.receive_retry_count + 1 and policy.receive_retry_count != settings.LARGEST:
+            return self._final(entry, now)
+        self._handed_over = (entry.lookup_id, entry.counts)
+        shown = Counts(min(seen - 1, settings.LARGEST), entry.counts.move_count)
+        return Deliver(shown, at_most_once=not policy.transaction_scope_required)
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+        """Add the rollback to the message's durable count, not to what this delivery saw; the next receive decides."""
+        stored = self._durable(entry)
+        self._handed_over = None
+        return Return(aborted(stored))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
+        """Return the final disposition at once (spec WCF-29)."""
+        if not self.policy.exactly_once:
+            return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
+        return self._final(entry, now)
+
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
+        """Let the read of a processed message stay counted (spec M3-7)."""
+        self._handed_over = None
+
+    def _uncount_postponed(self) -> None:
+        """Uncount the read of a message whose transaction neither committed nor aborted: its handler gave it back uncounted."""
+        if self._handed_over is not None:
+            self._table.take_back(self._handed_over[0])
+            self._handed_over = None
+
+    def _durable(self, entry: Entry) -> Counts:
+        if self._handed_over is not None and self._handed_over[0] == entry.lookup_id:
+            return self._handed_over[1]
+        return entry.counts
+
+    def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
+        self._table.remove(entry.lookup_id)
+        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
+        return final_disposition(handling, entry.counts, aborted(entry.counts), entry.expires_at, now)
