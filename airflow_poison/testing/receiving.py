@@ -26,6 +26,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.core.store.seam import NOT_BEFORE_RESTART
 from airflow_poison.testing.received import Call, Outcome, Received
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 MOST_PASSES = 1_000
 
 _AS_SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "enqueued_at", "expires_at")
-_GONE = {EventType.DROPPED: "dropped", EventType.REJECTED: "dead_letter", EventType.DEAD_LETTERED: "dead_letter"}
+_GONE = {EventType.DROPPED: "dropped", EventType.REJECTED: "dead_letter"}
+_SENT_ON = {EventType.EXCEPTIONED, EventType.REQUEUED, EventType.DEAD_LETTERED}
 
 _numbers = count(1)
 
@@ -61,7 +63,7 @@ def receive(
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
 
-    Each pass is a real one; what is parked or postponed comes back at once, because the clock jumps to the next due time. The handler runs in
+    Each pass is a real one; what is parked, postponed or blocked comes back at once, because the clock jumps to the next due time. The handler runs in
     this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
     the test; for settings against crashes and timeouts ask ``replay``.
 
@@ -99,6 +101,7 @@ def receive(
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
     gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
+    gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
     kept = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
     ends = _Ends(kept, gone, watched.calls, load_types(types))
     outcomes = tuple(ends.outcome(lookup_id, row["body"]) for lookup_id, row in enumerate(rows, 1))
@@ -124,7 +127,8 @@ def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, mos
 def _next_due(table: QueueTable, clock: VirtualClock) -> datetime | None:
     snapshot = table.snapshot()
     dues = [snapshot.depth(place, clock.now()).next_due_at for place in (SubQueue.RETRY, SubQueue.POSTPONED)]
-    return min((due for due in dues if due is not None), default=None)
+    dues.append(snapshot.control.blocked_until(clock.now()))
+    return min((due for due in dues if due is not None and due < NOT_BEFORE_RESTART), default=None)
 
 
 class _Watched:

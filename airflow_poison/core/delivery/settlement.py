@@ -95,8 +95,7 @@ class Settler:
     """
 
     def __init__(self, policy: Policy, read_from: SubQueue, *, opening: Opening = FIRST, record_all: bool = False) -> None:
-        self._receiver = policy.open(opening)
-        self._reads_properties = policy.reads_properties
+        self._policy, self._opening = policy, opening
         self._read_from = read_from
         self._record_all = record_all
         self._events = 0
@@ -130,10 +129,10 @@ class Settler:
         if delivered.decided is not None:
             yield from _decided(delivered, states)
             return
-        for fate, members in _fates(delivered, states, attempts, with_properties=self._reads_properties).items():
+        for fate, members in _fates(delivered, states, attempts, with_properties=self._policy.reads_properties).items():
             entry = delivered.entry(members[0])
             journaled = Journaled(fate.attempts, State(fate.state), delivered.failures.get(members[0]))
-            yield end_of(self._receiver, entry, journaled, delivered.at), members, fate.kind
+            yield end_of(self._policy.open(self._opening), entry, journaled, delivered.at), members, fate.kind
 
     @staticmethod
     def _note_ending(delivered: Delivered, row: int, end: End, tally: Tally) -> None:
@@ -222,12 +221,12 @@ class Settler:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
         events: list[Event] = []
         for row in range(len(states)):
-            entry = delivered.entry(row)
+            entry, receiver = delivered.entry(row), self._policy.open(self._opening)
             for delivery in range(int(attempts[row]) + (states[row] == State.COMMITTED)):
-                entry.counts = self._receiver.before(entry, delivered.at).counts
+                entry.counts = receiver.before(entry, delivered.at).counts
                 events.append(_event(EventType.DELIVERED, entry, delivered.at))
                 if delivery < attempts[row]:
-                    entry.counts = self._receiver.after_rollback(entry, _BLANK, delivered.at).counts
+                    entry.counts = receiver.after_rollback(entry, _BLANK, delivered.at).counts
                     events.append(_event(EventType.ROLLED_BACK, entry, delivered.at))
                 else:
                     events.append(_event(EventType.COMMITTED, entry, delivered.at))
