@@ -245,7 +245,7 @@ class ReceivePass:
 def _order(policy: Policy) -> Order:
     if policy.spreads_groups:
         return Order.GROUPS
-    return Order.QUEUE if policy.halting or not policy.stateless else Order.NONE
+    return Order.QUEUE if policy.halting else Order.NONE
 
 
 def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:
