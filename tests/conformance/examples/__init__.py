@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.conformance.examples import wcf
+from tests.conformance.examples import wcf, websphere_mq
 
-EXAMPLES = (*wcf.EXAMPLES,)
+EXAMPLES = (*wcf.EXAMPLES, *websphere_mq.EXAMPLES)
