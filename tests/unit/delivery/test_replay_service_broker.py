@@ -203,3 +203,9 @@ def test_sb_4_10_18_disabled_once_or_everything_is_received(scripts: list[list[s
     assert result.story().count("QUEUE_DISABLED") == (1 if left else 0)
     assert (result.halted is Halted.DISABLED) == bool(left)
     assert max(result.counters.values(), default=0) <= 4 + readers
+
+
+def test_sb_23_two_readers_never_have_messages_of_one_group_at_the_same_time() -> None:
+    result = replay(ServiceBroker(max_queue_readers=2), Script(Scripted("a", "rb ok", group="g"), Scripted("b", group="g"), Scripted("c")))
+
+    assert [delivery.message for delivery in result.deliveries] == ["a", "c", "a", "b"]
