@@ -12,6 +12,7 @@ from airflow_poison.core.delivery.replay import replay
 from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.failure_tracking import FailureTracking
 from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
 from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -28,7 +29,7 @@ def test_sb_5_16_17_exactly_one_event_with_the_document_of_this_queue_at_this_ti
     assert event.details["error"] == "rb"
 
 
-def test_sb_5_e14_a_queue_that_people_set_to_off_makes_no_event() -> None:
+def test_sb_5_sb_e14_a_queue_that_people_set_to_off_makes_no_event() -> None:
     result = replay(ServiceBroker(), Script(Scripted("m1", at=10), actions=[Action(5, "disable")]))
 
     assert (result.halted, result.story(), result.message("m1").place) == (Halted.DISABLED, [], "main")
@@ -183,6 +184,17 @@ def test_sb_23_a_queue_without_readers_is_left_alone() -> None:
     result = replay(ServiceBroker.from_dict({"MAX_QUEUE_READERS": 0}), {"m1": "ok"})
 
     assert (result.receives, result.message("m1").place, result.halted) == (0, "main", None)
+
+
+def test_sb_25_an_application_that_tracks_failures_removes_the_poison_message_without_anybody_s_help() -> None:
+    tracking, counts, outcomes = FailureTracking(), dict[str, int](), []
+    while "ok" not in outcomes:
+        tracked = tracking.failed(counts, "d1")
+        counts, outcomes = dict(tracked.counts), [*outcomes, "ok" if tracked.end else "savepoint"]
+    result = replay(ServiceBroker(), {"m1": " ".join(outcomes), "m2": "ok"})
+
+    assert [(message.place, message.deliveries) for message in result.messages] == [("processed", 4), ("processed", 1)]
+    assert (result.halted, result.story()) == (None, [])
 
 
 def test_sb_58_tracking_in_the_handler_keeps_the_queue_s_counter_at_0() -> None:

@@ -63,7 +63,7 @@ REFUSED: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("setting", "value"), REFUSED)
-def test_sb_23_e14_a_value_that_is_not_allowed_is_refused(setting: str, value: Any) -> None:
+def test_sb_23_sb_e14_a_value_that_is_not_allowed_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(SettingError) as caught:
         ServiceBroker(**{setting: value})
 

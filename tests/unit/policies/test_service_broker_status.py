@@ -20,7 +20,7 @@ def columns(status: QueueStatus) -> tuple[int, ...]:
     return tuple(int(getattr(status, column)) for column in COLUMNS)
 
 
-def test_sb_12_e14_the_columns_of_a_queue_that_is_disabled_and_set_to_on_again() -> None:
+def test_sb_12_sb_e14_the_columns_of_a_queue_that_is_disabled_and_set_to_on_again() -> None:
     created = ServiceBroker().status(on=True, activation=True)
 
     assert columns(created) == (1, 1, 1, 1)
@@ -29,7 +29,7 @@ def test_sb_12_e14_the_columns_of_a_queue_that_is_disabled_and_set_to_on_again()
     assert ServiceBroker().status(on=False, activation=True) == created.switched(on=False)
 
 
-def test_sb_11_e14_poison_handling_off_changes_its_own_column_only() -> None:
+def test_sb_11_sb_e14_poison_handling_off_changes_its_own_column_only() -> None:
     off = ServiceBroker.from_dict({"poison_message_handling": False})
 
     assert columns(off.status(on=True, activation=True)) == (1, 1, 0, 1)
@@ -65,7 +65,7 @@ def test_sb_18_a_queue_that_is_on_refuses_nothing() -> None:
         assert replace(QueueStatus(), is_retention_enabled=retention).error(statement) is None
 
 
-def test_sb_19_22_nothing_is_added_to_a_disabled_queue_and_no_sender_is_told() -> None:
+def test_sb_19_nothing_is_added_to_a_disabled_queue_and_no_sender_is_told() -> None:
     disabled = QueueStatus().switched(on=False)
 
     assert not disabled.is_enqueue_enabled
