@@ -12,6 +12,7 @@ from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.message import table_schema
 from airflow_poison.core.store.table import outcomes
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
+from tests.store.given import NOW
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,15 @@ def test_each_partition_gets_one_file(tmp_path: Path) -> None:
 
     assert found(tmp_path) == {"sub_queue=poison/move_count=5": [3, 4], "sub_queue=retry/move_count=1": [0, 1, 2, 5, 6]}
     assert len(list(tmp_path.glob("*/*/*.parquet"))) == 2
+
+
+def test_dmp_10_what_waits_for_a_restart_of_the_broker_is_not_due_with_its_neighbours(tmp_path: Path) -> None:
+    waits = [{"lookup_id": number, "sub_queue": "postponed", "move_count": 0, "due_at": None if number % 2 else NOW} for number in range(4)]
+    with OutcomeWriter(tmp_path, "3") as writer:
+        writer.write(pa.Table.from_pylist(waits, schema=table_schema()))
+
+    files = [pq.read_table(path, partitioning=None).select(["lookup_id", "due_at"]).to_pylist() for path in tmp_path.glob("*/*/*.parquet")]
+    assert sorted([row["lookup_id"] for row in file] for file in files) == [[0, 2], [1, 3]]
 
 
 def test_nothing_is_listed_before_the_task_has_finished_nor_after_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.store.seam import Control
+from airflow_poison.core.store.seam import Control, QueueState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
@@ -16,11 +18,19 @@ if TYPE_CHECKING:
 def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock) -> QueueTable:
     """Return the queue, made when it is missing; its control row names this policy.
 
-    The state (enabled, faulted …) is never touched: that is people's decision.
+    The state (enabled, faulted …) of a queue that exists is never touched: that is people's decision. A new one begins as its policy says
+    (spec WMQ-27).
     Raises QueueNameError, StoreUnreachableError, NewerFormatError.
     """
     settings = policy.to_dict()
-    table = store.create(queue, Control(policy=settings), clock.now())
+    table = store.create(queue, _new(policy, settings), clock.now())
     if dict(table.snapshot().control.policy) != settings:
         table.alter(lambda control: replace(control, policy=settings), lambda _before, _after: (), clock.now())
     return table
+
+
+def _new(policy: Policy, settings: Mapping[str, object]) -> Control:
+    halted = policy.starts_halted
+    if halted is None:
+        return Control(settings)
+    return Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")

@@ -309,11 +309,18 @@ class QueueTable(Protocol):
         ...
 
     def replace_files(
-        self, replacements: Iterable[Replacement], events: Sequence[Event], now: datetime, *, change: Callable[[Control], Control] | None = None
+        self,
+        replacements: Iterable[Replacement],
+        events: Sequence[Event],
+        now: datetime,
+        *,
+        change: Callable[[Control], Control] | None = None,
+        alone: bool = False,
     ) -> None:
         """Replace unclaimed files by other rows, record what that means and change the control row, all in one commit.
 
-        :param replacements: asked for one by one, so that only one file's rows are in memory.
+        :param replacements: asked for one by one, so that only one file's rows are in memory; ``events`` are looked at afterwards.
+        :param alone: nobody may have a claim on the queue.
         Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
         are not those of the file; nothing has changed then.
         """
@@ -350,8 +357,8 @@ class QueueTable(Protocol):
         """Give claimed files back as they are. Nothing happens when the claim is not held any more."""
         ...
 
-    def read(self, file: DataFile) -> pa.Table:
-        """Return the rows of a file with the columns of ``table_schema()``."""
+    def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""
         ...
 
     def stage(self, claim: Claim) -> str:

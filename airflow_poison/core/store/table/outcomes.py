@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
-from airflow_poison.core.message import message_schema
+from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.store.table.layout import moved_path
 
 if TYPE_CHECKING:
@@ -31,13 +31,15 @@ _POLL_SECONDS = 0.05
 class OutcomeWriter:
     """Writes the outcome rows of one task, a file for each partition. Memory stays at one row group for each.
 
+    A file falls due as a whole, so what waits in ``postponed`` without a due time (spec DMP-10) gets a file of its own.
+
     :param out: the folder ``out`` of the claim's stage.
     :param task: names the task, the same for each of its attempts.
     """
 
     def __init__(self, out: Path, task: str) -> None:
         self._out, self._task = out, task
-        self._parts: dict[tuple[str, int], _Part] = {}
+        self._parts: dict[tuple[str, int, bool], _Part] = {}
         self._lock = -1
 
     def __enter__(self) -> Self:
@@ -52,9 +54,16 @@ class OutcomeWriter:
 
         places = rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
         for place in places:
-            part = self._part(place["sub_queue"], place["move_count"])
-            here = pc.and_(pc.equal(rows["sub_queue"], place["sub_queue"]), pc.equal(rows["move_count"], place["move_count"]))
-            part.add((rows if len(places) == 1 else rows.filter(here)).select(message_schema().names))
+            sub_queue, move_count = place["sub_queue"], place["move_count"]
+            mask = pc.and_(pc.equal(rows["sub_queue"], sub_queue), pc.equal(rows["move_count"], move_count))
+            here = (rows if len(places) == 1 else rows.filter(mask)).select(message_schema().names)
+            if sub_queue != SubQueue.POSTPONED:
+                self._part(sub_queue, move_count).add(here)
+                continue
+            never = pc.is_null(here["due_at"])
+            for due, part in ((True, here.filter(pc.invert(never))), (False, here.filter(never))):
+                if part.num_rows:
+                    self._part(sub_queue, move_count, due=due).add(part)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -85,8 +94,8 @@ class OutcomeWriter:
             else:
                 return descriptor
 
-    def _part(self, sub_queue: str, move_count: int) -> _Part:
-        place = (sub_queue, move_count)
+    def _part(self, sub_queue: str, move_count: int, *, due: bool = True) -> _Part:
+        place = (sub_queue, move_count, due)
         if place not in self._parts:
             self._parts[place] = _Part(self._out / moved_path(f"task-{self._task}-{uuid4().hex}.parquet", sub_queue, move_count))
         return self._parts[place]

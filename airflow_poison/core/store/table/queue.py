@@ -78,11 +78,17 @@ class Queue:
         self.replace_files([Replacement(file, rows, removed=file.rows - rows.num_rows)], events, now)
 
     def replace_files(
-        self, replacements: Iterable[Replacement], events: Sequence[Event], now: datetime, *, change: Callable[[Control], Control] | None = None
+        self,
+        replacements: Iterable[Replacement],
+        events: Sequence[Event],
+        now: datetime,
+        *,
+        change: Callable[[Control], Control] | None = None,
+        alone: bool = False,
     ) -> None:
         """Replace unclaimed files in one commit. Raises TableChangedError, ConservationError."""
         del now
-        replacing.replace_files(self._table, replacements, events, change)
+        replacing.replace_files(self._table, replacements, events, change, alone=alone)
 
     def claim(
         self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
@@ -106,9 +112,9 @@ class Queue:
         """Give claimed files back as they are."""
         claiming.release(self._table, claim)
 
-    def read(self, file: DataFile) -> pa.Table:
-        """Return the rows of a file. Raises TableChangedError."""
-        return files.read(self._table.root, file)
+    def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a file, or some of their columns. Raises TableChangedError."""
+        return files.read(self._table.root, file) if columns is None else files.read_columns(self._table.root, file.path, columns)
 
     def stage(self, claim: Claim) -> str:
         """Return this holder's own stage folder. Raises ClaimLostError when a later holder has fenced it."""

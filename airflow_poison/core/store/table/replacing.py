@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
@@ -22,48 +23,57 @@ if TYPE_CHECKING:
 _PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
+@dataclass(slots=True)
+class _Replacing:
+    """A commit that is being made: what goes, what comes, and what it means."""
+
+    replaced: list[DataFile] = field(default_factory=list)
+    written: list[DataFile] = field(default_factory=list)
+    events: Sequence[Event] = ()
+    change: Callable[[Control], Control] | None = None
+    alone: bool = False
+
+
 def replace_files(
-    table: Table, replacements: Iterable[Replacement], events: Sequence[Event], change: Callable[[Control], Control] | None = None
+    table: Table,
+    replacements: Iterable[Replacement],
+    events: Sequence[Event],
+    change: Callable[[Control], Control] | None = None,
+    *,
+    alone: bool = False,
 ) -> None:
     """Replace unclaimed files, whatever their number, in one commit; the new files are written once, one after the other.
 
+    :param alone: refuse while anybody has a claim, on whichever files.
     Raises TableChangedError when one of them is claimed or gone, ConservationError for rows that are not its own; then nothing has changed.
     """
-    replaced: list[DataFile] = []
-    written: list[DataFile] = []
+    replacing = _Replacing(events=events, change=change, alone=alone)
     try:
         for replacement in replacements:
-            replaced.append(replacement.file)
-            written += _written(table, replacement)
+            replacing.replaced.append(replacement.file)
+            replacing.written += _written(table, replacement)
     except BaseException:
-        table.discard([file.path for file in written])
+        table.discard([file.path for file in replacing.written])
         raise
     reach("store.replace.after_files")
-    gone = table.change(
-        lambda view: _plan(table, view, replaced, written, events, change)
-    )  # files stay when this raises: the commit may have happened
-    if gone is not None:
-        table.discard([file.path for file in written])
-        message = f"{gone} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
+    obstacle = table.change(lambda view: _plan(table, view, replacing))  # files stay when this raises: the commit may have happened
+    if obstacle is not None:
+        table.discard([file.path for file in replacing.written])
+        message = f"{obstacle} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
         raise TableChangedError(message)
 
 
-def _plan(  # noqa: PLR0917
-    table: Table,
-    view: View,
-    replaced: Sequence[DataFile],
-    written: Sequence[DataFile],
-    events: Sequence[Event],
-    change: Callable[[Control], Control] | None,
-) -> tuple[Commit | None, str | None]:
+def _plan(table: Table, view: View, replacing: _Replacing) -> tuple[Commit | None, str | None]:
     """Return the commit; or the path of a file that is not free any more."""
     claimed = view.claimed
-    gone = next((file.path for file in replaced if file.path not in view.live or file.path in claimed), None)
+    if replacing.alone and claimed:
+        return None, min(claimed)
+    gone = next((file.path for file in replacing.replaced if file.path not in view.live or file.path in claimed), None)
     if gone is not None:
         return None, gone
-    control = finishing.control_change(table, view, change)
-    record = history.write(table.root, view.state.version + 1, events)
-    added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
+    control = finishing.control_change(table, view, replacing.change)
+    record = history.write(table.root, view.state.version + 1, replacing.events)
+    added, removed = [*replacing.written, *record, *control.add], [*(view.live[file.path] for file in replacing.replaced), *control.remove]
     if not added and not removed:
         return None, None
     return Commit("replace", add=added, remove=removed, scratch=[*(file.path for file in record), *control.scratch]), None

@@ -1,0 +1,192 @@
+"""Single messages among the files of a queue: found by lookup id or conversation, and replaced in one commit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
+from airflow_poison.core.events import Event
+from airflow_poison.core.message import Message, SubQueue, table_schema
+from airflow_poison.core.store.seam import BLOCKED_BY, Replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.store.seam import Control, DataFile, QueueTable, Snapshot
+
+T = TypeVar("T")
+_TRIES = 5
+EVERYWHERE = frozenset(SubQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which messages: those with these lookup ids, in order, or those of a conversation."""
+
+    lookup_ids: tuple[int, ...] | None = None
+    conversation_id: str | None = None
+
+    @classmethod
+    def ids(cls, lookup_ids: Collection[int]) -> Chosen:
+        """Choose messages by their lookup ids."""
+        return cls(lookup_ids=tuple(sorted(set(lookup_ids))))
+
+    def may_be_in(self, file: DataFile) -> bool:
+        """Whether the statistics of a file allow it to hold one of them."""
+        if self.lookup_ids is None:
+            return True
+        place = bisect_left(self.lookup_ids, file.min_lookup_id)
+        return place < len(self.lookup_ids) and self.lookup_ids[place] <= file.max_lookup_id
+
+    def mask(self, rows: pa.Table) -> Any:
+        """Return which rows are theirs, as Arrow booleans."""
+        if self.lookup_ids is not None:
+            return pc.is_in(rows["lookup_id"], pa.array(self.lookup_ids, pa.int64()))
+        return pc.is_in(rows["conversation_id"], pa.array([self.conversation_id], pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that holds chosen messages, and their lookup ids."""
+
+    file: DataFile
+    lookup_ids: frozenset[int]
+
+
+@dataclass(slots=True)
+class Replaced:
+    """What a change did: the chosen messages as they were."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[Message]:
+        """Return them one by one."""
+        return [message for table in self.tables for message in messages_of(table)]
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return sum(table.num_rows for table in self.tables)
+
+
+def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collection[SubQueue] = EVERYWHERE) -> Iterator[Found]:
+    """Yield the files of these sub-queues that hold chosen messages, claimed ones too, in queue order."""
+    for file in snapshot.files:
+        if file.sub_queue in places and chosen.may_be_in(file):
+            rows = table.read(file, ["lookup_id", "conversation_id"])
+            here = rows.filter(chosen.mask(rows))["lookup_id"].to_pylist()
+            if here:
+                yield Found(file, frozenset(number for number in here if number is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of chosen messages, all in one commit; their neighbours stay as they are.
+
+    :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
+    :param told: the event of a message as it was.
+    :param places: the sub-queues that they are looked for in.
+    """
+
+    chosen: Chosen
+    become: Callable[[pa.Table], pa.Table | None]
+    told: Callable[[Message], Event | None]
+    places: Collection[SubQueue] = EVERYWHERE
+
+    def commit(self, table: QueueTable, now: datetime) -> Replaced:
+        """Make the change. A block ends when its message leaves its place (spec section 11.1).
+
+        Raises MessageNotFoundError for a lookup id that is not there and MessageClaimedError while a pass has one of them; then nothing has changed.
+        """
+        return planned_anew(lambda: self._commit(table, now))
+
+    def _commit(self, table: QueueTable, now: datetime) -> Replaced:
+        snapshot = table.snapshot()
+        found = list(find(table, snapshot, self.chosen, self.places))
+        leaving = frozenset[int]().union(*(holder.lookup_ids for holder in found))
+        self._refuse(table, snapshot, found, leaving)
+        done, events = Replaced(), list[Event]()
+        if found:
+            replacements = (self._replacement(table, holder.file, done, events) for holder in found)
+            table.replace_files(replacements, events, now, change=lambda control: _without_block(control, leaving))
+        return done
+
+    def _replacement(self, table: QueueTable, file: DataFile, done: Replaced, events: list[Event]) -> Replacement:
+        rows = table.read(file)
+        mask = self.chosen.mask(rows)
+        here, others = rows.filter(mask), rows.filter(pc.invert(mask))
+        done.tables.append(here)
+        events.extend(filter(None, map(self.told, messages_of(here))))
+        after = self.become(here)
+        return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
+
+    def _refuse(self, table: QueueTable, snapshot: Snapshot, found: Sequence[Found], there: Collection[int]) -> None:
+        claimed = claimed_paths(snapshot)
+        taken = sorted(number for holder in found if holder.file.path in claimed for number in holder.lookup_ids)
+        if taken:
+            are = f"Message {taken[0]} of queue {table.name!r} is" if len(taken) == 1 else f"Messages {_some(taken)} of queue {table.name!r} are"
+            raise MessageClaimedError(f"{are} being received. Try again when that pass has ended. Nothing has changed.")
+        missing = [number for number in self.chosen.lookup_ids or () if number not in there]
+        if missing:
+            are = f"Message {missing[0]} is" if len(missing) == 1 else f"Messages {_some(missing)} are"
+            raise MessageNotFoundError(f"{are} not in {self._where(table.name)}: settled, moved or removed, or never sent. Nothing has changed.")
+
+    def _where(self, queue: str) -> str:
+        if self.places == EVERYWHERE:
+            return f"queue {queue!r}"
+        return " or ".join(repr(named(queue, place)) for place in SubQueue if place in self.places)
+
+
+def _without_block(control: Control, leaving: Collection[int]) -> Control:
+    return control.unblocked() if control.counters.get(BLOCKED_BY) in leaving else control
+
+
+def named(queue: str, place: SubQueue) -> str:
+    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
+    return queue if place is SubQueue.MAIN else f"{queue};{place}"
+
+
+def claimed_paths(snapshot: Snapshot) -> set[str]:
+    """Return the paths that a pass has claimed."""
+    return {file.path for claim in snapshot.claims for file in claim.files}
+
+
+def messages_of(rows: pa.Table) -> Iterator[Message]:
+    """Yield the messages of rows of ``table_schema()``."""
+    for batch in rows.combine_chunks().to_batches():
+        columns = Message.columns(batch)
+        counts = zip(batch.column("abort_count").to_pylist(), batch.column("move_count").to_pylist(), strict=True)
+        for row, (abort_count, move_count) in enumerate(counts):
+            yield Message.view(columns, row, abort_count or 0, move_count or 0)
+
+
+def with_columns(rows: pa.Table, **cells: object) -> pa.Table:
+    """Return the rows with other values in some columns: one for all rows, or a list of one for each."""
+    columns = []
+    for column in table_schema():
+        if column.name not in cells:
+            columns.append(rows.column(column.name))
+        else:
+            cell = cells[column.name]
+            columns.append(pa.chunked_array([pa.array(cell if isinstance(cell, list) else [cell] * rows.num_rows, column.type)]))
+    return pa.table(columns, schema=table_schema())
+
+
+def planned_anew(act: Callable[[], T]) -> T:
+    """Act on the newest snapshot; do it again when a pass or somebody else was faster. Raises TableChangedError when that goes on."""
+    for _ in range(_TRIES - 1):
+        with suppress(TableChangedError):
+            return act()
+    return act()
+
+
+def _some(numbers: Sequence[int], most: int = 20) -> str:
+    return str(list(numbers)) if len(numbers) <= most else f"{list(numbers[:most])} and {len(numbers) - most:,} more"
