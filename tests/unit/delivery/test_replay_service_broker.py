@@ -187,7 +187,7 @@ def test_sb_23_a_queue_without_readers_is_left_alone() -> None:
 
 
 def test_sb_25_an_application_that_tracks_failures_removes_the_poison_message_without_anybody_s_help() -> None:
-    tracking, counts, outcomes = FailureTracking(), dict[str, int](), []
+    tracking, counts, outcomes = FailureTracking(), dict[str, int](), list[str]()
     while "ok" not in outcomes:
         tracked = tracking.failed(counts, "d1")
         counts, outcomes = dict(tracked.counts), [*outcomes, "ok" if tracked.end else "savepoint"]
