@@ -28,6 +28,7 @@ NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"
 REMOVED = "removed"
 FOREVER = datetime.max.replace(tzinfo=UTC)
+_CLOSING = {Verb.CLOSE, Verb.RESTART, Verb.RESTART_SERVER, Verb.RESTART_BROKER, Verb.CRASH}
 
 
 @dataclass(slots=True, eq=False)
@@ -115,6 +116,10 @@ class Actor:
     def next(self) -> Action:
         """Take the next action."""
         return self._todo.pop(0)[1]
+
+    def peek(self) -> Action:
+        """Look at the next action."""
+        return self._todo[0][1]
 
     def put_off(self, action: Action, to: datetime) -> None:
         """Do an action later, before others of that time."""
@@ -217,14 +222,16 @@ class ReplayQueue:
             self._return_due(now)
 
     def spend(self, span: timedelta, *, interruptible: bool = True) -> bool:
-        """Let time go by, with what people do in it; False when they close the endpoint before the span is over."""
+        """Let time go by, with what people do in it; False when the endpoint is to be closed before the span is over.
+
+        It is closed after the deliveries under way have been rolled back and counted.
+        """
         end = self.clock.now() + span
         while interruptible and (due := self._actor.next_at()) is not None and due < end:
             self.clock.at = max(due, self.clock.at)
-            receiver = self.receiver
-            self._act(self._actor.next(), self.clock.now(), until=end)
-            if self.receiver is not receiver:
+            if self._actor.peek().verb in _CLOSING:
                 return False
+            self._act(self._actor.next(), self.clock.now(), until=end)
         self.clock.at = end
         return True
 
@@ -281,6 +288,8 @@ class ReplayQueue:
         match verb:
             case Verb.CLOSE:
                 self._close()
+            case Verb.ENABLE | Verb.DISABLE if until is not None:
+                self._actor.put_off(action, until)
             case Verb.OPEN | Verb.ENABLE:
                 self._start(now, reset=verb is Verb.ENABLE)
             case Verb.DISABLE:

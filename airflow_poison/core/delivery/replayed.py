@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import Counts, Halted, Report
 
 
+_WIDEST = 60
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """One call of the handler.
@@ -124,10 +127,15 @@ class Replay:
         return "\n\n".join(blocks)
 
     def _row(self, event: Event) -> tuple[str, ...]:
-        facts = ", ".join(f"{key}={value}" for key, value in event.details.items() if key != "message")
+        facts = ", ".join(f"{key}={_short(value)}" for key, value in event.details.items() if key != "message")
         name = event.details.get("message", "")
         counts = (str(event.abort_count), str(event.move_count)) if name else ("", "")
         return (str(event.at - self.started), event.type, name, *counts, facts)
+
+
+def _short(text: str) -> str:
+    """Return a text that fits into a table; documents do not."""
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def _end_row(message: MessageEnd) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.replay_queue import Held, Ledger, ReplayQueue
     from airflow_poison.core.error_handler import ErrorHandler
-    from airflow_poison.core.policies.seam import Receiver
 
 PROCESSED = "processed"
 DROPPED = "dropped"
@@ -70,7 +69,7 @@ class ScriptedHost:
             entry.deliveries += 1
             self._ledger.write(EventType.DELIVERED, began, entry)
             self._ledger.deliveries.append(Delivered(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
-        self._begun[entry.lookup_id] = _Begun(outcome, delivery, began, self._source.receiver)
+        self._begun[entry.lookup_id] = _Begun(outcome, delivery, began)
 
     def result(self, entry: Held) -> Failure | None:
         """Let the time of the delivery go by."""
@@ -159,7 +158,7 @@ class ScriptedHost:
             elif span > timeout:
                 outcome, span = Outcome(OutcomeKind.TIMEOUT), timeout
         left = max(begun.at + span - self.now(), timedelta(0))
-        if self._source.receiver is not begun.receiver or not self._source.spend(left):
+        if not self._source.spend(left):
             return Failure(FailureKind.CRASH, text="the endpoint was closed during the delivery")
         if outcome.kind is OutcomeKind.OK:
             return None
@@ -174,7 +173,6 @@ class _Begun:
     outcome: Outcome
     delivery: Deliver
     at: datetime
-    receiver: Receiver | None
 
 
 def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:

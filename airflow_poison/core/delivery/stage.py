@@ -113,7 +113,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             report = session.deliver(batch)
             total.counts["timeouts"] += report.timeouts
             yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided)
-        total.counters |= session.counters()
+        total.close(job.opening.counters, session.counters())
 
 
 def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -48,6 +48,7 @@ class TallyRecord(TypedDict):
     halt: HaltRecord | None
     block: BlockRecord | None
     counters: dict[str, int]
+    opened_with: dict[str, int] | None
 
 
 @dataclass(slots=True)
@@ -63,6 +64,11 @@ class Tally:
     halt: HaltRecord | None = None
     block: BlockRecord | None = None
     counters: dict[str, int] = field(default_factory=dict)
+    opened_with: dict[str, int] | None = None
+
+    def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
+        """Note what an endpoint found when it opened, and what it leaves behind."""
+        self.opened_with, self.counters = dict(opened_with), dict(counters)
 
     def add(self, other: Tally) -> None:
         """Add another tally to this one."""
@@ -71,7 +77,19 @@ class Tally:
             self.add_error(fingerprint, text, number)
         self.halt = self.halt or other.halt
         self.block = self.block or other.block
-        self.counters |= other.counters
+        self._add_counters(other)
+
+    def _add_counters(self, other: Tally) -> None:
+        """Take over the counters that the other endpoint has changed; endpoints of one queue open with the same ones."""
+        if other.opened_with is None:
+            return
+        if self.opened_with is None:
+            self.close(other.opened_with, other.counters)
+            return
+        for name in other.opened_with.keys() | other.counters.keys():
+            if other.counters.get(name) != other.opened_with.get(name):
+                self.counters.pop(name, None)
+                self.counters |= {name: other.counters[name]} if name in other.counters else {}
 
     def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
         """Count messages that ended with a failure."""
@@ -86,7 +104,9 @@ class Tally:
     def to_record(self) -> TallyRecord:
         """Return JSON values; of the failures the commonest."""
         errors: dict[str, list[object]] = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
-        return TallyRecord(counts=dict(self.counts), errors=errors, halt=self.halt, block=self.block, counters=self.counters)
+        return TallyRecord(
+            counts=dict(self.counts), errors=errors, halt=self.halt, block=self.block, counters=self.counters, opened_with=self.opened_with
+        )
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Self:
@@ -100,4 +120,5 @@ class Tally:
             cast("HaltRecord | None", record.get("halt")),
             cast("BlockRecord | None", record.get("block")),
             dict(cast("Mapping[str, int]", record.get("counters") or {})),
+            cast("dict[str, int] | None", record.get("opened_with")),
         )

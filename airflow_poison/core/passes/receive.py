@@ -148,7 +148,7 @@ class ReceivePass:
                 lease=self.lease,
                 now=self.clock.now(),
                 max_messages=self.max_messages,
-                exclusive=self.policy.halting,
+                exclusive=self.policy.halting or self.policy.locks_groups,
                 sub_queue=self.policy.reads,
             )
             if own is not None:
@@ -200,12 +200,13 @@ class ReceivePass:
     def _after(self, control: Control, tally: Tally) -> Control:
         """Return what the queue's control row says after the pass."""
         if self.policy.reads is SubQueue.MAIN:
-            control = _blocked(control.with_endpoint_counters(tally.counters), tally.block)
+            counters = control.endpoint_counters if tally.opened_with is None else tally.counters
+            control = _blocked(control.with_endpoint_counters(counters), tally.block)
         if tally.halt is None:
             return control
         halt = tally.halt
         cause = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
-        reason = f"{cause}: {halt['error'] or halt['details'].get('message') or 'its delivery attempts are exhausted'}"
+        reason = f"{cause}: {halt['error'] or halt['details'].get('text') or 'its delivery attempts are exhausted'}"
         return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500])
 
     @property

@@ -94,8 +94,8 @@ class WebSphereMqSettings(SystemSettings):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The queues that a message that is not deliverable goes to."""
-        return tuple(filter(None, (self.backout_requeue_queue, self.dead_letter_queue)))
+        """The backout queue, which somebody must have made; a dead-letter queue belongs to every queue manager."""
+        return tuple(filter(None, (self.backout_requeue_queue,)))
 
     @property
     def hardened(self) -> bool:

@@ -416,3 +416,19 @@ def test_wmq_8_the_counter_goes_on_over_passes_and_begins_anew_after_the_server(
     on_start = replay(specification(failure_delivery_count=0, reset_on_start=True), Script("rb*", actions=starts(10)))
 
     assert [result.counters["sequential_failures"] for result in (again, reset, on_start)] == [2, 1, 1]
+
+
+def test_wmq_26_a_delivery_that_the_close_of_the_endpoint_rolls_back_counts_for_c() -> None:
+    script = Script(Scripted("p", "ok(10)"), actions=[Action(5, "close")])
+
+    result = replay(ActivationSpecification(max_server_sessions=1, failure_delivery_count=3), script)
+
+    assert (result.message("p").counts.abort_count, dict(result.counters)) == (1, {"sequential_failures": 1})
+
+
+def test_zos_5_a_copy_that_is_being_delivered_is_lost_with_its_rollback() -> None:
+    script = Script(Scripted("p", "ok(10)"), actions=[Action(5, "restart_broker")])
+
+    result = replay(ActivationSpecification(max_server_sessions=1, failure_delivery_count=3, zos=True), script)
+
+    assert [call.counts.abort_count for call in result.deliveries] == [0, 0]

@@ -224,10 +224,10 @@ def test_wmq_28_libertys_setting_contradicts_what_it_replaces(others: dict[str, 
         ActivationSpecification.from_dict(others)
 
 
-def test_wmq_22_the_destinations_are_the_backout_queue_and_the_dead_letter_queue() -> None:
+def test_wmq_22_somebody_must_have_made_the_backout_queue() -> None:
     policy = ActivationSpecification(backout_requeue_queue="B.Q")
 
-    assert policy.destinations == ("B.Q", "SYSTEM.DEAD.LETTER.QUEUE")
+    assert policy.destinations == ("B.Q",)
     assert ActivationSpecification().destinations == ("SYSTEM.DEAD.LETTER.QUEUE",)
 
 
