@@ -228,7 +228,7 @@ def test_wmq_22_somebody_must_have_made_the_backout_queue() -> None:
     policy = ActivationSpecification(backout_requeue_queue="B.Q")
 
     assert policy.destinations == ("B.Q",)
-    assert ActivationSpecification().destinations == ("SYSTEM.DEAD.LETTER.QUEUE",)
+    assert ActivationSpecification().destinations == ()
 
 
 def test_wmq_24_decisions_look_at_what_the_sender_asks_for() -> None:
