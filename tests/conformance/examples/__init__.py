@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.conformance.examples import service_broker, wcf, websphere_mq
+from tests.conformance.examples import default_messaging, msmq3, service_broker, wcf, websphere_mq
 
-EXAMPLES = (*wcf.EXAMPLES, *websphere_mq.EXAMPLES, *service_broker.EXAMPLES)
+EXAMPLES = (*wcf.EXAMPLES, *websphere_mq.EXAMPLES, *service_broker.EXAMPLES, *msmq3.EXAMPLES, *default_messaging.EXAMPLES)

@@ -94,7 +94,7 @@ def _specify(row: str, end: End, event: str, *, properties: dict[str, str] | Non
 E6 = (
     _specify("Specify errQ, exists", End("errQ"), EXCEPTIONED, exception_destination="errQ"),
     _specify("Specify errQ, missing", End(SYSTEM), EXCEPTIONED, exception_destination="errQ", access=Access.MISSING),
-    _specify("Specify errQ, no authority", End("main", 3), BLOCKED, exception_destination="errQ", access=Access.DENIED),
+    _specify("Specify errQ, no authority", End("main", 3, 0), BLOCKED, exception_destination="errQ", access=Access.DENIED),
     _specify("System, best-effort message", End("dropped"), DROPPED, properties=BEST_EFFORT),
     _specify("temporary destination", End("dropped"), DROPPED, temporary_destination=True),
 )
@@ -122,7 +122,7 @@ E8 = (
         "DMP-E8 None, stop modelled",
         _policy(exception_destination="None", auto_stop_sequential_message_failure=3),
         Script({"x": "rb*", "y": "ok"}),
-        {"x": End("main", 1), "y": End("main", 0)},
+        {"x": End("main", 1, 0), "y": End("main", 0, 0)},
         story=((0, "x", STOPPED),),
         calls=((0, "x", 0, 0),),
         halted=Halted.STOPPED,
