@@ -59,7 +59,7 @@ class DefaultMessaging(SystemSettings):
     :param persist_redelivery_count: the redelivery count survives a restart of the messaging engine (spec DMP-19).
     :param exception_discard_reliability: a message of this or a lower reliability is discarded instead of sent to the exception
         destination (spec DMP-16). A message that names no reliability (property ``reliability``) is never discarded for it.
-    :param temporary_destination: every message is discarded instead (spec DMP-16).
+    :param temporary_destination: every message that has used its deliveries is discarded instead (spec DMP-16).
     :param strict_message_ordering: one message at a time, and none before an earlier one has left (spec DMP-20).
     :param max_concurrency: how many messages an endpoint that keeps an order processes at the same time, at least 1.
     :param auto_stop_sequential_message_failure: rollbacks in a row that stop the endpoint; 0: it never stops. Any other value means 1 with
