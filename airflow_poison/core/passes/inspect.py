@@ -1,0 +1,206 @@
+"""Inspect: look at messages without changing anything (spec SB-27 to SB-29, SB-33)."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.core.delivery.sessions.rows import BatchEntry
+from airflow_poison.core.errors import QueueHaltedError, SettingError
+from airflow_poison.core.events import Event
+from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.passes.alter import ENDPOINTS, LONGEST_REASON
+from airflow_poison.core.passes.message_rows import MessageRow
+from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.decisions import Counts, Halt
+from airflow_poison.core.policies.inspection import WAIT, Inspection
+from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.store.seam import QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.seam import Control, QueueTable, Snapshot
+
+MOST_MESSAGES = 100
+"""How many messages of a conversation an inspection shows."""
+BY_INSPECTION = "inspection"
+"""What the event of a queue that an inspection disabled says in ``by``."""
+_POLL_SECONDS = 0.05
+_HALTED_BY = re.compile(r"\bmessage (\d+) of queue\b")
+_PLACES = list(SubQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectResult:
+    """What an inspection saw.
+
+    :param mode: how it read: ``browse``, ``exempt`` or ``strict``.
+    :param state: the state of the queue's endpoint afterwards: a strict inspection may have disabled it.
+    :param messages: in the order in which they would be received; none: no message was available.
+    :param more: messages that were left out because there are so many.
+    """
+
+    queue: str
+    mode: str
+    state: str
+    messages: tuple[MessageRow, ...] = ()
+    more: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values; bodies are cut at 64 KiB, and say so."""
+        messages = [message.to_dict() for message in self.messages]
+        return {"queue": self.queue, "mode": self.mode, "state": self.state, "messages": messages, "more": self.more}
+
+
+def inspect(
+    table: QueueTable,
+    clock: Clock,
+    *,
+    lookup_id: int | None = None,
+    conversation_id: str | None = None,
+    mode: Inspection | str | None = None,
+    every: bool = False,
+    wait: timedelta = WAIT,
+    pause: Callable[[float], None] = time.sleep,
+) -> InspectResult:
+    """Look at a message, at a conversation's next one, or, without either, at the suspect: what halted an endpoint, else the head of ``main``.
+
+    ``browse`` reads every sub-queue, whatever the queue's state and whoever has claimed the message. ``exempt`` and ``strict`` see what a receive
+    would get: they need an enabled queue, look into ``main`` alone, and wait while a pass has the message, or while there is none. What a strict
+    one has seen counts as one rollback, which may disable the queue (spec SB-33); a pass that runs writes its own count over it when it ends.
+
+    :param mode: None: as the queue's settings say (Service Broker's ``inspection``), else ``browse``.
+    :param every: all messages of the conversation, at most 100, instead of the one that a receive gets (spec section 10, Q-8).
+    :param wait: how long a receiving inspection waits (spec SB-29).
+    :param pause: waits so many seconds.
+    Raises QueueHaltedError, with error 9617, for a receiving inspection of a halted queue, and SettingError.
+    """
+    if lookup_id is not None and conversation_id is not None:
+        raise SettingError("conversation_id", conversation_id, "not together with lookup_id")
+    how = _mode(table.snapshot().control, mode)
+    chosen = None if lookup_id is None and conversation_id is None else Chosen(None if lookup_id is None else (lookup_id,), conversation_id)
+    until = clock.now() + wait
+    seen = _available(table, chosen, how)
+    while how.receives and not seen.num_rows and clock.now() < until:
+        pause(_POLL_SECONDS)
+        seen = _available(table, chosen, how)
+    shown = seen.slice(0, MOST_MESSAGES if every else 1)
+    state = _rolled_back(table, shown, clock.now()) if how is Inspection.STRICT and shown.num_rows else table.snapshot().control.state
+    return InspectResult(table.name, how.value, state.value, tuple(MessageRow.of(shown)), seen.num_rows - shown.num_rows)
+
+
+def _mode(control: Control, mode: Inspection | str | None) -> Inspection:
+    configured = control.policy.get("inspection")
+    how = choice("mode", mode if mode is not None else configured or Inspection.BROWSE, Inspection)
+    if how is Inspection.STRICT and configured is None:
+        raise SettingError("mode", how.value, "browse or exempt: only Service Broker counts inspections")
+    return how
+
+
+# What there is to see -------------------------------------------------------------------------------------------------
+
+
+def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.Table:
+    """Return the chosen messages, or the suspect, as far as this kind of inspection sees them, in receive order. Raises QueueHaltedError."""
+    snapshot = table.snapshot()
+    if how.receives:
+        _refuse_halted(table.name, snapshot.control)
+    hidden = claimed_paths(snapshot) if how.receives else set[str]()
+    if chosen is not None:
+        return _rows(table, snapshot, chosen, how, hidden)
+    suspect = _halted_by(snapshot.control)
+    rows = None if suspect is None else _rows(table, snapshot, Chosen((suspect,)), how, hidden)
+    return rows if rows is not None and rows.num_rows else _head(table, snapshot, hidden)
+
+
+def _refuse_halted(queue: str, control: Control) -> None:
+    if control.state is not QueueState.ENABLED:
+        raise QueueHaltedError(
+            f"Error 9617: queue {queue!r} is currently {control.state.value} ({control.reason}), so an inspection can receive nothing from it. "
+            "Look at its messages with mode='browse', which needs no enabled queue."
+        )
+
+
+def _rows(table: QueueTable, snapshot: Snapshot, chosen: Chosen, how: Inspection, hidden: set[str]) -> pa.Table:
+    places = frozenset({SubQueue.MAIN}) if how.receives else EVERYWHERE
+    found = [table.read(holder.file) for holder in find(table, snapshot, chosen, places) if holder.file.path not in hidden]
+    rows = [whole.filter(chosen.mask(whole)) for whole in found]
+    return _in_receive_order(pa.concat_tables(rows)) if rows else table_schema().empty_table()
+
+
+def _in_receive_order(rows: pa.Table) -> pa.Table:
+    """Sort by sub-queue, ``main`` first, then as a receive would take them."""
+    places = pa.array([_PLACES.index(SubQueue(place)) for place in rows["sub_queue"].to_pylist() if place is not None], pa.int32())
+    placed = rows.append_column("place", places)
+    return placed.sort_by([("place", "ascending"), ("priority", "descending"), ("lookup_id", "ascending")]).drop_columns(["place"])
+
+
+def _halted_by(control: Control) -> int | None:
+    """Return the message that an endpoint's reason names: the pass that it halted wrote it there."""
+    for reads in ENDPOINTS:
+        state, reason = control.endpoint(reads)
+        if state is not QueueState.ENABLED and (named := _HALTED_BY.search(reason)) is not None:
+            return int(named[1])
+    return None
+
+
+def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
+    """Return the message that would be received first; an empty table when there is none."""
+    best = table_schema().empty_table()
+    for file in snapshot.files:  # by highest priority, then lowest lookup id
+        if file.sub_queue != SubQueue.MAIN or file.path in hidden:
+            continue
+        if best.num_rows and (file.max_priority < _number(best, "priority") or file.min_lookup_id > _number(best, "lookup_id")):
+            break
+        rows = table.read(file)
+        top = rows.filter(pc.equal(rows["priority"], pa.scalar(file.max_priority, pa.int32()))).sort_by("lookup_id").slice(0, 1)
+        best = pa.concat_tables([best, top]).sort_by("lookup_id").slice(0, 1)
+    return best
+
+
+def _number(rows: pa.Table, column: str) -> int:
+    return int(rows[column][0].as_py() or 0)
+
+
+# What a strict one counts ---------------------------------------------------------------------------------------------
+
+
+def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueState:
+    """Count one rollback of a receiving transaction, whatever the number of its messages, and disable the queue at the limit, in one commit."""
+    entry = _entry(shown)
+    told: list[Event] = []
+
+    def change(control: Control) -> Control:
+        _refuse_halted(table.name, control)
+        receiver = policy_from_dict(control.policy).open(Opening(table.name, control.endpoint_counters))
+        decision = Inspection.STRICT.give_back(receiver, entry, now)
+        after = control.with_endpoint_counters(receiver.counters())
+        told[:] = []
+        if not isinstance(decision, Halt):
+            return after
+        told[:] = _halts(decision, entry.lookup_id, now)
+        reason = f"message {entry.lookup_id} of queue {table.name!r} halted it: an inspection rolled it back, as the receives before did"
+        return after.halted(SubQueue.MAIN, QueueState(decision.how), reason[:LONGEST_REASON])
+
+    return table.alter(change, lambda _before, _after: tuple(told), now).state
+
+
+def _halts(decision: Halt, lookup_id: int, now: datetime) -> Sequence[Event]:
+    facts = {"place": "", **decision.details, "by": BY_INSPECTION}
+    return [Event(kind, now, lookup_id, decision.counts.abort_count, decision.counts.move_count, facts) for kind in decision.events]
+
+
+def _entry(shown: pa.Table) -> BatchEntry:
+    batch = shown.slice(0, 1).combine_chunks().to_batches()[0]
+    row = next(MessageRow.of(shown))
+    return BatchEntry(0, row.lookup_id, len(row.body), row.expires_at, Counts(row.abort_count, row.move_count), batch)
