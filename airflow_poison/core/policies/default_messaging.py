@@ -173,12 +173,9 @@ class DefaultMessaging(SystemSettings):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The queue that is specified and the engine's own, which stands in for it (spec DMP-17)."""
-        if self.keeps_messages:
-            return ()
-        default = system_default(self.messaging_engine)
-        specified = default if self.exception_destination == ExceptionDestination.SYSTEM else self.exception_destination
-        return tuple(dict.fromkeys((specified, default)))
+        """The queue that is specified, which somebody must have made (spec DMP-17); every messaging engine has its own."""
+        own = {*ExceptionDestination, system_default(self.messaging_engine)}
+        return () if self.exception_destination in own else (self.exception_destination,)
 
     @property
     def effective_transaction_timeout(self) -> timedelta:

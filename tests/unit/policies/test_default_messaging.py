@@ -115,21 +115,21 @@ def test_dmp_13_a_maximum_of_0_behaves_like_1() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "destination", "all_of_them"),
+    ("policy", "destination", "must_exist"),
     [
-        pytest.param(DEFAULTS, SYSTEM, (SYSTEM,), id="DMP-6 System"),
-        pytest.param(DefaultMessaging(messaging_engine="n1.s1-bus"), "_SYSTEM.Exception.Destination.n1.s1-bus", None, id="DMP-6 engine"),
-        pytest.param(SPECIFIED, "errQ", ("errQ", SYSTEM), id="DMP-6 Specify"),
-        pytest.param(DefaultMessaging(exception_destination=SYSTEM), SYSTEM, (SYSTEM,), id="DMP-6 Specify the engine's"),
+        pytest.param(DEFAULTS, SYSTEM, (), id="DMP-6 System"),
+        pytest.param(DefaultMessaging(messaging_engine="n1.s1-bus"), "_SYSTEM.Exception.Destination.n1.s1-bus", (), id="DMP-6 engine"),
+        pytest.param(SPECIFIED, "errQ", ("errQ",), id="DMP-6 Specify"),
+        pytest.param(DefaultMessaging(exception_destination=SYSTEM), SYSTEM, (), id="DMP-6 Specify the engine's"),
     ],
 )
-def test_dmp_6_the_exception_destination(policy: DefaultMessaging, destination: str, all_of_them: tuple[str, ...] | None) -> None:
+def test_dmp_6_the_exception_destination(policy: DefaultMessaging, destination: str, must_exist: tuple[str, ...]) -> None:
     decision = last_rollback(policy)
 
     assert isinstance(decision, Dispose)
     assert (decision.how, decision.destination, decision.events) == (Disposition.SEND, destination, (EventType.EXCEPTIONED,))
     assert decision.details == {}
-    assert policy.destinations == (all_of_them or (destination,))
+    assert policy.destinations == must_exist
 
 
 def test_dmp_6_none_keeps_the_message_where_it_is() -> None:
