@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.delivery.sessions.rows import BatchEntry
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.events import Event
 from airflow_poison.core.message import SubQueue, table_schema
@@ -25,7 +24,7 @@ from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.store.seam import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
@@ -35,6 +34,7 @@ MOST_MESSAGES = 100
 """How many messages of a conversation an inspection shows."""
 BY_INSPECTION = "inspection"
 """What the event of a queue that an inspection disabled says in ``by``."""
+_ROLLED_BACK = "an inspection rolled it back, as the receives before did"
 _POLL_SECONDS = 0.05
 _HALTED_BY = re.compile(r"\bmessage (\d+) of queue\b")
 _PLACES = list(SubQueue)
@@ -182,25 +182,39 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
 
     def change(control: Control) -> Control:
         _refuse_halted(table.name, control)
-        receiver = policy_from_dict(control.policy).open(Opening(table.name, control.endpoint_counters))
+        policy = policy_from_dict(control.policy)
+        receiver = policy.open(Opening(table.name, control.endpoint_counters))
         decision = Inspection.STRICT.give_back(receiver, entry, now)
         after = control.with_endpoint_counters(receiver.counters())
         told[:] = []
         if not isinstance(decision, Halt):
             return after
-        told[:] = _halts(decision, entry.lookup_id, now)
-        reason = f"message {entry.lookup_id} of queue {table.name!r} halted it: an inspection rolled it back, as the receives before did"
+        told[:] = _halts(decision, {"endpoint": table.name, "system": policy.system}, entry.lookup_id, now)
+        reason = f"message {entry.lookup_id} of queue {table.name!r} halted it: {_ROLLED_BACK}"
         return after.halted(SubQueue.MAIN, QueueState(decision.how), reason[:LONGEST_REASON])
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
 
 
-def _halts(decision: Halt, lookup_id: int, now: datetime) -> Sequence[Event]:
-    facts = {"place": "", **decision.details, "by": BY_INSPECTION}
+def _halts(decision: Halt, endpoint: Mapping[str, str], lookup_id: int, now: datetime) -> Sequence[Event]:
+    facts = {"place": "", **endpoint, "error": _ROLLED_BACK, **decision.details, "by": BY_INSPECTION}
     return [Event(kind, now, lookup_id, decision.counts.abort_count, decision.counts.move_count, facts) for kind in decision.events]
 
 
-def _entry(shown: pa.Table) -> BatchEntry:
-    batch = shown.slice(0, 1).combine_chunks().to_batches()[0]
-    row = next(MessageRow.of(shown))
-    return BatchEntry(0, row.lookup_id, len(row.body), row.expires_at, Counts(row.abort_count, row.move_count), batch)
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A message as rules see it."""
+
+    lookup_id: int
+    counts: Counts
+    size: int
+    expires_at: datetime | None
+    group: str
+    properties: Mapping[str, str]
+
+
+def _entry(shown: pa.Table) -> _Entry:
+    message = next(MessageRow.of(shown))
+    group = message.group_id or message.conversation_id or f"#{message.lookup_id}"
+    counts = Counts(message.abort_count, message.move_count)
+    return _Entry(message.lookup_id, counts, len(message.body), message.expires_at, group, message.properties)

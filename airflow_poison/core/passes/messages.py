@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
 from airflow_poison.core.events import Event
-from airflow_poison.core.message import Message, SubQueue, table_schema
+from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.store.seam import BLOCKED_BY, Replacement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from airflow_poison.core.store.seam import Control, DataFile, QueueTable, Snapshot
@@ -60,23 +60,6 @@ class Found:
     lookup_ids: frozenset[int]
 
 
-@dataclass(slots=True)
-class Replaced:
-    """What a change did: the chosen messages as they were."""
-
-    tables: list[pa.Table] = field(default_factory=list)
-
-    @property
-    def messages(self) -> list[Message]:
-        """Return them one by one."""
-        return [message for table in self.tables for message in messages_of(table)]
-
-    @property
-    def count(self) -> int:
-        """How many."""
-        return sum(table.num_rows for table in self.tables)
-
-
 def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collection[SubQueue] = EVERYWHERE) -> Iterator[Found]:
     """Yield the files of these sub-queues that hold chosen messages, claimed ones too, in queue order."""
     for file in snapshot.files:
@@ -92,39 +75,39 @@ class Change:
     """What becomes of chosen messages, all in one commit; their neighbours stay as they are.
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
-    :param told: the event of a message as it was.
+    :param told: the events of what ``become`` is given.
     :param places: the sub-queues that they are looked for in.
     """
 
     chosen: Chosen
     become: Callable[[pa.Table], pa.Table | None]
-    told: Callable[[Message], Event | None]
+    told: Callable[[pa.Table], Iterable[Event]]
     places: Collection[SubQueue] = EVERYWHERE
 
-    def commit(self, table: QueueTable, now: datetime) -> Replaced:
-        """Make the change. A block ends when its message leaves its place (spec section 11.1).
+    def commit(self, table: QueueTable, now: datetime) -> pa.Table:
+        """Make the change and return the messages as they were. A block ends when its message leaves its place (spec section 11.1).
 
         Raises MessageNotFoundError for a lookup id that is not there and MessageClaimedError while a pass has one of them; then nothing has changed.
         """
         return planned_anew(lambda: self._commit(table, now))
 
-    def _commit(self, table: QueueTable, now: datetime) -> Replaced:
+    def _commit(self, table: QueueTable, now: datetime) -> pa.Table:
         snapshot = table.snapshot()
         found = list(find(table, snapshot, self.chosen, self.places))
         leaving = frozenset[int]().union(*(holder.lookup_ids for holder in found))
         self._refuse(table, snapshot, found, leaving)
-        done, events = Replaced(), list[Event]()
+        done, events = [table_schema().empty_table()], list[Event]()
         if found:
             replacements = (self._replacement(table, holder.file, done, events) for holder in found)
             table.replace_files(replacements, events, now, change=lambda control: _without_block(control, leaving))
-        return done
+        return pa.concat_tables(done)
 
-    def _replacement(self, table: QueueTable, file: DataFile, done: Replaced, events: list[Event]) -> Replacement:
+    def _replacement(self, table: QueueTable, file: DataFile, done: list[pa.Table], events: list[Event]) -> Replacement:
         rows = table.read(file)
         mask = self.chosen.mask(rows)
         here, others = rows.filter(mask), rows.filter(pc.invert(mask))
-        done.tables.append(here)
-        events.extend(filter(None, map(self.told, messages_of(here))))
+        done.append(here)
+        events.extend(self.told(here))
         after = self.become(here)
         return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
 
@@ -157,15 +140,6 @@ def named(queue: str, place: SubQueue) -> str:
 def claimed_paths(snapshot: Snapshot) -> set[str]:
     """Return the paths that a pass has claimed."""
     return {file.path for claim in snapshot.claims for file in claim.files}
-
-
-def messages_of(rows: pa.Table) -> Iterator[Message]:
-    """Yield the messages of rows of ``table_schema()``."""
-    for batch in rows.combine_chunks().to_batches():
-        columns = Message.columns(batch)
-        counts = zip(batch.column("abort_count").to_pylist(), batch.column("move_count").to_pylist(), strict=True)
-        for row, (abort_count, move_count) in enumerate(counts):
-            yield Message.view(columns, row, abort_count or 0, move_count or 0)
 
 
 def with_columns(rows: pa.Table, **cells: object) -> pa.Table:

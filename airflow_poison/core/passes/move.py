@@ -1,87 +1,101 @@
-"""Move: put messages back from the poison sub-queue by hand (spec WCF-28)."""
+"""Move: put messages into another sub-queue by hand (spec WCF-28)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.messages import Change, Chosen, claimed_paths, planned_anew, with_columns
+from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.policies.counts import moved
+from airflow_poison.core.policies.decisions import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.seam import DataFile, QueueTable
 
+_FROM: Mapping[SubQueue, frozenset[SubQueue]] = {
+    SubQueue.MAIN: frozenset({SubQueue.RETRY, SubQueue.POISON, SubQueue.POSTPONED}),
+    SubQueue.POISON: frozenset({SubQueue.MAIN, SubQueue.RETRY, SubQueue.POSTPONED}),
+}
+"""Which sub-queues people move messages to, and from where. ``retry`` needs a due time, and ``transmission`` fills and empties by itself."""
+_EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.POISON: EventType.MOVED_POISON}
+
+
+def move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], target: SubQueue | str = SubQueue.MAIN) -> int:
+    """Move messages to ``main`` or to ``poison``, all in one commit; return how many. Each gets abort count 0 and one more move (spec WCF-14).
+
+    What was postponed comes to ``main`` as it is: that is no move. A message that blocks the queue and leaves ``main`` ends the block.
+    Raises SettingError for another sub-queue, MessageNotFoundError for messages that are not in a sub-queue that they could come from,
+    MessageClaimedError while a pass has one of them; then nothing was moved.
+    """
+    if target not in _FROM:
+        raise SettingError("target", str(target), ", ".join(_FROM))
+    place = SubQueue(target)
+    return _move(table, clock, lookup_ids, place, _FROM[place])
+
 
 def put_back(table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None) -> int:
-    """Move messages from ``poison`` to ``main``, with abort count 0 and one more move; return how many.
+    """Move messages from ``poison`` to ``main``, with abort count 0 and one more move (spec WCF-28); return how many.
 
-    :param lookup_ids: which; None: all that no pass has claimed.
+    :param lookup_ids: which, all in one commit; None: all that no pass has claimed.
     Raises MessageNotFoundError and MessageClaimedError before anything is moved.
     """
-    wanted = None if lookup_ids is None else set(lookup_ids)
-    if wanted is not None:
-        _refuse(table, wanted)
-    _make_ready(table, wanted, clock)
-    ready = {file.path for file in _files(table) if _is_ready(table, file, wanted)}
-    return table.move_files(lambda snapshot: [file for file in snapshot.files if file.path in ready], SubQueue.MAIN, clock.now()).messages
+    if lookup_ids is None:
+        return planned_anew(lambda: _put_all_back(table, clock))
+    return _move(table, clock, lookup_ids, SubQueue.MAIN, frozenset({SubQueue.POISON}))
 
 
-def _refuse(table: QueueTable, wanted: set[int]) -> None:
+def _move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], place: SubQueue, places: Collection[SubQueue]) -> int:
+    now = clock.now()
+
+    def told(rows: pa.Table) -> Iterator[Event]:
+        for lookup_id, was, move_count in zip(*(rows[name].to_pylist() for name in ("lookup_id", "sub_queue", "move_count")), strict=True):
+            if not _is_no_move(was, place):
+                facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
+                yield Event(_EVENT[place], now, lookup_id, 0, (move_count or 0) + 1, facts)
+
+    return Change(Chosen.ids(lookup_ids), lambda rows: _moved(rows, place), told, places).commit(table, now).num_rows
+
+
+def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:
+    cells = zip(*(rows[name].to_pylist() for name in ("sub_queue", "abort_count", "move_count")), strict=True)
+    counts = [_counts(Counts(abort_count or 0, move_count or 0), was, place) for was, abort_count, move_count in cells]
+    aborts, moves = [each.abort_count for each in counts], [each.move_count for each in counts]
+    return with_columns(rows, sub_queue=place.value, abort_count=aborts, move_count=moves)
+
+
+def _counts(counts: Counts, was: str | None, place: SubQueue) -> Counts:
+    return counts if _is_no_move(was, place) else moved(counts)
+
+
+def _is_no_move(was: str | None, place: SubQueue) -> bool:
+    return was == SubQueue.POSTPONED and place is SubQueue.MAIN
+
+
+def _put_all_back(table: QueueTable, clock: Clock) -> int:
+    """Move whole files, once their counts are 0: moving a file changes no row of it."""
+    now = clock.now()
+    for file in _free_poison(table):
+        if _counted(table, file):
+            table.replace_file(file, with_columns(table.read(file), abort_count=0), [], now)
+    ready = {file.path for file in _free_poison(table) if not _counted(table, file)}
+    return table.move_files(lambda snapshot: [file for file in snapshot.files if file.path in ready], SubQueue.MAIN, now).messages
+
+
+def _free_poison(table: QueueTable) -> list[DataFile]:
     snapshot = table.snapshot()
-    claimed = {file.path for claim in snapshot.claims for file in claim.files}
-    found: set[int] = set()
-    for file in snapshot.files:
-        if file.sub_queue == SubQueue.POISON and _may_hold(file, wanted):
-            here = wanted & _ids(table, file)
-            if here and file.path in claimed:
-                raise MessageClaimedError(f"Messages {sorted(here)} of queue {table.name!r} are being received. Try again when that pass has ended.")
-            found |= here
-    if found != wanted:
-        raise MessageNotFoundError(f"Messages {sorted(wanted - found)} are not in '{table.name};poison'. Nothing was moved.")
+    claimed = claimed_paths(snapshot)
+    return [file for file in snapshot.files if file.sub_queue == SubQueue.POISON and file.path not in claimed]
 
 
-def _make_ready(table: QueueTable, wanted: set[int] | None, clock: Clock) -> None:
-    """Split every file that holds other messages too, or counts that a put-back message does not have."""
-    for file in _files(table):
-        if (wanted is not None and not _may_hold(file, wanted)) or _is_ready(table, file, wanted):
-            continue
-        rows = table.read(file)
-        chosen = _chosen(rows, wanted)
-        if not chosen.num_rows:
-            continue
-        zeros = pa.array([0] * chosen.num_rows, pa.int32())
-        chosen = chosen.set_column(chosen.schema.get_field_index("abort_count"), chosen.schema.field("abort_count"), zeros)
-        others = rows.filter(pc.invert(pc.is_in(rows.column("lookup_id"), chosen.column("lookup_id"))))
-        table.split_file(file, [piece for piece in (chosen, others) if piece.num_rows], clock.now())
-
-
-def _files(table: QueueTable) -> Iterator[DataFile]:
-    """Yield the files of ``poison`` that no pass has claimed."""
-    snapshot = table.snapshot()
-    claimed = {file.path for claim in snapshot.claims for file in claim.files}
-    yield from (file for file in snapshot.files if file.sub_queue == SubQueue.POISON and file.path not in claimed)
-
-
-def _is_ready(table: QueueTable, file: DataFile, wanted: set[int] | None) -> bool:
-    if wanted is not None and not _may_hold(file, wanted):
-        return False
-    rows = table.read(file).select(["lookup_id", "abort_count"])
-    counted = pc.max(rows.column("abort_count")).as_py() or 0
-    return counted == 0 and _chosen(rows, wanted).num_rows == rows.num_rows
-
-
-def _chosen(rows: pa.Table, wanted: set[int] | None) -> pa.Table:
-    return rows if wanted is None else rows.filter(pc.is_in(rows.column("lookup_id"), pa.array(sorted(wanted), pa.int64())))
-
-
-def _may_hold(file: DataFile, wanted: set[int]) -> bool:
-    return any(file.min_lookup_id <= lookup_id <= file.max_lookup_id for lookup_id in wanted)
-
-
-def _ids(table: QueueTable, file: DataFile) -> set[int]:
-    return {lookup_id for lookup_id in table.read(file).column("lookup_id").to_pylist() if lookup_id is not None}
+def _counted(table: QueueTable, file: DataFile) -> bool:
+    return bool(pc.max(table.read(file, ["abort_count"])["abort_count"]).as_py())

@@ -1,22 +1,38 @@
-"""Remove: take one message out of a queue by its lookup id (spec WCF-25)."""
+"""Remove: take messages out of a queue for good, by lookup id (spec WCF-25) or by conversation (spec SB-30)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError
+from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import Message
+from airflow_poison.core.passes.message_rows import MessageRow
+from airflow_poison.core.passes.messages import Change, Chosen
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import pyarrow as pa
+
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.seam import QueueTable
 
 BY_HAND = "hand"
-"""What the event of a message that people removed says in ``by``."""
+"""What the event of something that people did says in ``by``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveResult:
+    """What a removal took out, message by message."""
+
+    queue: str
+    messages: tuple[MessageRow, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values; bodies are cut at 64 KiB, and say so."""
+        return {"queue": self.queue, "removed": len(self.messages), "messages": [message.to_dict() for message in self.messages]}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
@@ -24,25 +40,29 @@ def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
 
     Raises MessageNotFoundError, and MessageClaimedError while a pass has the message.
     """
-    snapshot = table.snapshot()
-    file = _holder(table, snapshot, lookup_id)
-    if file.path in {held.path for claim in snapshot.claims for held in claim.files}:
-        raise MessageClaimedError(f"Message {lookup_id} of queue {table.name!r} is being received. Try again when that pass has ended.")
-    rows = table.read(file)
-    found = _with_id(rows, lookup_id)
-    out = rows.filter(found).combine_chunks().to_batches()[0]
-    message = Message.view(Message.columns(out), 0, out.column("abort_count")[0].as_py() or 0, file.move_count)
-    event = Event(EventType.DROPPED, clock.now(), lookup_id, message.abort_count, message.move_count, {"place": "", "by": BY_HAND})
-    table.replace_file(file, rows.filter(pc.invert(found)), [event], clock.now())
-    return message
+    [batch] = _removed(table, Chosen.ids([lookup_id]), clock).combine_chunks().to_batches()
+    counts = [batch.column(name)[0].as_py() or 0 for name in ("abort_count", "move_count")]
+    return Message.view(Message.columns(batch), 0, counts[0], counts[1])
 
 
-def _holder(table: QueueTable, snapshot: Snapshot, lookup_id: int) -> DataFile:
-    for file in snapshot.files:
-        if file.min_lookup_id <= lookup_id <= file.max_lookup_id and pc.any(_with_id(table.read(file), lookup_id)).as_py():
-            return file
-    raise MessageNotFoundError(f"Message {lookup_id} is not in queue {table.name!r}: it was settled or removed, or never sent.")
+def remove_messages(table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None, conversation_id: str | None = None) -> RemoveResult:
+    """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
+
+    :param lookup_ids: which.
+    :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
+    Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.
+    """
+    if (lookup_ids is None) == (conversation_id is None):
+        raise SettingError("lookup_ids", lookup_ids, "either lookup_ids or conversation_id")
+    chosen = Chosen.ids(lookup_ids) if lookup_ids is not None else Chosen(conversation_id=conversation_id)
+    return RemoveResult(table.name, tuple(MessageRow.of(_removed(table, chosen, clock))))
 
 
-def _with_id(rows: pa.Table, lookup_id: int) -> pa.BooleanArray:
-    return pc.is_in(rows.column("lookup_id"), pa.array([lookup_id], pa.int64()))
+def _removed(table: QueueTable, chosen: Chosen, clock: Clock) -> pa.Table:
+    now = clock.now()
+
+    def told(rows: pa.Table) -> Iterator[Event]:
+        for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
+            yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
+
+    return Change(chosen, become=lambda _rows: None, told=told).commit(table, now)

@@ -123,7 +123,7 @@ def test_a_message_that_was_tried_in_poison_comes_back_with_abort_count_0(poison
 
 
 def test_putting_back_what_is_not_in_poison_moves_nothing(poison: QueueTable) -> None:
-    with pytest.raises(MessageNotFoundError, match=r"\[77\] are not in 'orders;poison'"):
+    with pytest.raises(MessageNotFoundError, match=r"Message 77 is not in 'orders;poison'"):
         put_back(poison, CLOCK, [1, 77])
     assert rows(poison) == {("poison", 1): [1, 2, 3, 4]}
 
@@ -131,5 +131,5 @@ def test_putting_back_what_is_not_in_poison_moves_nothing(poison: QueueTable) ->
 def test_claimed_messages_stay_in_poison(poison: QueueTable) -> None:
     claim(poison, SubQueue.POISON)
     assert put_back(poison, CLOCK) == 0
-    with pytest.raises(MessageClaimedError, match="are being received"):
+    with pytest.raises(MessageClaimedError, match="is being received"):
         put_back(poison, CLOCK, [1])
