@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.message import DEFAULT_PRIORITY
@@ -165,6 +165,10 @@ class Script:
         for action in self.actions:
             _check(action, names)
 
+    def __repr__(self) -> str:
+        messages = "".join(f"{_changed(message)}, " for message in self.messages)
+        return f"Script({messages}actions=[{', '.join(map(_changed, self.actions))}])"
+
 
 def as_span(value: timedelta | float) -> timedelta:
     """Return a duration that may be given in seconds."""
@@ -177,6 +181,20 @@ def _scripted(given: Scripted | Mapping[str, str] | str) -> list[Scripted]:
     if isinstance(given, str):
         return [Scripted("m", given)]
     return [Scripted(name, outcomes) for name, outcomes in given.items()]
+
+
+def _changed(value: Scripted | Action) -> str:
+    """Return how a message or an action is written, without what it has by default."""
+    shown = [each.name for each in fields(value) if getattr(value, each.name) != _default(each)]
+    return f"{type(value).__name__}({', '.join(f'{name}={_plain(getattr(value, name))!r}' for name in shown)})"
+
+
+def _default(given: Field[Any]) -> object:
+    return given.default if given.default_factory is MISSING else given.default_factory()
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, StrEnum) else value
 
 
 def _check(action: Action, names: list[str]) -> None:

@@ -97,3 +97,9 @@ def test_a_result_reads_like_a_table() -> None:
     assert ["0:00:00", "FAULTED", "x", "2", "0", "place=main"] in lines
     assert ["x", "1", "2", "0:00:00", "main", "2", "0"] in lines
     assert str(result).endswith("The endpoint is faulted.")
+
+
+def test_a_script_is_shown_without_what_it_has_by_default() -> None:
+    script = Script({"a": "rb"}, Scripted("b", at=30), actions=[Action(60, "close")])
+
+    assert repr(script) == "Script(Scripted(name='a', outcomes='rb'), Scripted(name='b', at=30), actions=[Action(at=60, verb='close')])"
