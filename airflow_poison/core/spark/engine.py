@@ -107,7 +107,8 @@ class SparkEngine:
 
         Raises what a task raised when it is an error of ours, SparkJobError for other failures of the job.
         """
-        heartbeat = Heartbeat(self._spark, f"poison-{claim.key}-{uuid.uuid4().hex[:8]}", keep_alive, self._reporter(table, claim))
+        group = f"poison-{claim.key}-{uuid.uuid4().hex[:8]}"
+        heartbeat = Heartbeat(self._spark, group, f"Receive from queue {table.name}", keep_alive, self._reporter(table, claim, group))
         failed: PoisonError | None = None
         with heartbeat:
             try:
@@ -119,12 +120,14 @@ class SparkEngine:
         if failed is not None:
             raise failed
 
-    def _reporter(self, table: QueueTable, claim: Claim) -> Callable[[], None]:
-        """Return what tells of every task that has ended."""
+    def _reporter(self, table: QueueTable, claim: Claim, group: str) -> Callable[[], None]:
+        """Return what tells of every task of the job group that has ended."""
         tracker, told_of = self._spark.sparkContext.statusTracker(), {-1}
 
         def report() -> None:
-            for stage_id in tracker.getActiveStageIds():
+            jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
+            ours = {stage_id for job in jobs for stage_id in job.stageIds}
+            for stage_id in sorted(ours.intersection(tracker.getActiveStageIds())):
                 info = tracker.getStageInfo(stage_id)
                 if info is not None and info.numCompletedTasks not in told_of:
                     told_of.add(info.numCompletedTasks)

@@ -14,27 +14,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECONDS = 1.0
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 NO_JVM = (Py4JError, OSError)
 """What every call says when the JVM is gone; the action says so, too."""
 
 
 class Heartbeat:
-    """Beats while its block runs, in a thread of its own; the block's Spark jobs carry a tag. A block that is interrupted has its jobs cancelled.
+    """Beats while its block runs, in a thread of its own. A block that is interrupted has its jobs cancelled.
 
-    :param tag: a name that no other job has.
+    The block's Spark jobs are a job group: unlike a session's tags, which only the thread that set them can use, any thread can cancel a
+    group, and the threads of other passes in this process have their own.
+
+    :param group: a name that no other job group has.
+    :param about: what the jobs do, for Spark's own pages.
     :param keep_alive: called with every beat; what it raises ends the jobs and stands in ``lost`` then.
     :param report: called with every beat that kept the claim.
     """
 
-    def __init__(self, spark: SparkSession, tag: str, keep_alive: Callable[[], None], report: Callable[[], None]) -> None:
-        self._spark, self._tag, self._keep_alive, self._report = spark, tag, keep_alive, report
-        self._client: object = getattr(spark.sparkContext._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
+    def __init__(self, spark: SparkSession, group: str, about: str, keep_alive: Callable[[], None], report: Callable[[], None]) -> None:
+        self._context, self._group, self._about = spark.sparkContext, group, about
+        self._keep_alive, self._report = keep_alive, report
+        self._before: dict[str, str | None] = {}
+        self._client: object = getattr(self._context._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poison-heartbeat", daemon=True)
         self.lost: Exception | None = None
 
     def __enter__(self) -> Self:
-        self._spark.addTag(self._tag)
+        self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
+        self._context.setJobGroup(self._group, self._about)
         self._thread.start()
         return self
 
@@ -44,7 +52,8 @@ class Heartbeat:
         if kind is not None:
             self._cancel()
         with suppress(*NO_JVM):
-            self._spark.removeTag(self._tag)
+            for name, value in self._before.items():
+                self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
 
     def _run(self) -> None:
         try:
@@ -74,4 +83,4 @@ class Heartbeat:
 
     def _cancel(self) -> None:
         with suppress(*NO_JVM):
-            self._spark.interruptTag(self._tag)
+            self._context.cancelJobGroup(self._group)
