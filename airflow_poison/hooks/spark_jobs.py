@@ -25,10 +25,10 @@ def cancel_jobs(log: Log) -> None:
     """
     if "pyspark" not in sys.modules:
         return
-    from pyspark.sql import SparkSession
+    from airflow_poison.core.spark.session import running_session
 
     try:
-        session = SparkSession.getActiveSession()
+        session = running_session()
         if session is not None:
             session.sparkContext.cancelAllJobs()
     except Exception as error:  # noqa: BLE001  (py4j raises many kinds; nothing more can be done here)

@@ -191,9 +191,9 @@ def test_a_store_that_cannot_be_reached_is_named(error_of: Callable[..., BaseExc
 def test_a_missing_java_is_said_before_a_jvm_is_tried_and_the_message_waits(
     orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from pyspark.sql import SparkSession
+    from airflow_poison.core.spark import session
 
-    monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setattr(session, "running_session", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     error = error_of(QueueReceiveOperator, queue_name="orders", handler="json:loads")
     assert isinstance(error, JavaError)

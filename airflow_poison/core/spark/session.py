@@ -42,7 +42,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     check_distributions()
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
+    running = running_session()
     if running is not None:
         return running
     if master.startswith("local"):
@@ -53,6 +53,20 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     for key, value in {**SETTINGS, **(conf or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def running_session() -> SparkSession | None:
+    """Return the Spark session of this process, whichever thread has started it; None when there is none."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is None:  # noqa: SLF001  (there is no public way)
+        return None
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 def check_distributions() -> None:
