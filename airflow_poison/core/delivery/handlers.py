@@ -10,6 +10,7 @@ import inspect
 import pickle
 import sys
 from dataclasses import dataclass
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MANGLED_PREFIX = "unusual_prefix_"
 """How Airflow names the modules of DAG files; such a name can be imported in no other process."""
+_registering = RLock()
+"""Held while modules are registered with cloudpickle, whose register is the process's: passes may run on several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def carry_by_value(thing: object, *because_of: object) -> bytes:
 
     :param because_of: objects whose modules are checked, beside the modules of DAG files that are always carried by value.
     """
-    with _by_value([*because_of, thing]):
+    with _registering, _by_value([*because_of, thing]):
         carried: bytes = cloudpickle.dumps(thing)
     return carried
 
