@@ -64,6 +64,14 @@ class MessageClaimedError(PoisonError):
     """A pass has claimed the message, so nobody else may touch it now."""
 
 
+class ReceiveStoppedError(PoisonError):
+    """A pass was told to stop, because its task ends. Its claim stays; the next run goes on where it stopped."""
+
+
+class QueuesFailedError(PoisonError):
+    """Passes over some of several queues failed. What the passes over the others did is committed."""
+
+
 class StoreUnreachableError(PoisonError):
     """The store's root cannot be read or written."""
 
