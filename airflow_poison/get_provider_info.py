@@ -23,9 +23,14 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_poison.operators.return_due",
                     "airflow_poison.operators.receive",
                     "airflow_poison.operators.alert",
+                    "airflow_poison.operators.alter",
+                    "airflow_poison.operators.inspect",
+                    "airflow_poison.operators.move",
+                    "airflow_poison.operators.remove",
                 ],
             }
         ],
+        "cli": ["airflow_poison.cli.definition.get_poison_cli_commands"],
         "sensors": [{"integration-name": integration, "python-modules": ["airflow_poison.sensors.queue_disabled"]}],
         "connection-types": [
             {

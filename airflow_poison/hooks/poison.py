@@ -13,12 +13,18 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alter import EnableResult
+    from airflow_poison.core.message import Message, SubQueue
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.remove import RemoveResult
+    from airflow_poison.core.passes.restart import RestartResult
+    from airflow_poison.core.passes.send_to import SendToResult
+    from airflow_poison.core.policies.inspection import Inspection
+    from airflow_poison.core.policies.restarts import Restart
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.spark.engine import SparkEngine
     from airflow_poison.core.store.seam import QueueStore, QueueTable
@@ -81,11 +87,83 @@ class QueueHook(BaseHook):
         return declare(store, name, policy, SystemClock())
 
     def enable(self, name: str) -> EnableResult:
-        """Let a halted queue receive again. The message that halted it keeps its counts: remove it first, or it may halt the queue again."""
+        """Let a halted queue receive again; what was sent to it while it was disabled arrives.
+
+        The message that halted it keeps its counts: remove it first, or it may halt the queue again.
+        """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import enable
 
         return enable(self.store().open(name), SystemClock())
+
+    def disable(self, name: str, reason: str = "") -> DisableResult:
+        """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.alter import disable
+
+        return disable(self.store().open(name), SystemClock(), reason)
+
+    def alter(self, name: str, settings: Mapping[str, object]) -> AlterResult:
+        """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
+
+        A DAG that declares a policy for the queue records its own again at its next run.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.alter import alter
+
+        return alter(self.store().open(name), SystemClock(), settings=settings)
+
+    def restart(self, name: str, what: Restart | str) -> RestartResult:
+        """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.
+
+        Raises MessageClaimedError while a pass receives, SettingError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.restart import restart
+        from airflow_poison.core.policies.restarts import Restart
+        from airflow_poison.core.policies.settings import choice
+
+        return restart(self.store().open(name), SystemClock(), choice("what", what, Restart))
+
+    def inspect(
+        self,
+        name: str,
+        *,
+        lookup_id: int | None = None,
+        conversation_id: str | None = None,
+        mode: Inspection | str | None = None,
+        every: bool = False,
+    ) -> InspectResult:
+        """Look at a message, at a conversation's next one, or at the suspect: what halted the queue, else its head. Nothing is changed.
+
+        :param mode: ``browse`` reads everything; ``exempt`` and ``strict`` see what a receive would get (spec SB-33).
+        :param every: all messages of the conversation, at most 100.
+        Raises QueueHaltedError when the queue is halted and is not browsed.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.inspect import inspect
+
+        table = self.store().open(name)
+        return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
+
+    def move(self, name: str, lookup_ids: Collection[int], target: SubQueue | str = "main") -> int:
+        """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.move import move
+
+        return move(self.store().open(name), SystemClock(), lookup_ids, target)
+
+    def send_to(self, name: str, lookup_ids: Collection[int], queue: str | None = None) -> SendToResult:
+        """Move messages to another queue, all or none.
+
+        :param queue: where to; it must exist. None: to the queue that each message came from.
+        Raises QueueNotFoundError, InputError, MessageNotFoundError and MessageClaimedError; then nothing was moved.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.send_to import send_to
+
+        store = self.store()
+        return send_to(store.open(name), store, SystemClock(), lookup_ids, queue)
 
     def put_back(self, name: str, lookup_ids: Collection[int] | None = None) -> int:
         """Put messages back from poison to main, for one more cycle (spec WCF-28); return how many.
@@ -107,6 +185,13 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.remove import remove
 
         return remove(self.store().open(name), lookup_id, SystemClock())
+
+    def remove_conversation(self, name: str, conversation_id: str) -> RemoveResult:
+        """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.remove import remove_messages
+
+        return remove_messages(self.store().open(name), SystemClock(), conversation_id=conversation_id)
 
     def spark(self) -> SparkSession:
         """Return the running Spark session, or start one. Raises JavaError and SparkDistributionError."""

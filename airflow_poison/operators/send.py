@@ -29,7 +29,8 @@ class QueueSendOperator(BaseOperator):
 
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated"}``.
+    A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``.
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param path: what Spark reads. (templated)
@@ -134,6 +135,8 @@ class QueueSendOperator(BaseOperator):
             )
         else:
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
+        if result.held:
+            self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
 
     def _key(self, context: Context, uri: str) -> str:

@@ -16,7 +16,11 @@ from airflow.sdk import BaseOperator
 from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.alter import QueueAlterOperator
+from airflow_poison.operators.inspect import QueueInspectOperator
+from airflow_poison.operators.move import QueueMoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.remove import QueueRemoveOperator
 from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
@@ -29,6 +33,10 @@ OPERATORS = [
     QueueReturnOperator(task_id="return", queue_name="orders"),
     QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads"),
     QueueAlertOperator(task_id="alert", queue_name="orders"),
+    QueueAlterOperator(task_id="alter", queue_name="orders", action="enable"),
+    QueueInspectOperator(task_id="inspect", queue_name="orders"),
+    QueueMoveOperator(task_id="move", queue_name="orders"),
+    QueueRemoveOperator(task_id="remove", queue_name="orders", lookup_ids=[1]),
     QueueDisabledSensor(task_id="sensor", queue_name="orders"),
 ]
 

@@ -23,6 +23,10 @@ BY_HAND = "hand"
 """What the event of something that people did says in ``by``."""
 
 
+MOST_SHOWN = 100
+"""How many removed messages ``to_dict`` shows."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoveResult:
     """What a removal took out, message by message."""
@@ -31,8 +35,9 @@ class RemoveResult:
     messages: tuple[MessageRow, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain values; bodies are cut at 64 KiB, and say so."""
-        return {"queue": self.queue, "removed": len(self.messages), "messages": [message.to_dict() for message in self.messages]}
+        """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
+        shown = [message.to_dict() for message in self.messages[:MOST_SHOWN]]
+        return {"queue": self.queue, "removed": len(self.messages), "messages": shown, "more": len(self.messages) - len(shown)}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:

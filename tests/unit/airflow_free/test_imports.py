@@ -20,7 +20,11 @@ from datetime import timedelta
 from airflow.sdk import DAG
 from airflow_poison import Msmq4, Unprocessable
 from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.alter import QueueAlterOperator
+from airflow_poison.operators.inspect import QueueInspectOperator
+from airflow_poison.operators.move import QueueMoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.remove import QueueRemoveOperator
 from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
@@ -34,6 +38,8 @@ with DAG("arrivals", schedule=None):
     sent >> retry_cycle(queue="arrivals", policy=Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move"), handler=land,
                         on_queue_disabled=print, on_poison=[print])
     QueueDisabledSensor(task_id="wait", queue_name="arrivals")
+    QueueInspectOperator(task_id="look", queue_name="arrivals") >> QueueRemoveOperator(task_id="remove", queue_name="arrivals", lookup_ids=[1])
+    QueueAlterOperator(task_id="enable", queue_name="arrivals", action="enable") >> QueueMoveOperator(task_id="move", queue_name="arrivals")
 """
 
 
