@@ -1,0 +1,1 @@
+"""The command line: ``airflow poison ...``, and ``python -m airflow_poison ...`` without Airflow."""
