@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -186,8 +186,7 @@ class Settler:
         """Return the decision's events, one row for each message; those of the endpoint itself are the final commit's to tell."""
         if not isinstance(end, Park | Dispose | Block | Halt):
             return []
-        details = dict(end.details) if not isinstance(end, Park) else {}
-        details["place"] = self._place(end)
+        details = _facts(end) | {"place": self._place(end)}
         ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
         tables = []
         for kind in end.events:
@@ -285,6 +284,22 @@ def _key(end: End) -> tuple[object, ...]:
     if isinstance(end, Dispose):
         parts += [end.destination, tuple(sorted(end.headers.items())), end.reports]
     return tuple(parts)
+
+
+def _facts(end: Park | Dispose | Block | Halt) -> dict[str, str]:
+    """Return what a decision's events say of it: its details, the properties that the message gets, until when it is blocked."""
+    match end:
+        case Park():
+            return {}
+        case Dispose():
+            return {**end.headers, **end.details}
+        case Block():
+            until = end.until.isoformat() if end.until else "restart"
+            return {"until": until, "blocks": "queue" if end.whole_queue else "message", **end.details}
+        case Halt():
+            return dict(end.details)
+        case _:
+            assert_never(end)
 
 
 def _halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:

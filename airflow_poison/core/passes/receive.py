@@ -187,7 +187,7 @@ class ReceivePass:
             self._deliver(held, handler, self._opening(crashed=crashed))
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
         tally = Tally.from_record(manifest.result)
-        events = () if tally.halt is None else (_halt_event(tally.halt),)
+        events = () if tally.halt is None else (self._halt_event(tally.halt),)
         self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
         return tally
 
@@ -208,6 +208,12 @@ class ReceivePass:
         cause = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
         reason = f"{cause}: {halt['error'] or halt['details'].get('text') or 'its delivery attempts are exhausted'}"
         return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500])
+
+    def _halt_event(self, halt: HaltRecord) -> Event:
+        """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""
+        at, how = datetime.fromisoformat(halt["at"]), Halted(halt["how"])
+        facts = {"place": "", "endpoint": self._endpoint, "system": self.policy.system} | ({"error": halt["error"]} if halt["error"] else {})
+        return Event(HALT_EVENTS[how], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], {**facts, **halt["details"]})
 
     @property
     def _endpoint(self) -> str:
@@ -262,12 +268,6 @@ def _blocked(control: Control, block: BlockRecord | None) -> Control:
         return control.unblocked()
     until = datetime.fromisoformat(block["until"]) if block["until"] else NOT_BEFORE_RESTART
     return control.blocked(block["lookup_id"], until)
-
-
-def _halt_event(halt: HaltRecord) -> Event:
-    """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""
-    at, how = datetime.fromisoformat(halt["at"]), Halted(halt["how"])
-    return Event(HALT_EVENTS[how], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], {"place": "", **halt["details"]})
 
 
 def _instant(until: datetime) -> str:
