@@ -39,39 +39,44 @@ class AlertTargets:
     """The receivers of a task's alerts.
 
     Each is called with a copy of the task's context that holds the alert as ``poison_alert``: a dict with ``key`` (the same when the alert is
-    repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason`` and ``what_to_do``.
-    A notifier's templated fields see it as ``{{ poison_alert.reason }}``.
+    repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason``, ``what_to_do``
+    and ``details``. A notifier's templated fields see it as ``{{ poison_alert.reason }}``, ``{{ poison_alert.details.document }}``.
 
     :param queue_disabled: told when the queue was halted.
-    :param poison: told when messages went to poison, were dropped or were rejected.
+    :param poison: told when messages went to poison or to another queue, were dropped or were rejected.
+    :param blocked: told when a message blocked the queue, or waits at its place.
     """
 
     queue_disabled: tuple[Target, ...] = ()
     poison: tuple[Target, ...] = ()
+    blocked: tuple[Target, ...] = ()
 
     @classmethod
-    def of(cls, on_queue_disabled: Targets, on_poison: Targets) -> AlertTargets:
+    def of(cls, on_queue_disabled: Targets, on_poison: Targets, on_blocked: Targets = None) -> AlertTargets:
         """Return the receivers given one by one or in a list. Raises SettingError for what cannot be called."""
-        return cls(_listed("on_queue_disabled", on_queue_disabled), _listed("on_poison", on_poison))
+        return cls(_listed("on_queue_disabled", on_queue_disabled), _listed("on_poison", on_poison), _listed("on_blocked", on_blocked))
 
     def __bool__(self) -> bool:
-        return bool(self.queue_disabled or self.poison)
+        return bool(self.queue_disabled or self.poison or self.blocked)
+
+    def of_kind(self, kind: AlertKind) -> tuple[Target, ...]:
+        """Return who is told of this kind."""
+        targets: tuple[Target, ...] = getattr(self, kind.value)
+        return targets
 
     def kinds(self) -> list[AlertKind]:
         """Return what somebody wants to be told of."""
         from airflow_poison.core.passes.alerts import AlertKind
 
-        wanted = {AlertKind.QUEUE_DISABLED: self.queue_disabled, AlertKind.POISON: self.poison}
-        return [kind for kind, targets in wanted.items() if targets]
+        return [kind for kind in AlertKind if self.of_kind(kind)]
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Tell every receiver of what has happened to the queue since it was told last; return the alerts. Raises AlertError."""
-        from airflow_poison.core.passes.alerts import AlertKind, send_alerts
+        from airflow_poison.core.passes.alerts import send_alerts
 
         def tell(alert: Alert) -> None:
             log.warning("%s %s", alert.reason, alert.what_to_do)
-            targets = self.queue_disabled if alert.kind is AlertKind.QUEUE_DISABLED else self.poison
-            _tell_all(targets, {**context, "poison_alert": alert.to_dict()}, log)
+            _tell_all(self.of_kind(alert.kind), {**context, "poison_alert": alert.to_dict()}, log)
 
         return [alert.to_dict() for alert in send_alerts(table, subscriber, tell, clock, kinds=self.kinds())]
 

@@ -17,18 +17,47 @@ _ENDS = {
     "dropped": "dropped",
     "rejected": "rejected",
     "dead_lettered": "moved to the dead-letter queue",
-    "untouched": "not reached",
+    "requeued": "moved to the backout queue",
+    "exceptioned": "moved to the exception destination",
+    "blocked": "blocked, waiting at their place",
     "halted_messages": "halted the queue",
 }
 
 
 def account(result: ReceiveResult) -> Iterator[str]:
     """Yield the lines that tell what a pass did."""
-    if not result.received:
+    if result.received:
+        yield from _received(result)
+    elif result.blocked_until is None:
         yield f"Queue {result.queue!r}: nothing to receive."
-        return
-    ends = ", ".join(f"{number:,} {words}" for name, words in _ENDS.items() if (number := getattr(result, name)))
-    yield f"Queue {result.queue!r}: {result.received:,} messages in {result.seconds:.1f} s ({result.messages_per_second:,.0f}/s): {ends}."
+    if result.blocked_until is not None:
+        yield f"Queue {result.queue!r} is blocked {_until(result.blocked_until)}; nothing is received meanwhile."
+
+
+def halted(result: ReceiveResult, system: str = "") -> str:
+    """Return the error of a task whose pass halted the queue: which message, why, and what to do.
+
+    :param system: the name of the messaging system.
+    """
+    from airflow_poison.core.passes.halt_texts import what_halted, what_to_do_when_halted
+    from airflow_poison.core.policies.decisions import Halted
+
+    assert result.halted is not None
+    halt, how = result.halted, Halted(result.halted["how"])
+    return (
+        f"{what_halted(how, result.queue, halt['lookup_id'], halt['error'], halt['details'])} "
+        f"{result.settled:,} messages were settled before, {result.untouched:,} were not reached. "
+        f"{what_to_do_when_halted(how, result.queue, halt['lookup_id'], system)}"
+    )
+
+
+def _received(result: ReceiveResult) -> Iterator[str]:
+    ends = [f"{number:,} {words}" for name, words in _ENDS.items() if (number := getattr(result, name))]
+    if result.untouched:
+        ends.append(f"{result.untouched:,} not reached{_why_untouched(result)}")
+    yield (
+        f"Queue {result.queue!r}: {result.received:,} messages in {result.seconds:.1f} s ({result.messages_per_second:,.0f}/s): {', '.join(ends)}."
+    )
     yield (
         f"{result.deliveries:,} deliveries, {result.rollbacks:,} of them rolled back "
         f"({result.crashes:,} ended their process, {result.timeouts:,} timed out)."
@@ -37,13 +66,11 @@ def account(result: ReceiveResult) -> Iterator[str]:
         yield f"{error['messages']} x {error['error']}"
 
 
-def halted(result: ReceiveResult) -> str:
-    """Return the error of a task whose pass halted the queue: which message, why, and what to do."""
-    from airflow_poison.core.passes.alerts import halted_what_to_do
+def _why_untouched(result: ReceiveResult) -> str:
+    if result.halted is not None:
+        return f" because the queue is {result.halted['how']}"
+    return " because the queue is blocked" if result.blocked_until is not None else ""
 
-    assert result.halted is not None
-    message, error = result.halted["lookup_id"], result.halted["error"] or "its delivery attempts are exhausted"
-    return (
-        f"Message {message} of queue {result.queue!r} halted it ({result.halted['how']}): {error}. "
-        f"{result.settled:,} messages were settled before, {result.untouched:,} were not reached. {halted_what_to_do(result.queue, message)}"
-    )
+
+def _until(instant: str) -> str:
+    return "until its broker is restarted or the message is removed" if instant == "restart" else f"until {instant}"

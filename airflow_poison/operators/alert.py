@@ -26,7 +26,8 @@ class QueueAlertOperator(BaseOperator):
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_poison: told when messages were moved to poison, dropped or rejected.
+    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
@@ -39,12 +40,13 @@ class QueueAlertOperator(BaseOperator):
         queue_name: str,
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
+        on_blocked: Targets = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.alerts = AlertTargets.of(on_queue_disabled, on_poison)
+        self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> list[dict[str, object]]:

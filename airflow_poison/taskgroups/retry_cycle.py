@@ -28,6 +28,7 @@ def retry_cycle(
     group_id: str = "retry_cycle",
     on_queue_disabled: Targets = None,
     on_poison: Targets = None,
+    on_blocked: Targets = None,
     max_messages: int | str = 10_000_000,
     isolation: str = "process",
     unprocessable: Sequence[str | type[BaseException]] = (),
@@ -45,7 +46,8 @@ def retry_cycle(
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param group_id: the task group's id.
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_poison: told when messages were moved to poison, dropped or rejected.
+    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process`` or ``none``, see QueueReceiveOperator.
     :param unprocessable: exception types that go to the final disposition at once.
@@ -71,9 +73,14 @@ def retry_cycle(
             conn_id=conn_id,
         )
         returned >> received
-        if on_queue_disabled or on_poison:
+        if on_queue_disabled or on_poison or on_blocked:
             alert = QueueAlertOperator(
-                task_id="alert", queue_name=queue, on_queue_disabled=on_queue_disabled, on_poison=on_poison, conn_id=conn_id
+                task_id="alert",
+                queue_name=queue,
+                on_queue_disabled=on_queue_disabled,
+                on_poison=on_poison,
+                on_blocked=on_blocked,
+                conn_id=conn_id,
             ).as_teardown(on_failure_fail_dagrun=False)
             received >> alert
     return group

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alter import ENDPOINTS
+from airflow_poison.core.passes.alert_texts import HALTS, reason, what_to_do
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.remove import BY_HAND
 from airflow_poison.core.passes.subscription import Subscription
@@ -27,18 +26,20 @@ NAMED = 20
 class AlertKind(StrEnum):
     """What people can be alerted of."""
 
-    QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted
-    POISON = "poison"  # messages went to poison, or were dropped or rejected
+    QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
+    POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
+    BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
 
 
 EVENTS: Mapping[EventType, AlertKind] = {
-    EventType.QUEUE_DISABLED: AlertKind.QUEUE_DISABLED,
-    EventType.STOPPED: AlertKind.QUEUE_DISABLED,
-    EventType.FAULTED: AlertKind.QUEUE_DISABLED,
+    **dict.fromkeys(HALTS, AlertKind.QUEUE_DISABLED),
     EventType.MOVED_POISON: AlertKind.POISON,
     EventType.DROPPED: AlertKind.POISON,
     EventType.REJECTED: AlertKind.POISON,
     EventType.DEAD_LETTERED: AlertKind.POISON,
+    EventType.REQUEUED: AlertKind.POISON,
+    EventType.EXCEPTIONED: AlertKind.POISON,
+    EventType.BLOCKED: AlertKind.BLOCKED,
 }
 
 
@@ -51,6 +52,9 @@ class Alert:
     :param lookup_ids: the messages, at most 20; ``count`` is how many there are.
     :param reason: what happened, one line.
     :param what_to_do: the next step, one line.
+    :param details: what is recorded of the event, as text; where the alert is about several events, of the first one. For example
+        ``document``, the event document of a disabled queue (spec SB-17), ``warning`` (CWSIP0291), or the exception properties
+        (``JMS_IBM_ExceptionReason``, spec DMP-18).
     """
 
     key: str
@@ -61,6 +65,7 @@ class Alert:
     count: int
     reason: str
     what_to_do: str
+    details: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
@@ -98,56 +103,46 @@ def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: 
     return Subscription(table, f"alert:{subscriber}", frozenset(event for event, kind in EVENTS.items() if kind in wanted), clock)
 
 
+@dataclass(slots=True)
+class _Told:
+    """The events of one alert."""
+
+    first: Event
+    count: int = 0
+    lookup_ids: list[int] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        self.count += 1
+        if event.lookup_id is not None and len(self.lookup_ids) < NAMED:
+            self.lookup_ids.append(event.lookup_id)
+
+
 def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[Alert]:
-    """Return one alert for each type of event."""
-    counts: Counter[EventType] = Counter()
-    ids: dict[EventType, list[int]] = {}
+    """Return one alert for each halt, and one for each other type of event."""
+    told: dict[str, _Told] = {}
+    halts = 0
     for event in events:
         if event.details.get("by") == BY_HAND:
             continue
-        counts[event.type] += 1
-        named = ids.setdefault(event.type, [])
-        if event.lookup_id is not None and len(named) < NAMED:
-            named.append(event.lookup_id)
-    return [_alert(table, range_key, event, tuple(ids[event]), count) for event, count in counts.items()]
+        name = event.type.value
+        if event.type in HALTS:
+            halts += 1
+            name = f"{name}-{halts}"
+        told.setdefault(name, _Told(event)).add(event)
+    return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
 
 
-def _alert(table: QueueTable, range_key: str, event: EventType, lookup_ids: tuple[int, ...], count: int) -> Alert:
-    kind, queue = EVENTS[event], table.name
-    if kind is AlertKind.QUEUE_DISABLED:
-        endpoints = [table.snapshot().control.endpoint(reads) for reads in ENDPOINTS]
-        reasons = [f"Queue {queue!r} is {state.value}: {reason}" for state, reason in endpoints if reason]
-        reason = "; ".join(reasons) or f"Queue {queue!r} was halted."
-    else:
-        reason = f"{count:,} {'message' if count == 1 else 'messages'} of queue {queue!r}: {_BECAME[event]}."
-    return Alert(run_key(table.uri, range_key, event), kind, queue, event.value, lookup_ids, count, reason, what_to_do(event, queue, lookup_ids))
-
-
-_BECAME: Mapping[EventType, str] = {
-    EventType.MOVED_POISON: "moved to the poison sub-queue",
-    EventType.DROPPED: "dropped",
-    EventType.REJECTED: "rejected to the sender's dead-letter queue",
-    EventType.DEAD_LETTERED: "moved to the dead-letter queue",
-}
-
-
-def what_to_do(event: EventType, queue: str, lookup_ids: tuple[int, ...]) -> str:
-    """Return the next step after an event, one line."""
-    match event:
-        case EventType.MOVED_POISON:
-            return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
-        case EventType.DROPPED:
-            return "They are gone from the queue; only their sender can send them again."
-        case EventType.REJECTED | EventType.DEAD_LETTERED:
-            return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
-        case _:
-            return halted_what_to_do(queue, lookup_ids[0] if lookup_ids else None)
-
-
-def halted_what_to_do(queue: str, lookup_id: object) -> str:
-    """Return what to do about a halted queue, one line."""
-    enable = f"enable the queue with QueueHook().enable({queue!r}); nothing is received until then"
-    if lookup_id is None:
-        return f"To go on, {enable}."
-    remove = f"take the message out with QueueHook().remove({queue!r}, {lookup_id})"
-    return f"To go on, {remove} (its attempts are used up, it would halt the queue again), then {enable}."
+def _alert(table: QueueTable, key: str, told: _Told) -> Alert:
+    event, queue = told.first, table.name
+    details = {name: fact for name, fact in event.details.items() if fact}
+    return Alert(
+        key=key,
+        kind=EVENTS[event.type],
+        queue=queue,
+        event=event.type.value,
+        lookup_ids=tuple(told.lookup_ids),
+        count=told.count,
+        reason=reason(queue, event, told.count),
+        what_to_do=what_to_do(queue, event),
+        details=details,
+    )

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import warnings
+from base64 import b64decode
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison import Message, Msmq4
+from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, PoisonSubQueue, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.error_handler import ErrorHandler, PoisonErrorHandler
 from airflow_poison.core.errors import AlertError, PoisonMessageError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
+from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
 from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.remove import remove
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.seam import QueueState
+from airflow_poison.notifications.targets import AlertTargets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.core.policies.seam import Policy
@@ -81,8 +90,168 @@ def test_a_halted_queue_is_alerted_with_its_reason_and_its_message(store: QueueS
     assert table.snapshot().control.state is QueueState.FAULTED
     [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
     assert (alert.kind, alert.event, alert.lookup_ids) == (AlertKind.QUEUE_DISABLED, "FAULTED", (1,))
-    assert "is faulted: message 1" in alert.reason
+    assert alert.reason == "Message 1 of queue 'orders' halted it (faulted): ValueError: no."
     assert "remove('orders', 1)" in alert.what_to_do
+    assert "its attempts are used up" in alert.what_to_do
+    assert alert.details == {"endpoint": "orders", "system": "Msmq4", "error": "ValueError: no"}
+
+
+def received(store: QueueStore, policy: Policy, messages: int = 1) -> QueueTable:
+    """A queue of a system whose messages all fail, after one pass."""
+    table = declare(store, "orders", policy, CLOCK)
+    send(table, messages_to_batches([b"{}"] * messages), key="sent", clock=CLOCK)
+    receive(store, table, policy)
+    return table
+
+
+def alerts_of(table: QueueTable) -> list[Alert]:
+    return send_alerts(table, "me", lambda _alert: None, CLOCK)
+
+
+def test_sb_5_sb_16_a_disabled_queue_makes_one_alert_that_carries_the_event_document(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, ServiceBroker(database_name="shop"), messages=2))
+
+    assert (alert.kind, alert.event, alert.lookup_ids, alert.count) == (AlertKind.QUEUE_DISABLED, "QUEUE_DISABLED", (1,), 1)
+    document = QueueDisabledDocument.from_xml(alert.details["document"])
+    assert (document.queue, document.database_name, document.post_time) == ("orders", "shop", CLOCK.now())
+    assert "5 receives in a row were rolled back, the last of them of this message." in alert.reason
+    assert "QueueHook().enable('orders')" in alert.what_to_do
+    assert "what is sent to the queue waits" in alert.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"),
+    [
+        pytest.param(ActivationSpecification(max_server_sessions=1), "CWWMQ0007W", id="WMQ-28"),
+        pytest.param(ListenerPort(), "WMSG0036E", id="LP-5"),
+    ],
+)
+def test_a_stopped_endpoint_is_alerted_with_the_product_s_message(store: QueueStore, policy: Policy, code: str) -> None:
+    [alert] = alerts_of(received(store, policy))
+
+    assert (alert.event, alert.details["code"], alert.lookup_ids) == ("STOPPED", code, (1,))
+    assert f"halted it (stopped): ValueError: no. {code}: The " in alert.reason
+    assert "begins at the top of the queue" in alert.what_to_do
+
+
+def test_m3_10_a_listener_that_forgets_gives_the_message_fresh_attempts(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, Msmq3(receive_retry_count=0)))
+
+    assert (alert.event, alert.details["system"]) == ("FAULTED", "Msmq3")
+    assert "The message has fresh attempts then" in alert.what_to_do
+
+
+def test_the_reader_of_the_poison_sub_queue_halts_under_its_own_name(store: QueueStore) -> None:
+    table = orders(store, "Move", messages=1)
+    receive(store, table)
+    alerts_of(table)
+
+    receive(store, table, PoisonSubQueue(receive_retry_count=0, receive_error_handling="Fault"), key="reader")
+
+    [alert] = alerts_of(table)
+    assert "of queue 'orders;poison' halted it (faulted)" in alert.reason
+    assert "QueueHook().enable('orders')" in alert.what_to_do
+
+
+def test_every_halt_is_an_alert_of_its_own_also_when_several_are_told_together(store: QueueStore) -> None:
+    table = orders(store, "Fault", messages=2)
+    for key in ("first", "second"):
+        receive(store, table, key=key)
+        enable(table, CLOCK)
+        remove(table, 1 if key == "first" else 2, CLOCK)
+    tried: list[Alert] = []
+
+    def broken(alert: Alert) -> None:
+        tried.append(alert)
+        raise ConnectionError
+
+    with pytest.raises(AlertError, match="2 of 2 alerts"):
+        send_alerts(table, "me", broken, CLOCK)
+    assert [(alert.event, alert.lookup_ids, alert.count) for alert in tried] == [("FAULTED", (1,), 1), ("FAULTED", (2,), 1)]
+    assert tried[0].key != tried[1].key
+    assert [alert.key for alert in alerts_of(table)] == [alert.key for alert in tried]
+
+
+def test_wmq_10_requeued_messages_are_alerted_with_the_backout_queue(store: QueueStore) -> None:
+    policy = ActivationSpecification(stop_endpoint_if_delivery_fails=False, backout_threshold=1, backout_requeue_queue="B.Q")
+    declare(store, "B.Q", policy, CLOCK)
+
+    [alert] = alerts_of(received(store, policy, messages=3))
+
+    assert (alert.kind, alert.event, alert.count, alert.lookup_ids) == (AlertKind.POISON, "REQUEUED", 3, (1, 2, 3))
+    assert alert.reason == "3 messages of queue 'orders': moved to the backout queue 'B.Q'. 2362 MQRC_BACKOUT_THRESHOLD_REACHED."
+    assert "send_to('B.Q'" in alert.what_to_do
+    assert alert.details == {"reason": "2362 MQRC_BACKOUT_THRESHOLD_REACHED", "place": "B.Q"}
+
+
+def test_wmq_24_dead_lettered_messages_are_alerted_with_what_stood_in_the_way(store: QueueStore) -> None:
+    policy = ActivationSpecification(stop_endpoint_if_delivery_fails=False, backout_threshold=1, backout_requeue_queue="B.Q")
+
+    [alert] = alerts_of(received(store, policy))
+
+    assert alert.event == "DEAD_LETTERED"
+    assert "moved to the dead-letter queue 'SYSTEM.DEAD.LETTER.QUEUE'" in alert.reason
+    assert alert.details["obstacle"] in alert.reason
+    assert "B.Q" in alert.details["obstacle"]
+    assert b64decode(alert.details["mq.dead_letter_header"]).startswith(b"DLH ")
+
+
+def test_dmp_18_exceptioned_messages_are_alerted_with_their_exception_properties(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, DefaultMessaging(max_failed_deliveries=1), messages=2))
+
+    assert (alert.kind, alert.event, alert.count) == (AlertKind.POISON, "EXCEPTIONED", 2)
+    assert (alert.details["JMS_IBM_ExceptionReason"], alert.details["JMS_IBM_ExceptionProblemDestination"]) == ("SIRC0035", "orders")
+    assert "moved to the exception destination '_SYSTEM.Exception.Destination.ME1'" in alert.reason
+
+
+def test_dmp_17_a_missing_exception_destination_is_warned_of_in_the_alert(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, DefaultMessaging(max_failed_deliveries=1, exception_destination="errQ")))
+
+    assert alert.details["warning"].startswith("CWSIP0291")
+    assert alert.details["warning"] in alert.reason
+
+
+def blocking(**settings: object) -> DefaultMessaging:
+    with warnings.catch_warnings(action="ignore"):
+        return DefaultMessaging(max_failed_deliveries=1, exception_destination="None", **settings)  # type: ignore[arg-type]  # settings
+
+
+def test_dmp_9_a_queue_that_is_blocked_for_a_while_is_alerted_and_goes_on_by_itself(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, blocking(), messages=2))
+
+    until = (CLOCK.now() + timedelta(seconds=5)).isoformat()
+    assert (alert.kind, alert.event, alert.lookup_ids, alert.details["until"]) == (AlertKind.BLOCKED, "BLOCKED", (1,), until)
+    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}."
+    assert "goes on by itself" in alert.what_to_do
+
+
+def test_dmp_10_a_message_that_waits_for_ever_needs_somebody(store: QueueStore) -> None:
+    [alert] = alerts_of(received(store, blocking(override_blocked_retry_timeout=True, destination_blocked=False)))
+
+    assert alert.reason == "1 message of queue 'orders': blocked, waiting at their place until the broker is restarted."
+    assert "QueueHook().restart('orders', 'broker')" in alert.what_to_do
+    assert "remove('orders', 1)" in alert.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Fault"), "queue_disabled"),
+        (Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move"), "poison"),
+        (blocking(), "blocked"),
+    ],
+)
+def test_each_kind_has_its_own_receivers_who_see_plain_values(store: QueueStore, policy: Policy, told: str) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def listener(name: str) -> Callable[[Any], None]:
+        return lambda context: heard.append((name, json.dumps(context["poison_alert"]["details"])))
+
+    targets = AlertTargets.of(listener("queue_disabled"), [listener("poison")], on_blocked=listener("blocked"))
+    [alert] = targets.send(received(store, policy), "me", {}, CLOCK, logging.getLogger("task"))
+
+    assert heard == [(told, json.dumps(alert["details"]))]
+    assert json.loads(heard[0][1]) != {}
 
 
 def test_an_alert_that_fails_is_given_again_with_the_same_key_though_more_has_happened(store: QueueStore) -> None:
