@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 LOCAL_SPARK = "local[*]"
 FIELDS = ("store", "storage_options", "spark", "spark_conf")
+_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
 
 
@@ -61,6 +63,14 @@ def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
     if master.startswith("sc://") or not _MASTER.match(master):
         raise SettingError("spark", master, "local[*], spark://host:port, yarn or k8s://…; Spark Connect (sc://) is not supported yet")
     return master
+
+
+def cores_of(master: str) -> int | None:
+    """Return how many tasks Spark runs at the same time, where its master says so: ``local[4]``; None for a cluster."""
+    found = _LOCAL.match(master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
 
 
 def _text(conn_id: str, name: str, value: object) -> str:

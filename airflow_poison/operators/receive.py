@@ -1,30 +1,33 @@
-"""QueueReceiveOperator: one receive pass over a queue."""
+"""QueueReceiveOperator: one receive pass over a queue, or over each of several queues side by side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
 from airflow_poison.notifications.targets import AlertTargets
 from airflow_poison.operators.account import account, halted
-from airflow_poison.operators.identity import subscriber, task_key
+from airflow_poison.operators.queues import QueueToReceive, is_known, listed, to_render
+from airflow_poison.operators.side_by_side import OneQueue, receive_from_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.error_handler import ErrorHandler
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
     from airflow_poison.notifications.targets import Targets
+    from airflow_poison.operators.queues import Entry
 
 
 class QueueReceiveOperator(BaseOperator):
@@ -34,67 +37,100 @@ class QueueReceiveOperator(BaseOperator):
     The task fails, without Airflow's retries, when the queue is halted or was halted by this pass; what it did until then is committed.
     Returns the pass's numbers as a dict, see ``ReceiveResult``.
 
-    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    With ``queues`` it does so for each of them, side by side: each has its own pass, Spark job, state, result and alerts, and whatever
+    becomes of one, the others are finished before the task fails. Returns ``{"queues": {name: numbers}, "errors", "halted", "totals"}``,
+    see ``ReceiveManyResult``.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
-    :param max_messages: how many messages the pass takes at most. (templated)
+    :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
+    :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
+        so (``local[4]``), else 32.
+    :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_poison: told when messages were moved to poison, dropped or rejected.
+    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "handler", "max_messages", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "conn_id")
     ui_color = "#e3ecf7"
 
     def __init__(
         self,
         *,
-        queue_name: str,
-        handler: HandlerLike,
+        queue_name: str | None = None,
+        handler: HandlerLike | None = None,
         policy: Policy | None = None,
+        queues: Sequence[Entry] | None = None,
+        parallelism: int | None = None,
         max_messages: int | str = 10_000_000,
         isolation: str = "process",
         unprocessable: Sequence[str | type[BaseException]] = (),
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
+        on_blocked: Targets = None,
         error_handler: type[ErrorHandler] | None = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if (queue_name is None) == (queues is None):
+            raise SettingError("queues", queues, "either queue_name or queues, and not both")
+        if handler is None and queues is None:
+            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
+        if parallelism is not None:
+            whole_number("parallelism", parallelism, least=1)
         self.queue_name = queue_name
-        self.handler = handler if isinstance(handler, str) else _name(handler)
+        self.queues = queues if queues is None else to_render(queues)
+        self.handler = handler if handler is None or isinstance(handler, str) else _name(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
         self.policy = policy
+        self.parallelism = parallelism
         self.max_messages = max_messages
         self.isolation = isolation
         self.unprocessable = tuple(kind if isinstance(kind, str) else _importable(kind) for kind in unprocessable)
-        self.alerts = AlertTargets.of(on_queue_disabled, on_poison)
+        self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
         self.error_handler = error_handler
         self.conn_id = conn_id
+        self.stop = Stop()
+        if is_known(self.queues):
+            listed(self.queues, handler, policy)
 
     def execute(self, context: Context) -> dict[str, object]:
-        """Receive. Raises AirflowFailException for a halted queue, AlertError after a pass whose alerts failed, and the errors of ReceivePass."""
-        hook = QueueHook(self.conn_id)
-        queue = hook.queue(self.queue_name, self.policy)
-        afterwards = self._afterwards(queue, context)
+        """Receive.
+
+        Raises AirflowFailException for a halted queue, AlertError after a pass whose alerts failed, and the errors of ReceivePass; with
+        ``queues`` QueuesFailedError for all that is no halt.
+        """
+        hook, handler = QueueHook(self.conn_id), self.function or self.handler
+        if self.queues is not None:
+            return receive_from_all(self, hook, listed(self.queues, handler, self.policy), context)
+        assert self.queue_name is not None
+        assert handler is not None
+        queue = QueueToReceive(queue_name=self.queue_name, handler=handler, policy=self.policy)
+        one = OneQueue(self, hook, queue, context)
+        receive, key = one.open()
         try:
-            return self._receive(hook, queue, context)
+            return self._receive(receive, key, context)
         finally:
-            afterwards()
+            one.tell()
 
     def on_kill(self) -> None:
-        """Stop the Spark job. The claim stays; the next run resumes from what was journalled."""
+        """Stop the Spark jobs. The claims stay; the next run resumes from what was journalled."""
+        self.stop.ask()
         cancel_jobs(self.log)
 
-    def _receive(self, hook: QueueHook, queue: QueueTable, context: Context) -> dict[str, object]:
+    def _receive(self, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
+        from airflow_poison.core.passes.receive_many import stoppable
 
         try:
-            result = self._pass(hook, queue).run(task_key(context, queue.uri))
+            result = stoppable(receive, self.stop).run(key)
         except QueueHaltedError as error:
             raise AirflowFailException(str(error)) from error
         for line in account(result):
@@ -103,48 +139,8 @@ class QueueReceiveOperator(BaseOperator):
         if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
             context["ti"].xcom_push(key="return_value", value=numbers)
         if result.halted is not None:
-            raise AirflowFailException(halted(result))
+            raise AirflowFailException(halted(result, receive.policy.system))
         return numbers
-
-    def _pass(self, hook: QueueHook, queue: QueueTable) -> ReceivePass:
-        from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.passes.receive import ReceivePass
-        from airflow_poison.core.policies import policy_from_dict
-
-        return ReceivePass(
-            table=queue,
-            policy=self.policy or policy_from_dict(queue.snapshot().control.policy),
-            handler=cast("Handler", self.function or self.handler),
-            engine=lambda: hook.engine(self.log.info),
-            clock=SystemClock(),
-            max_messages=int(self.max_messages),
-            isolation=self.isolation,
-            unprocessable=self.unprocessable,
-            progress=self.log.info,
-            store=hook.store(),
-        )
-
-    def _afterwards(self, queue: QueueTable, context: Context) -> Callable[[], None]:
-        """Note where the queue stands now, and return what tells people and the error handler of all that happens from here on."""
-        from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.error_handler import install_error_handler
-        from airflow_poison.core.passes.alerts import alert_subscription
-        from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
-
-        name, clock = subscriber(context), SystemClock()
-        error_handler = install_error_handler(self.error_handler) if self.error_handler is not None else None
-        if error_handler is not None:
-            error_subscription(queue, name, clock).begin()
-        if self.alerts:
-            alert_subscription(queue, name, clock).begin()
-
-        def tell() -> None:
-            if error_handler is not None:
-                hand_over(queue, name, error_handler, clock)
-            if self.alerts:
-                self.alerts.send(queue, name, context, clock, self.log)
-
-        return tell
 
 
 def _name(thing: object) -> str:

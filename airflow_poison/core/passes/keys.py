@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def run_key(*parts: object) -> str:
     """Return 32 hexadecimal digits for what identifies a run: store, queue, DAG, run, task, map index. Never the try number."""
     return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()[:32]
+
+
+def check_named_once(queues: Iterable[str]) -> None:
+    """Raise SettingError for a queue of a task that is named twice: both passes would have the same run key."""
+    seen: set[str] = set()
+    for queue in queues:
+        if queue in seen:
+            raise SettingError("queues", queue, "every queue once; this one is named twice")
+        seen.add(queue)

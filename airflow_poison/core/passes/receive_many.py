@@ -8,11 +8,13 @@ from contextvars import copy_context
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
+from airflow_poison.core.errors import QueueHaltedError
+from airflow_poison.core.passes.keys import check_named_once
 from airflow_poison.core.passes.receive import ReceiveResult
+from airflow_poison.core.passes.stop import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
@@ -73,26 +75,6 @@ class ReceiveManyResult:
         }
 
 
-class Stop:
-    """Ends passes from outside; any thread may ask for it, and a signal handler: it takes no lock."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def ask(self) -> None:
-        """End every pass that heeds this, soon; their claims stay."""
-        self._asked = True
-
-    def check(self) -> None:
-        """Raise ReceiveStoppedError when somebody has asked."""
-        if self._asked:
-            raise ReceiveStoppedError(
-                "The pass was stopped, because its task ends. Its claim stays: run the task again, it goes on where this one stopped."
-            )
-
-
 def receive_many(
     runs: Sequence[QueueRun], *, parallelism: int, stop: Stop | None = None, ended: Callable[[str, ReceiveResult | Exception], None] | None = None
 ) -> ReceiveManyResult:
@@ -105,7 +87,7 @@ def receive_many(
     :param ended: told of every queue when its pass has ended, on the caller's thread; what it raises ends the others.
     Raises SettingError for a queue that is named twice, before anything is claimed.
     """
-    check_names(run.queue for run in runs)
+    check_named_once(run.queue for run in runs)
     started, stop = time.monotonic(), stop or Stop()
     became: dict[str, ReceiveResult | Exception] = {}
     with ThreadPoolExecutor(max(1, min(parallelism, len(runs))), "poison-receive") as threads:
@@ -123,15 +105,6 @@ def receive_many(
     results = {queue: end for queue, end in ends if isinstance(end, ReceiveResult)}
     errors = {queue: end for queue, end in ends if isinstance(end, Exception)}
     return ReceiveManyResult(results, errors, time.monotonic() - started)
-
-
-def check_names(queues: Iterable[str]) -> None:
-    """Raise SettingError for a queue that is named twice: two passes over it would be one and the same run."""
-    seen: set[str] = set()
-    for queue in queues:
-        if queue in seen:
-            raise SettingError("queues", queue, "every queue once; this one is named twice")
-        seen.add(queue)
 
 
 def stoppable(receive: ReceivePass, stop: Stop) -> ReceivePass:

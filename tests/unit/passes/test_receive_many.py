@@ -19,7 +19,8 @@ from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, Q
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceiveResult
-from airflow_poison.core.passes.receive_many import QueueRun, ReceiveManyResult, Stop, receive_many
+from airflow_poison.core.passes.receive_many import QueueRun, ReceiveManyResult, receive_many
+from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.core.store.seam import QueueState
 from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
