@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import deltalake  # noqa: F401  (imported, never used, before the fork: a child starts in milliseconds)
 import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every child)
+import pyarrow as pa
 import pyarrow.parquet  # noqa: F401
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
-from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, rows_of, seal, send
+from airflow_poison.core.store.seam import Replacement
+from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +75,20 @@ def give_back(queue: QueueTable) -> None:
     queue.move_files(lambda snapshot: [file for file in snapshot.files if file.sub_queue == "retry"], SubQueue.MAIN, LATER)
 
 
+def take_away(queue: QueueTable) -> None:
+    """Move the first message to poison and take the second one out, unless that has been done."""
+    for file in queue.snapshot().files:
+        rows = queue.read(file)
+        if file.sub_queue == SubQueue.MAIN and file.min_lookup_id == 1:
+            left = pa.concat_tables([put(rows.slice(0, 1), "poison"), rows.slice(2)])
+            queue.replace_files([Replacement(file, left, removed=1)], [Event(EventType.DROPPED, NOW, 2)], NOW)
+
+
 VERBS: dict[str, Callable[[QueueTable], object]] = {
     "append": lambda queue: send(queue, 30, "second"),
     "receive": receive,
     "move": give_back,
+    "replace": take_away,
 }
 
 

@@ -64,6 +64,9 @@ POINTS = [
     ("move", "store.move.after_links"),
     ("move", "store.move.before_commit"),
     ("move", "store.move.after_commit"),
+    ("replace", "store.replace.after_files"),
+    ("replace", "store.replace.before_commit"),
+    ("replace", "store.replace.after_commit"),
 ]
 
 
@@ -84,6 +87,9 @@ def test_a_verb_that_is_killed_and_run_again_loses_and_doubles_nothing(delta_roo
             assert (in_main, in_retry) == (list(range(41, 61)), list(range(3, 41, 3)))
             assert delta_queue.snapshot().claims == ()
             assert delta_queue.result("run") == {"settled": 27}
+        case "replace":
+            assert (in_main, ids(delta_queue, SubQueue.POISON)) == (list(range(3, 61)), [1])
+            assert [event.lookup_id for event in delta_queue.events()] == [2]
         case _:
             assert (in_main, in_retry) == (list(range(1, 61)), [])
             assert [event.lookup_id for event in delta_queue.events()] == list(range(1, 61))

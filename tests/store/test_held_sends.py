@@ -155,11 +155,12 @@ def test_a_pass_that_changes_the_state_of_a_disabled_queue_lets_them_in(queue: Q
     assert (ids(queue, MAIN), ids(queue, TRANSMISSION)) == ([2, 3], [])
 
 
-def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: QueueTable) -> None:
-    queue.alter(lambda control: replace(control, state=QueueState.DISABLED, reason="by us"), lambda _, __: [], NOW)
+@pytest.mark.parametrize(("reason", "both"), [("by us", "by us; message 1 halted it"), ("", "message 1 halted it")])
+def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: QueueTable, reason: str, both: str) -> None:
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED, reason=reason), lambda _, __: [], NOW)
     queue.alter(lambda control: control.halted(MAIN, QueueState.FAULTED, "message 1 halted it"), lambda _, __: [], NOW)
     control = queue.snapshot().control
-    assert (control.state, control.reason) == (QueueState.DISABLED, "by us; message 1 halted it")
+    assert (control.state, control.reason) == (QueueState.DISABLED, both)
 
 
 def test_a_send_does_not_list_the_files_of_a_queue(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
