@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import deltalake  # noqa: F401  (imported, never used, before the fork: a child starts in milliseconds)
 import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every child)
 import pyarrow as pa
-import pyarrow.parquet  # noqa: F401
+import pyarrow.parquet
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.events import Event, EventType
