@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message, SubQueue
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.recover import RecoverResult
     from airflow_poison.core.passes.remove import RemoveResult
     from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.passes.send_to import SendToResult
@@ -192,6 +193,17 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.remove import remove_messages
 
         return remove_messages(self.store().open(name), SystemClock(), conversation_id=conversation_id)
+
+    def recover(self, name: str, lookup_id: int | None = None) -> RecoverResult:
+        """Remove the message that halted the queue, with its conversation, and enable the queue (spec SB-34). Inspect first: it is for good.
+
+        :param lookup_id: another message than the one that halted the queue.
+        Raises MessageNotFoundError and MessageClaimedError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.recover import recover
+
+        return recover(self.store().open(name), SystemClock(), lookup_id=lookup_id)
 
     def spark(self) -> SparkSession:
         """Return the running Spark session, or start one. Raises JavaError and SparkDistributionError."""

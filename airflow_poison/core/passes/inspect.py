@@ -118,7 +118,7 @@ def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.
     hidden = claimed_paths(snapshot) if how.receives else set[str]()
     if chosen is not None:
         return _rows(table, snapshot, chosen, how, hidden)
-    suspect = _halted_by(snapshot.control)
+    suspect = halted_by(snapshot.control)
     rows = None if suspect is None else _rows(table, snapshot, Chosen((suspect,)), how, hidden)
     return rows if rows is not None and rows.num_rows else _head(table, snapshot, hidden)
 
@@ -145,7 +145,7 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
     return placed.sort_by([("place", "ascending"), ("priority", "descending"), ("lookup_id", "ascending")]).drop_columns(["place"])
 
 
-def _halted_by(control: Control) -> int | None:
+def halted_by(control: Control) -> int | None:
     """Return the message that an endpoint's reason names: the pass that it halted wrote it there."""
     for reads in ENDPOINTS:
         state, reason = control.endpoint(reads)

@@ -128,8 +128,8 @@ class ServiceBroker(SystemSettings):
 
     @property
     def stateless(self) -> bool:
-        """Whether nothing is counted."""
-        return not self.poison_message_handling
+        """Whether nothing is counted, and somebody reads."""
+        return not self.poison_message_handling and self.max_queue_readers > 0
 
     @property
     def server_sessions(self) -> int:
