@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from airflow_poison.core.delivery.answer import shown
@@ -61,7 +62,7 @@ class _Timeline:
 
     def rows(self) -> Iterator[Row]:
         events = self._simulation.replay.events
-        for event, following in zip(events, [*events[1:], None], strict=True):
+        for event, following in zip_longest(events, events[1:]):
             match event.type:
                 case EventType.DELIVERED:
                     self._begin(event)
@@ -89,9 +90,10 @@ class _Timeline:
     def _end(self, event: Event) -> None:
         """Write the end of a delivery down; there was none when the message is consumed first, or never reaches its handler."""
         name = event.details["message"]
-        text = "committed" if event.type is EventType.COMMITTED else _rollback(event.details.get("error", ""))
+        error = event.details.get("error", "")
+        text = "committed" if event.type is EventType.COMMITTED else _rollback(error)
         begun = next((delivery for delivery in reversed(self._gathered) if delivery.row.message == name), None)
-        if begun is not None and (begun.open or begun.row.text in _UNCOUNTED.values()):
+        if begun is not None and error != OutcomeKind.BEFORE_OPERATION and (begun.open or begun.row.text in _UNCOUNTED.values()):
             begun.row = replace(begun.row, text=text, abort_count=event.abort_count, move_count=event.move_count)
             begun.open = False
         elif event.type is EventType.COMMITTED:
@@ -163,4 +165,5 @@ def _words(simulation: Simulation, event: Event) -> str:
         EventType.STARTED: "the endpoint starts again",
     }
     why = details.get("obstacle") or details.get("warning") or ""
-    return f"{words[event.type]} ({why})" if why else words[event.type]
+    word = words.get(event.type, event.type.lower().replace("_", " "))
+    return f"{word} ({why})" if why else word

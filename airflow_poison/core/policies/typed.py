@@ -17,7 +17,7 @@ from airflow_poison.core.policies.described import Kind, Setting, settings_class
 from airflow_poison.core.policies.settings import LONGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_poison.core.policies.base import SystemSettings
     from airflow_poison.core.policies.seam import Policy
@@ -66,9 +66,10 @@ def typed_settings(policy: type[SystemSettings], typed: Mapping[str, object]) ->
     return found
 
 
-def _word(policy: type[SystemSettings], given: str, known: Iterable[str]) -> str:
+def _word(policy: type[SystemSettings], given: str, known: Collection[str]) -> str:
     """Return the word that the policy knows for a setting, ours or the manual's. Raises SettingError for one that it does not know."""
-    words = {folded(word): word for word in (*policy.aliases, *known)}
+    aliases = [alias for alias, name in policy.aliases.items() if name in known]
+    words = {folded(word): word for word in (*aliases, *known)}
     if folded(given) in words:
         return words[folded(given)]
     try:

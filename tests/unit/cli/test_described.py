@@ -1,0 +1,65 @@
+"""Systems and settings are described by the policies themselves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from airflow_poison.core.policies import SYSTEMS, policy_from_dict
+from airflow_poison.core.policies.described import Kind, Setting, describe, settings_class
+
+
+def setting(system: str, name: str) -> Setting:
+    return {setting.name: setting for setting in describe(system).settings}[name]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_setting_has_a_meaning_in_one_line_without_marks_and_citations(system: str) -> None:
+    for setting in describe(system).settings:
+        assert setting.meaning, setting.name
+        assert not {"\n", "`"} & set(setting.meaning), setting.meaning
+        assert not re.search(r"\bspec\b", setting.meaning), setting.meaning
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_setting_is_there_with_its_default_and_every_alias_once(system: str) -> None:
+    described = describe(system).settings
+    stored = policy_from_dict({"system": system}).to_dict()
+    assert {"system": system} | {setting.name: setting.default for setting in described} == stored
+    aliases = {alias: name for alias, name in settings_class(system).aliases.items() if name in stored}
+    assert {alias: setting.name for setting in described for alias in setting.aliases} == aliases
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_has_a_title_and_a_line(system: str) -> None:
+    described = describe(system)
+    assert described.title
+    assert described.summary
+    assert not re.search(r"\bspec\b", described.summary)
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "kind", "choices"),
+    [
+        pytest.param("Msmq4", "receive_retry_count", Kind.WHOLE_NUMBER, "", id="WCF-3"),
+        pytest.param("Msmq4", "retry_cycle_delay", Kind.DURATION, "", id="WCF-5"),
+        pytest.param("Msmq4", "exactly_once", Kind.TRUE_OR_FALSE, "", id="WCF-12"),
+        pytest.param("Msmq4", "receive_error_handling", Kind.CHOICE, "Fault Drop Reject Move", id="WCF-6"),
+        pytest.param("Msmq3", "receive_error_handling", Kind.CHOICE, "Fault Drop", id="M3-3"),
+        pytest.param("PoisonSubQueue", "receive_error_handling", Kind.CHOICE, "Fault Drop Reject", id="POI-3"),
+        pytest.param("ListenerPort", "stop_rule", Kind.CHOICE, "reaches more_than", id="LP-2"),
+        pytest.param("ListenerPort", "next_message", Kind.CHOICE, "sweep top", id="WMQ-29"),
+        pytest.param("DefaultMessaging", "exception_destination", Kind.TEXT, "", id="DMP-6"),
+        pytest.param("DefaultMessaging", "blocked_retry_timeout", Kind.WHOLE_NUMBER, "", id="DMP-10"),
+    ],
+)
+def test_a_setting_says_what_it_takes(system: str, name: str, kind: Kind, choices: str) -> None:
+    found = setting(system, name)
+    assert (found.kind, " ".join(found.choices)) == (kind, choices)
+
+
+def test_a_setting_without_a_value_is_optional() -> None:
+    assert setting("ListenerPort", "harden_get_backout").optional
+    assert setting("ListenerPort", "next_message").optional
+    assert not setting("ListenerPort", "zos").optional

@@ -1,0 +1,50 @@
+"""``python -m airflow_poison`` is quick: it starts no Airflow and loads no library that it does not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"airflow", "pyspark", "py4j", "deltalake", "pyarrow", "pandas", "numpy", "pendulum"}
+
+CODE = """
+import sys, json
+from airflow_poison.cli.main import main
+main({arguments!r})
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["policies"], ["policies", "ServiceBroker"], ["simulate", "Msmq4"]], ids=" ".join)
+def test_a_command_imports_nothing_heavy(arguments: list[str]) -> None:
+    ran = subprocess.run([sys.executable, "-c", CODE.format(arguments=arguments)], check=True, capture_output=True, text=True)
+    assert set(json.loads(ran.stderr)) & HEAVY == set()
+
+
+def test_reading_the_commands_imports_no_module_of_the_core() -> None:
+    code = "import sys, airflow_poison.cli.commands; print([name for name in sys.modules if name.startswith('airflow_poison.core')])"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_the_module_runs() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "airflow_poison", "simulate", "Msmq4", "--set", "ReceiveErrorHandling=Move"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "m ends in orders;poison after 18 deliveries, 1 h after the start." in ran.stdout
+    assert ran.stderr == ""
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As with ``... | head -1``."""
+    command = [sys.executable, "-m", "airflow_poison", "simulate", "Msmq4", "--routine"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
