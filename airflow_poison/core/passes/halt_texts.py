@@ -38,7 +38,8 @@ def what_to_do_when_halted(how: Halted, queue: str, lookup_id: int | None, syste
     steps: tuple[str, ...]
     match how:
         case Halted.DISABLED:
-            steps, then = (f"mend the cause or {out}",), "Until then nothing is received, and what is sent to the queue waits."
+            steps = (f"look at it with QueueHook().inspect({queue!r}, mode='browse')", f"mend the cause or {out}")
+            then = "Until then nothing is received, and what is sent to the queue waits."
         case Halted.STOPPED:
             steps, then = (f"mend the cause or {out}",), "It begins at the top of the queue; nothing is received until then."
         case Halted.FAULTED if system == _FORGETS:
@@ -54,7 +55,7 @@ def _said(facts: Mapping[str, str]) -> list[str]:
     """Return what the facts say beyond the error, in sentences without their full stops."""
     said = []
     if rollbacks := facts.get("rollbacks"):
-        said.append(f"{rollbacks} receives in a row were rolled back, the last of them of this message")
+        said.append(f"{rollbacks} receives in a row were rolled back")
     if text := facts.get("text"):
         said.append(f"{facts['code']}: {text}" if "code" in facts else text)
     return [*said, *(facts[name] for name in ("reason", "warning") if facts.get(name))]

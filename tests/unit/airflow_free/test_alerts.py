@@ -114,7 +114,8 @@ def test_sb_5_sb_16_a_disabled_queue_makes_one_alert_that_carries_the_event_docu
     assert (alert.kind, alert.event, alert.lookup_ids, alert.count) == (AlertKind.QUEUE_DISABLED, "QUEUE_DISABLED", (1,), 1)
     document = QueueDisabledDocument.from_xml(alert.details["document"])
     assert (document.queue, document.database_name, document.post_time) == ("orders", "shop", CLOCK.now())
-    assert "5 receives in a row were rolled back, the last of them of this message." in alert.reason
+    assert alert.reason.endswith("halted it (disabled): ValueError: no. 5 receives in a row were rolled back.")
+    assert "QueueHook().inspect('orders', mode='browse')" in alert.what_to_do
     assert "QueueHook().enable('orders')" in alert.what_to_do
     assert "what is sent to the queue waits" in alert.what_to_do
 
