@@ -21,8 +21,8 @@ from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord, Tally
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.events_as_rows import events_to_table
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import OUTBOX, message_schema, table_schema
-from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Disposition, Halt, Park
+from airflow_poison.core.message import DESTINATION, OUTBOX, message_schema, table_schema
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 _BLANK = Failure(FailureKind.EXCEPTION)
 _SENDERS = "the sender's dead-letter queue"
-DESTINATION = "poison.destination"
-"""The property by which a message in the outbox names the queue that it goes to."""
 
 
 class Fate(NamedTuple):
@@ -161,9 +159,8 @@ class Settler:
             "reason": pa.array([_reason(end) or _summary(failure) for failure in failures], pa.string()),
             "sub_queue": pa.array([partition] * size, pa.string()),
         }
-        if isinstance(end, Dispose) and end.how is Disposition.SEND:
-            given = {DESTINATION: end.destination, **end.headers}
-            changed["properties"] = _properties([delivered.properties(row) | given for row in members])
+        if isinstance(end, Dispose) and partition == OUTBOX:
+            changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
         columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
         remaining = pa.table(columns, schema=table_schema())
         return [remaining, *self._reports(remaining, end)]
@@ -218,19 +215,27 @@ class Settler:
 
     def _routine_events(self, delivered: Delivered, states: NDArray[np.int32], attempts: NDArray[np.int32]) -> pa.Table:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
-        events: list[Event] = []
-        for row in range(len(states)):
-            entry, receiver = delivered.entry(row), self._policy.open(self._opening)
-            for delivery in range(int(attempts[row]) + (states[row] == State.COMMITTED)):
-                entry.counts = receiver.before(entry, delivered.at).counts
-                events.append(_event(EventType.DELIVERED, entry, delivered.at))
-                if delivery < attempts[row]:
-                    entry.counts = receiver.after_rollback(entry, _BLANK, delivered.at).counts
-                    events.append(_event(EventType.ROLLED_BACK, entry, delivered.at))
-                else:
-                    events.append(_event(EventType.COMMITTED, entry, delivered.at))
+        events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, State(states[row]), int(attempts[row]))]
         self._events += len(events)
         return events_to_table(events, self._events - len(events))
+
+    def _routine_of(self, delivered: Delivered, row: int, state: State, attempts: int) -> Iterator[Event]:
+        """Yield the routine events of one message; what its handler gave back was delivered, too."""
+        entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.failures.get(row)
+        given_back = last is not None and last.kind is FailureKind.POSTPONED
+        for number in range(1, attempts + 1 + (state is State.COMMITTED or given_back)):
+            decision = receiver.before(entry, delivered.at)
+            entry.counts = decision.counts
+            at_most_once = isinstance(decision, Deliver) and decision.at_most_once
+            if at_most_once:
+                yield _event(EventType.COMMITTED, entry, delivered.at)
+            yield _event(EventType.DELIVERED, entry, delivered.at)
+            if number <= attempts:
+                failure = last if last is not None and number == attempts and not given_back else _BLANK
+                entry.counts = receiver.after_rollback(entry, failure, delivered.at).counts
+                yield _event(EventType.ROLLED_BACK, entry, delivered.at)
+            elif state is State.COMMITTED and not at_most_once:
+                yield _event(EventType.COMMITTED, entry, delivered.at)
 
 
 def fingerprint(failure: Failure) -> str:
@@ -319,6 +324,12 @@ def _reason(end: End) -> str | None:
     if not isinstance(end, Dispose) or (end.how is Disposition.DROP and not end.to_dead_letter) or end.how is Disposition.MOVE_TO_POISON:
         return None
     return f"{name_of(end)}: for {end.destination or _SENDERS}"
+
+
+def _addressed(properties: Mapping[str, str], end: Dispose) -> dict[str, str]:
+    """Return the properties of a message that leaves; where it goes is not its sender's to say."""
+    kept = {name: value for name, value in properties.items() if name != DESTINATION}
+    return kept | ({DESTINATION: end.destination, **end.headers} if end.how is Disposition.SEND else {})
 
 
 def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:

@@ -79,17 +79,20 @@ class Tally:
         self.block = self.block or other.block
         self._add_counters(other)
 
+    def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
+        """Return counters with what these endpoints have changed; somebody else may have changed others meanwhile."""
+        opened_with = self.opened_with or {}
+        changed = {name for name in opened_with.keys() | self.counters.keys() if self.counters.get(name) != opened_with.get(name)}
+        return {name: number for name, number in present.items() if name not in changed} | {
+            name: self.counters[name] for name in changed if name in self.counters
+        }
+
     def _add_counters(self, other: Tally) -> None:
         """Take over the counters that the other endpoint has changed; endpoints of one queue open with the same ones."""
-        if other.opened_with is None:
-            return
-        if self.opened_with is None:
+        if self.opened_with is None and other.opened_with is not None:
             self.close(other.opened_with, other.counters)
-            return
-        for name in other.opened_with.keys() | other.counters.keys():
-            if other.counters.get(name) != other.opened_with.get(name):
-                self.counters.pop(name, None)
-                self.counters |= {name: other.counters[name]} if name in other.counters else {}
+        elif other.opened_with is not None:
+            self.counters = other.counters_over(self.counters)
 
     def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
         """Count messages that ended with a failure."""

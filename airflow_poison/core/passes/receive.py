@@ -19,7 +19,7 @@ from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.return_due import return_postponed
+from airflow_poison.core.passes.return_due import return_held, return_postponed
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access, Opening
 from airflow_poison.core.policies.restarts import Restart
@@ -132,8 +132,11 @@ class ReceivePass:
         load_types(self.unprocessable)
         started = time.monotonic()
         self._refuse_halted()
+        if not self.policy.server_sessions:  # nobody reads (spec SB-23)
+            return ReceiveResult(self.table.name, key)
         if (until := self.table.snapshot().control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
+        return_held(self.table, self.clock.now())
         return_postponed(self.table, self.clock.now())
         tallies: list[Tally] = []
         for claim in self._of_the_dead():
@@ -184,24 +187,23 @@ class ReceivePass:
         manifest = self.table.manifest(claim)
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
-            self._deliver(held, handler, self._opening(crashed=crashed))
-            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged))
+            found = self.table.snapshot().control.endpoint_counters
+            self._deliver(held, handler, self._opening(found, crashed=crashed))
+            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (self._halt_event(tally.halt),)
         self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
         return tally
 
-    def _opening(self, *, crashed: bool) -> Opening:
+    def _opening(self, found: Mapping[str, int], *, crashed: bool) -> Opening:
         """Return what the endpoint finds when it opens."""
-        counters = self.table.snapshot().control.endpoint_counters
-        kept = self.policy.counters_after(counters, Restart.SERVER) if crashed else counters
+        kept = self.policy.counters_after(found, Restart.SERVER) if crashed else found
         return Opening(self.table.name, dict(kept), _access(self.store, self.policy))
 
     def _after(self, control: Control, tally: Tally) -> Control:
         """Return what the queue's control row says after the pass."""
         if self.policy.reads is SubQueue.MAIN:
-            counters = control.endpoint_counters if tally.opened_with is None else tally.counters
-            control = _blocked(control.with_endpoint_counters(counters), tally.block)
+            control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
         if tally.halt is None:
             return control
         halt = tally.halt
@@ -287,11 +289,16 @@ class _Held:
             self.claim = self._table.renew(self.claim, lease=self._lease, now=now)
 
 
-def _account(claim: Claim, staged: Manifest) -> Mapping[str, object]:
-    """Add the tasks' tallies up and hold them against the claim. Raises ConservationError."""
+def _account(claim: Claim, staged: Manifest, found: Mapping[str, int]) -> Mapping[str, object]:
+    """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
+
+    :param found: the endpoint's counters that the pass has found in the queue; what a crash has lost of them is lost.
+    """
     total = Tally()
     for record in staged.tallies:
         total.add(Tally.from_record(record))
+    if total.opened_with is not None:
+        total.opened_with = dict(found)
     counts = total.counts
     rows = sum(file.rows for _, file in staged.files if file.sub_queue != EVENT)
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))

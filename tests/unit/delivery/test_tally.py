@@ -35,3 +35,10 @@ def test_tasks_without_an_endpoint_say_nothing_about_counters() -> None:
     total.add(Tally())
 
     assert total.opened_with is None
+
+
+def test_what_people_have_changed_meanwhile_stays() -> None:
+    ended = endpoint({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 4})
+
+    assert ended.counters_over({"b": 2, "d": 5}) == {"b": 4, "d": 5}
+    assert ended.counters_over({"a": 1, "b": 2, "c": 3}) == {"a": 1, "b": 4}

@@ -83,3 +83,10 @@ def test_dead_letters_can_be_received_although_their_queue_had_halted(queue: Que
 
     assert queue.table.snapshot().control.state is QueueState.FAULTED
     assert queue.store.open("orders.dead-letter").snapshot().control.state is QueueState.ENABLED
+
+
+def test_where_a_rejected_message_goes_is_not_for_the_property_of_the_outbox_to_say(queue: Queue) -> None:
+    queue.sent("bad", properties={"poison.destination": "elsewhere"}).receive()
+
+    assert "elsewhere" not in queue.store.names()
+    assert bodies(queue.store.open("orders.dead-letter")) == ["bad"]
