@@ -23,6 +23,7 @@ from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.alter import QueueAlterOperator
 from airflow_poison.operators.inspect import QueueInspectOperator
 from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.remove import QueueRemoveOperator
 from airflow_poison.operators.return_due import QueueReturnOperator
@@ -37,6 +38,8 @@ with DAG("arrivals", schedule=None):
     sent = QueueSendOperator(task_id="send", queue_name="arrivals", path="/in", format="csv", body="line")
     sent >> retry_cycle(queue="arrivals", policy=Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move"), handler=land,
                         on_queue_disabled=print, on_poison=[print])
+    QueueReceiveOperator(task_id="many", handler=land, queues=["orders", QueueToReceive(queue_name="bills", policy=Msmq4()),
+                                                               {"queue_name": "notes", "policy": {"system": "ListenerPort"}}])
     QueueDisabledSensor(task_id="wait", queue_name="arrivals")
     QueueInspectOperator(task_id="look", queue_name="arrivals") >> QueueRemoveOperator(task_id="remove", queue_name="arrivals", lookup_ids=[1])
     QueueAlterOperator(task_id="enable", queue_name="arrivals", action="enable") >> QueueMoveOperator(task_id="move", queue_name="arrivals")

@@ -91,7 +91,7 @@ def test_alerts_say_who_halted(poisoned: Queue) -> None:
 
     reasons = [alert.reason for alert in told if alert.event == "FAULTED"]
     assert len(reasons) == 1
-    assert "message 1 of queue 'orders;poison' halted it" in reasons[0]
+    assert "Message 1 of queue 'orders;poison' halted it" in reasons[0]
 
 
 def test_its_dead_claim_is_not_finished_by_the_application_queue(poisoned: Queue) -> None:
