@@ -107,7 +107,7 @@ class _Timeline:
         last: dict[str, int] = {}
         for row in (delivery.row for delivery in self._gathered if not delivery.open):
             before = found[last[row.message]] if row.message in last else None
-            if before and row.first and (before.text, before.last) == (row.text, row.first - 1):
+            if before and row.first and before.text == row.text:
                 found[last[row.message]] = replace(row, at=before.at, first=before.first)
             else:
                 last[row.message] = len(found)

@@ -6,22 +6,17 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from airflow_poison.core.delivery.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
+from airflow_poison.core.delivery.replay_queue import NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
 from airflow_poison.core.durations import show_duration
-from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Halted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from datetime import timedelta
 
-    from airflow_poison.core.delivery.replayed import MessageEnd
     from airflow_poison.core.delivery.simulated import EndpointHalt, Fate, Simulation
-    from airflow_poison.core.events import Event
-
-__all__ = ["FOREVER", "REMOVED", "is_settled", "sentences", "shown", "when"]
 
 MOST_MESSAGES: Final = 6
 """As many messages have a sentence each."""
@@ -40,13 +35,6 @@ _HALTS: Final = {Halted.FAULTED: "The endpoint faults", Halted.STOPPED: "The end
 def sentences(simulation: Simulation) -> tuple[str, ...]:
     """Return the answer, one sentence or two in each text."""
     return (_how_often(simulation), _how_long(simulation), *_where_to(simulation), *_endpoint(simulation))
-
-
-def is_settled(reads: SubQueue, end: MessageEnd, told: Sequence[Event]) -> bool:
-    """Return whether a message has left for good; a message that is read from poison may also still be there."""
-    if end.place == SubQueue.POISON:
-        return reads is not SubQueue.POISON or any(event.type is EventType.MOVED_POISON for event in told)
-    return end.due_at is None and end.place not in {reads, NOT_ARRIVED, IN_DELIVERY}
 
 
 def shown(queue: str, place: str) -> str:

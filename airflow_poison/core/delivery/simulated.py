@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_poison.core.delivery import answer
+from airflow_poison.core.delivery.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.script import Verb, as_span
 from airflow_poison.core.events import ROUTINE, EventType
+from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Halted
 
 if TYPE_CHECKING:
@@ -163,9 +165,9 @@ class Simulation:
             outcomes=message.outcomes,
             arrives=as_span(message.at),
             moves=sum(event.type in MOVES for event in told),
-            settled=answer.is_settled(self.policy.reads, end, told),
-            at=max(times + removed if end.place == answer.REMOVED else times, default=None),
-            due=end.due_at - self.replay.started if end.due_at is not None and end.due_at < answer.FOREVER else None,
+            settled=_is_settled(self.policy.reads, end, told),
+            at=max(times + removed if end.place == REMOVED else times, default=None),
+            due=end.due_at - self.replay.started if end.due_at is not None and end.due_at < FOREVER else None,
             blocked=bool(told) and told[-1].type is EventType.BLOCKED,
         )
 
@@ -179,6 +181,13 @@ class Simulation:
             "move_count": event.move_count,
             "details": details,
         }
+
+
+def _is_settled(reads: SubQueue, end: MessageEnd, told: Sequence[Event]) -> bool:
+    """Return whether a message has left for good; a message that is read from poison may also still be there."""
+    if end.place == SubQueue.POISON:
+        return reads is not SubQueue.POISON or any(event.type is EventType.MOVED_POISON for event in told)
+    return end.due_at is None and end.place not in {reads, NOT_ARRIVED, IN_DELIVERY}
 
 
 def _message(fate: Fate) -> dict[str, object]:

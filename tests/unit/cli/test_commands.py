@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.cli.telling import noted_warnings
+from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
 from airflow_poison.core.policies.described import describe
 from tests.unit.cli.running import Ran, run
@@ -138,6 +141,14 @@ def test_wmq_16_warnings_are_told_once_on_standard_error_and_in_json(capsys: Cap
     assert [f"warning: {text}" for text in json.loads(ran.out)["warnings"]] == told
     assert len(set(told)) == 2
     assert ran.code == 0
+
+
+def test_a_warning_is_told_once(capsys: Capture) -> None:
+    with noted_warnings() as told:
+        for text in ("loses messages", "loses messages", "blocks messages"):
+            warnings.warn(text, ConfigurationWarning, stacklevel=1)
+    assert told == ["loses messages", "blocks messages"]
+    assert capsys.readouterr().err == "warning: loses messages\nwarning: blocks messages\n"
 
 
 def test_wmq_16_hints_are_told_as_hints(capsys: Capture) -> None:

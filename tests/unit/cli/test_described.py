@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import pytest
 
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
-from airflow_poison.core.policies.described import Kind, Setting, describe, settings_class
+from airflow_poison.core.policies.base import SystemSettings
+from airflow_poison.core.policies.described import Kind, Setting, describe, settings_class, settings_of
 
 
 def setting(system: str, name: str) -> Setting:
@@ -57,6 +59,35 @@ def test_a_system_has_a_title_and_a_line(system: str) -> None:
 def test_a_setting_says_what_it_takes(system: str, name: str, kind: Kind, choices: str) -> None:
     found = setting(system, name)
     assert (found.kind, " ".join(found.choices)) == (kind, choices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes(SystemSettings):
+    """Attributes.
+
+    :param limit: how many
+        at most (spec X-1; ``0``: none). See ``other`` (``all``, spec X-2).
+    :param other: another one (spec X-1, X-2).
+
+    Not about :param limit: at all.
+    """
+
+    system = "Attributes"
+    limit: int = 0
+    other: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special(Attributes):
+    """Special.
+
+    :param other: something special.
+    """
+
+
+def test_the_lines_of_a_base_hold_until_a_policy_says_it_better() -> None:
+    assert [setting.meaning for setting in settings_of(Attributes)] == ["how many at most (0: none). See other (all).", "another one."]
+    assert [setting.meaning for setting in settings_of(Special)] == ["how many at most (0: none). See other (all).", "something special."]
 
 
 def test_a_setting_without_a_value_is_optional() -> None:

@@ -250,8 +250,13 @@ REFUSED = [
     pytest.param({"access": {"B": "missing"}}, InputError, "'B' changes nothing", id="unknown queue"),
     pytest.param({"access": {"B": "gone"}}, InputError, "granted, missing, denied", id="unknown access"),
     pytest.param({"actions": [Action(0, "remove", "x")]}, InputError, "remove", id="unknown message"),
-    pytest.param({"actions": [Action(9e9, "alter", settings={"Retries": "5"})]}, SettingError, "'Retries'", id="alter, before anything is played"),
-    pytest.param({"actions": [Action(9e9, "alter", settings={"MaxRetryCycles": "-5"})]}, SettingError, "max_retry_cycles", id="alter's value"),
+    pytest.param({"actions": [Action(9, "alter", settings={"Retries": "5"})]}, SettingError, "'Retries'", id="alter's name"),
+    pytest.param(
+        {"actions": [Action(9, "alter", settings={"MaxRetryCycles": "-5"})], "until": timedelta(seconds=1)},
+        SettingError,
+        "max_retry_cycles",
+        id="alter's value, also when it never comes to it",
+    ),
     pytest.param({"until": timedelta(days=9_999_999)}, InputError, "9999", id="beyond all calendars"),
 ]
 
