@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.delivery.replayed import Delivered
     from airflow_poison.core.policies.decisions import Block, Report
-    from airflow_poison.core.policies.opening import Access
     from airflow_poison.core.policies.seam import Policy, Receiver
 
 NOT_ARRIVED = "not_arrived"
@@ -174,6 +173,7 @@ class ReplayQueue:
         locked = {held.group for held in beside} if self.opened.locks_groups else set()
         waiting = sorted((held for held in self._in(self.policy.reads) if held.group not in locked), key=lambda held: held.place_in_queue)
         if not waiting:
+            self._taken = None  # the end of the queue: a sweep begins again at the top
             return None
         self._receives_left -= 1
         head = waiting[0]

@@ -432,3 +432,12 @@ def test_zos_5_a_copy_that_is_being_delivered_is_lost_with_its_rollback() -> Non
     result = replay(ActivationSpecification(max_server_sessions=1, failure_delivery_count=3, zos=True), script)
 
     assert [call.counts.abort_count for call in result.deliveries] == [0, 0]
+
+
+def test_wmq_29_at_the_end_of_the_queue_the_sweep_begins_again_at_the_top() -> None:
+    # Given a message that was processed before two others arrive, of which the second has a higher priority
+    policy = specification(**NEVER_STOPS, max_server_sessions=2)
+
+    result = replay(policy, Script(Scripted("a"), Scripted("b", at=10), Scripted("c", at=10, priority=9)))
+
+    assert delivered(result) == ["a", "c", "b"]
