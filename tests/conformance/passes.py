@@ -1,56 +1,49 @@
-"""Drives a worked example through real passes on a queue table: a real store, a real handler in a server session, a virtual clock."""
+"""Drives a script through real passes on a queue table: a real store, a real handler in a server session, the real verbs, a virtual clock."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.script import Scripted, Verb, as_span
+from airflow_poison.core.delivery.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.delivery.sessiongram import sessiongram
-from airflow_poison.core.events import ROUTINE, EventType
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+from tests.conformance import by_hand
+from tests.conformance.found import Found, by_message, is_removal
+from tests.conformance.played import QUEUE, Played, Told
 from tests.conformance.scripted_handler import ScriptedHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
+    from datetime import datetime, timedelta
     from pathlib import Path
 
+    from airflow_poison.core.events import Event
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from tests.conformance.examples.shape import Calls, Example, Story
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import Control, QueueStore, QueueTable, Snapshot
+    from tests.conformance.examples.shape import Calls, Example
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where a message is at the end, with its counts when it is in its queue."""
-
-    place: str
-    abort_count: int | None = None
-    move_count: int | None = None
-
-
-@dataclass(frozen=True)
-class Played:
-    """What passes made of an example, in the form of the examples."""
-
-    story: Story
-    calls: Calls
-    ends: dict[str, Place]
-    routine: dict[str, list[str]]
+MOST_PASSES = 1_000
+_WAITING = {SubQueue.RETRY, SubQueue.POSTPONED}
 
 
 class Player:
-    """One example on one store with one engine."""
+    """One script on one store with one engine.
+
+    An endpoint that is open is one whose passes run whenever something is due; while it is closed by hand none does.
+    """
 
     def __init__(self, example: Example, store: QueueStore, engine: Callable[[], Engine], folder: Path, isolation: str) -> None:
         self._example, self._store, self._engine, self._isolation = example, store, engine, isolation
@@ -66,56 +59,88 @@ class Player:
         )
         self._passes = 0
         self._open = True
+        self._events: list[Event] = []
+        self._seen = -1
+        self._table = self._declared()
 
     def play(self) -> Played:
         """Jump from instant to instant at which something happens, with a pass at each."""
-        table = declare(self._store, "example", self._example.policy, self._clock)
-        instants = sorted(
-            {as_span(message.at) for message in self._example.script.messages} | {as_span(action.at) for action in self._example.script.actions}
-        )
-        after = table.snapshot().version
-        for instant in instants:
-            self._until(table, instant)
-            for message in self._example.script.messages:
+        script = self._example.script
+        for instant in sorted({as_span(at) for at in (*(message.at for message in script.messages), *(action.at for action in script.actions))}):
+            self._until(instant)
+            for message in script.messages:
                 if as_span(message.at) == instant:
-                    self._arrive(table, message)
+                    self._arrive(message)
             if self._example.policy.reads is SubQueue.POISON:
-                self._to_poison(table)
-                after = table.snapshot().version
-            self._act(instant)
-            self._pass(table)
-        self._until(table, None)
-        events = list(table.events(after))
-        return Played(
-            story=tuple(
-                (self._seconds(event.at), self._names[event.lookup_id or 0], event.type.value) for event in events if event.type not in ROUTINE
-            ),
-            calls=self._calls(),
-            ends={message.name: self._end(table, message.name, {e.type for e in events}) for message in self._example.script.messages},
-            routine={
-                name: [event.type.value for event in events if event.type in ROUTINE and self._names[event.lookup_id or 0] == name]
-                for name in self._names.values()
-            },
-        )
+                self._to_poison()
+            for action in script.actions:
+                if as_span(action.at) == instant:
+                    self._act(action)
+            self._pass()
+        self._until(None)
+        self._note()
+        return self._played()
 
-    def _until(self, table: QueueTable, instant: timedelta | None) -> None:
+    def _declared(self) -> QueueTable:
+        """Make the queue, and those that its policy can send to."""
+        policy, access = self._example.policy, self._example.access
+        assert Access.DENIED not in access.values(), "no table denies access"
+        for name in policy.destinations:
+            if access.get(name, Access.GRANTED) is Access.GRANTED:
+                declare(self._store, name, policy, self._clock)
+        return declare(self._store, QUEUE, policy, self._clock)
+
+    @property
+    def _control(self) -> Control:
+        return self._table.snapshot().control
+
+    @property
+    def _policy(self) -> Policy:
+        """The settings as they are recorded now."""
+        return policy_from_dict(self._control.policy)
+
+    # Time ------------------------------------------------------------------------------------------------------------
+
+    def _until(self, instant: timedelta | None) -> None:
         """Let everything happen that falls due before an instant."""
-        while self._open and (due := table.snapshot().depth(SubQueue.RETRY, self._clock.now()).next_due_at) is not None:
+        while (due := self._next_due()) is not None:
             if instant is not None and due >= self._started + instant:
                 break
             self._clock.at = max(due, self._clock.at)
-            self._pass(table)
+            self._pass()
         if instant is not None:
             self._clock.at = max(self._clock.at, self._started + instant)
 
-    def _pass(self, table: QueueTable) -> None:
-        if not self._open or table.snapshot().control.state is not QueueState.ENABLED:
+    def _next_due(self) -> datetime | None:
+        """When the next message is due, or a block ends; None when nothing happens until people act."""
+        if not self._receives():
+            return None
+        snapshot = self._table.snapshot()
+        blocked = snapshot.control.blocked_until(self._clock.now())
+        times = [blocked if blocked != NOT_BEFORE_RESTART else None, *self._dues(snapshot)]
+        return min((time for time in times if time is not None), default=None)
+
+    def _dues(self, snapshot: Snapshot) -> list[datetime | None]:
+        """When files are due; a head timer waits for the head of retry alone (spec WCF-31)."""
+        waiting = [file for file in snapshot.files if file.sub_queue in _WAITING]
+        if self._policy.return_order == "head_timer":
+            retry = sorted((file for file in waiting if file.sub_queue == SubQueue.RETRY), key=lambda file: (-file.max_priority, file.min_lookup_id))
+            waiting = [file for file in waiting if file.sub_queue != SubQueue.RETRY] + retry[:1]
+        return [file.max_due_at for file in waiting]
+
+    def _receives(self) -> bool:
+        return self._open and self._control.endpoint(self._example.policy.reads)[0] is QueueState.ENABLED
+
+    def _pass(self) -> None:
+        if not self._receives():
             return
-        return_due(table, self._clock)
+        policy = self._policy
+        return_due(self._table, self._clock, return_order=str(policy.return_order))
         self._passes += 1
+        assert self._passes <= MOST_PASSES, "the script goes on for ever"
         ReceivePass(
-            table=table,
-            policy=self._example.policy,
+            table=self._table,
+            policy=policy,
             handler=self._handler,
             engine=self._engine,
             clock=self._clock,
@@ -124,44 +149,61 @@ class Player:
             record_all=True,
         ).run(f"pass-{self._passes}")
 
-    def _act(self, instant: timedelta) -> None:
-        for action in self._example.script.actions:
-            if as_span(action.at) == instant:
-                assert action.verb in {Verb.CLOSE, Verb.OPEN}, "other actions need a host"
-                self._open = action.verb == Verb.OPEN
+    # What happens to the queue from outside --------------------------------------------------------------------------
 
-    def _arrive(self, table: QueueTable, message: Scripted) -> None:
-        now = self._clock.now()
-        body = sessiongram([name.encode() for name in message.items]) if message.items else b"x" * message.size
-        columns = {
-            "body": pa.array([body], pa.binary()),
-            "priority": pa.array([message.priority], pa.int32()),
-            "message_id": pa.array([message.name]),
-            "expires_at": pa.array([now + as_span(message.ttl) if message.ttl is not None else None], message_schema().field("expires_at").type),
+    def _act(self, action: Action) -> None:
+        by_hand.act(self._table, self._clock, action, self._number)
+        self._open = action.verb in by_hand.OPENING or (self._open and action.verb != Verb.CLOSE)
+
+    def _number(self, name: str) -> int:
+        return next(number for number, message in self._names.items() if message == name)
+
+    def _arrive(self, message: Scripted) -> None:
+        now, types = self._clock.now(), message_schema()
+        cells = {
+            "body": sessiongram([name.encode() for name in message.items]) if message.items else b"x" * message.size,
+            "priority": message.priority,
+            "message_id": message.name,
+            "group_id": message.group or None,
+            "properties": list(message.properties.items()),
+            "expires_at": now + as_span(message.ttl) if message.ttl is not None else None,
         }
-        sent = send(table, [pa.record_batch(list(columns.values()), names=list(columns))], key=f"arrive:{message.name}", clock=self._clock)
+        columns: dict[str, pa.Array[Any]] = {name: pa.array([cell], types.field(name).type) for name, cell in cells.items()}
+        sent = send(self._table, [pa.record_batch(list(columns.values()), names=list(columns))], key=f"arrive:{message.name}", clock=self._clock)
         self._names[sent.first_lookup_id] = message.name
 
-    def _to_poison(self, table: QueueTable) -> None:
+    def _to_poison(self) -> None:
+        """Let what has arrived be in the poison sub-queue, without a word about how it came there."""
+        self._note()
         now = self._clock.now()
-        table.move_files(lambda s: [f for f in s.files if f.sub_queue == SubQueue.MAIN], SubQueue.POISON, now, count_move=False)
+        self._table.move_files(lambda s: [f for f in s.files if f.sub_queue == SubQueue.MAIN], SubQueue.POISON, now, count_move=False)
+        self._seen = self._table.snapshot().version
+
+    # What has come of it ---------------------------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        newest = self._table.snapshot().version
+        self._events += self._table.events(self._seen, until_version=newest)
+        self._seen = newest
+
+    def _played(self) -> Played:
+        control = self._control
+        state, _ = control.endpoint(self._example.policy.reads)
+        found = Found(self._store, by_message(self._events, self._names))
+        return Played(
+            events=tuple(self._told(event) for event in self._events if not is_removal(event)),
+            calls=self._calls(),
+            ends={message.name: found.end_of(message.name) for message in self._example.script.messages},
+            halted=None if state is QueueState.ENABLED else Halted(state),
+            counters=dict(control.endpoint_counters),
+            reports=found.reports(),
+        )
+
+    def _told(self, event: Event) -> Told:
+        at = (event.at - self._started).total_seconds()
+        return Told(at, self._names.get(event.lookup_id or 0, ""), event.type, event.abort_count, event.move_count)
 
     def _calls(self) -> Calls:
         lines = self._calls_file.read_text().splitlines() if self._calls_file.exists() else []
         calls = [json.loads(line) for line in lines]
         return tuple((call["t"], call["name"], call["abort_count"], call["move_count"]) for call in calls)
-
-    def _end(self, table: QueueTable, name: str, happened: set[EventType]) -> Place:
-        for file in table.snapshot().files:
-            for row in table.read(file).to_pylist():
-                if row["message_id"] == name:
-                    return Place(row["sub_queue"], row["abort_count"], row["move_count"])
-        if "example.dead-letter" in self._store.names():
-            letters = self._store.open("example.dead-letter")
-            if any(row["message_id"] == name for file in letters.snapshot().files for row in letters.read(file).to_pylist()):
-                return Place("dead_letter")
-        dropped = [event.lookup_id for event in table.events() if event.type is EventType.DROPPED]
-        return Place("dropped" if name in {self._names[number] for number in dropped if number} else "processed")
-
-    def _seconds(self, at: object) -> float:
-        return (at - self._started).total_seconds()  # type: ignore[operator, no-any-return]  # an aware datetime

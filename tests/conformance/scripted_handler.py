@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.script import OutcomeKind, Outcomes
-from airflow_poison.core.failures import Unprocessable
+from airflow_poison.core.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
@@ -60,5 +61,7 @@ class ScriptedHandler:
                 os._exit(3)
             case OutcomeKind.UNPROCESSABLE:
                 raise Unprocessable
+            case OutcomeKind.POSTPONE:
+                raise Postpone(outcome.span or timedelta(0))
             case _:
                 raise AssertionError(f"{outcome.kind} needs a host machine")

@@ -25,4 +25,4 @@ def test_worked_example_on_spark(example: Example, spark: SparkSession, tmp_path
 
     played = Player(example, store, lambda: SparkEngine(spark), tmp_path, isolation="process").play()
 
-    assert_as_the_example_says(example, played)
+    assert_as_the_example_says(example, played, in_order=example.policy.halting)

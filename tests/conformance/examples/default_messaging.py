@@ -88,6 +88,7 @@ def _specify(row: str, end: End, event: str, *, properties: dict[str, str] | Non
         calls=_at_once("m", 3),
         receives=3,
         access={"errQ": access} if access is not None else {},
+        needs_a_host="a table knows no authorities on single queues" if access is Access.DENIED else "",
     )
 
 

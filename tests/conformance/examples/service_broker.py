@@ -10,8 +10,7 @@ from tests.conformance.examples.shape import Calls, End, Example
 
 DISABLED, ENABLED = "QUEUE_DISABLED", "QUEUE_ENABLED"
 IN_A_PASS = "people act in the middle of a pass"
-HANDLER = "the scripted handler of the passes knows neither savepoints nor postponing yet"
-BY_HAND = "the passes of the examples are not told yet to remove messages and to enable queues"
+SAVEPOINT = "what a handler receives from has no savepoints: it can only commit or roll back"
 
 
 def _calls(name: str, first: int, times: int, at: float = 0, each: float = 0) -> Calls:
@@ -95,7 +94,7 @@ E5 = (
         {"m1": End("processed")},
         calls=tuple((0, "m1", 0, 0) for _ in range(8)),
         counters={},
-        needs_a_host=HANDLER,
+        needs_a_host=SAVEPOINT,
     ),
     Example(
         "SB-E5 set to ON in between",
@@ -116,7 +115,6 @@ E5 = (
         elapsed=10,
         halted=Halted.DISABLED,
         counters={"rollbacks": 5},
-        needs_a_host=HANDLER,
     ),
 )
 
@@ -130,7 +128,6 @@ E9 = (
         calls=(*_calls("m1", 0, 5), *_calls("m1", 5, 5, at=60)),
         halted=Halted.DISABLED,
         counters={"rollbacks": 5},
-        needs_a_host=BY_HAND,
     ),
     Example(
         "SB-E9 END then ON",
@@ -140,7 +137,6 @@ E9 = (
         story=((0, "m1", DISABLED), (60, "", ENABLED)),
         calls=(*_calls("m1", 0, 5), (60, "m2", 0, 0)),
         counters={},
-        needs_a_host=BY_HAND,
     ),
     Example(
         "SB-E9 ON then END, END wins",
@@ -161,7 +157,6 @@ E9 = (
         calls=(*_calls("m1", 0, 5), *_calls("m1", 5, 5, at=60)),
         halted=Halted.DISABLED,
         counters={"rollbacks": 5},
-        needs_a_host=BY_HAND,
     ),
 )
 
@@ -173,7 +168,7 @@ E10 = (
         {"m1": End("processed"), "m2": End("processed")},
         calls=(*((0, "m1", 0, 0) for _ in range(4)), (0, "m2", 0, 0)),
         counters={},
-        needs_a_host=HANDLER,
+        needs_a_host=SAVEPOINT,
     ),
     Example(
         "SB-E10 ok on the third try",
@@ -182,7 +177,7 @@ E10 = (
         {"m1": End("processed")},
         calls=tuple((0, "m1", 0, 0) for _ in range(3)),
         counters={},
-        needs_a_host=HANDLER,
+        needs_a_host=SAVEPOINT,
     ),
 )
 

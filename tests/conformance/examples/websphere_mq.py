@@ -13,6 +13,7 @@ REQUEUED, DEAD_LETTERED, DROPPED = "REQUEUED", "DEAD_LETTERED", "DROPPED"
 STOPPED, STARTED = "STOPPED", "STARTED"
 BACKOUT, DEAD_LETTER = "B.Q", "SYSTEM.DEAD.LETTER.QUEUE"
 PASS_UNDER_WAY = "something is restarted between two deliveries of one pass"
+NO_AUTHORITIES = "a table knows no authorities on single queues"
 
 
 def _activation(**settings: object) -> ActivationSpecification:
@@ -141,6 +142,7 @@ def _goes(row: str, end: str, event: str, *, queue: str = BACKOUT, access: Acces
         calls=_failing("p", range(2)),
         receives=3,
         access={} if access is Access.GRANTED else {BACKOUT: access},
+        needs_a_host=NO_AUTHORITIES if access is Access.DENIED else "",
     )
 
 

@@ -21,4 +21,4 @@ if TYPE_CHECKING:
 def test_worked_example_on_the_memory_store(example: Example, tmp_path: Path) -> None:
     played = Player(example, MemoryStore(), LocalEngine, tmp_path, isolation="none").play()
 
-    assert_as_the_example_says(example, played)
+    assert_as_the_example_says(example, played, in_order=example.policy.halting)
