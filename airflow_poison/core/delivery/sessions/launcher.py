@@ -26,12 +26,14 @@ class ChildProcess:
     :param control: the socket to it.
     :param ended: a descriptor that is readable once it has ended; None where the system has none (then the socket tells).
     :param printed: the reading end of the pipe of its output.
+    :param zygote: its parent; another one cannot reap it.
     """
 
     pid: int
     control: socket.socket
     ended: int | None
     printed: int
+    zygote: _Zygote
 
 
 class _Zygote:
@@ -73,7 +75,7 @@ def start_child(journal: int, log: int) -> ChildProcess:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reading, writing = os.pipe()
     try:
-        pid = _ask(("fork", 0), (theirs.fileno(), writing, journal, log))
+        pid, zygote = _fork((theirs.fileno(), writing, journal, log))
     except BaseException:
         ours.close()
         os.close(reading)
@@ -81,7 +83,7 @@ def start_child(journal: int, log: int) -> ChildProcess:
     finally:
         theirs.close()
         os.close(writing)
-    return ChildProcess(pid, ours, platform.watch_process(pid), reading)
+    return ChildProcess(pid, ours, platform.watch_process(pid), reading, zygote)
 
 
 def reap_child(child: ChildProcess) -> int | None:
@@ -91,24 +93,23 @@ def reap_child(child: ChildProcess) -> int | None:
         os.close(child.ended)
     platform.kill_group(child.pid)
     with _lock:
-        zygote = _zygotes.get(os.getpid())
-        if zygote is None:
+        if _zygotes.get(os.getpid()) is not child.zygote:
             return None
         try:
-            return zygote.ask(("reap", child.pid))
+            return child.zygote.ask(("reap", child.pid))
         except wire.PeerGoneError:
             _forget()
             return None
 
 
-def _ask(request: tuple[str, int], descriptors: tuple[int, ...]) -> int:
+def _fork(descriptors: tuple[int, ...]) -> tuple[int, _Zygote]:
     with _lock:
         for _ in range(2):
             try:
                 zygote = _zygotes.get(os.getpid())
                 if zygote is None:
                     zygote = _zygotes[os.getpid()] = _Zygote()
-                return zygote.ask(request, descriptors)
+                return zygote.ask(("fork", 0), descriptors), zygote
             except wire.PeerGoneError:
                 _forget()
     raise ServerSessionError(
