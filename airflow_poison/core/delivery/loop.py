@@ -157,6 +157,7 @@ class Sessions:
 class _InFlight(Generic[E]):
     entry: E
     stored: Counts
+    at_most_once: bool
 
 
 class ReceiveLoop(Generic[E]):
@@ -165,7 +166,7 @@ class ReceiveLoop(Generic[E]):
     :ivar halt: the decision that ended receiving; None while the endpoint is open.
     """
 
-    def __init__(self, receiver: Receiver, source: Source[E], host: Host[E], sessions: Sessions = Sessions()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, receiver: Receiver, source: Source[E], host: Host[E], sessions: Sessions = Sessions()) -> None:
         self._receiver, self._source, self._host, self._sessions = receiver, source, host, sessions
         self._in_flight: list[_InFlight[E]] = []
         self.halt: Halt | None = None
@@ -219,28 +220,40 @@ class ReceiveLoop(Generic[E]):
     def _round(self) -> bool:
         """Give every free session a message, then take the results in the order of the sessions (spec section 11.1, WebSphere MQ)."""
         received = self._hand_out(self._sessions.number)
-        round_, self._in_flight = self._in_flight, []
-        for session, delivery in enumerate(round_):
-            failure = self._host.result(delivery.entry)
-            batch = [(delivery.entry, delivery.stored)]
-            self._commit(batch) if failure is None else self._roll_back(batch, failure)
+        round_ = len(self._in_flight)
+        for session in range(round_):
+            self._take_result()
             if session < self._sessions.early:
-                self._hand_out(len(self._in_flight) + 1, round_[session + 1 :])
+                self._hand_out(len(self._in_flight) + 1)
         return received or bool(round_)
 
-    def _hand_out(self, most: int, others: Sequence[_InFlight[E]] = ()) -> bool:
+    def finish(self) -> None:
+        """Take the results of what is in flight and receive nothing more; called again, goes on behind a result that cannot be had."""
+        while self._in_flight:
+            self._take_result()
+
+    def _take_result(self) -> None:
+        delivery = self._in_flight.pop(0)
+        failure = self._host.result(delivery.entry)
+        batch = [(delivery.entry, delivery.stored)]
+        if delivery.at_most_once:
+            return
+        self._commit(batch) if failure is None else self._roll_back(batch, failure)
+
+    def _hand_out(self, most: int) -> bool:
         """Receive until so many messages are in flight; return whether anything was received."""
         received = False
         while self.halt is None and len(self._in_flight) < most:
-            beside = [delivery.entry for delivery in (*others, *self._in_flight)]
-            if (entry := self._source.take(beside)) is None:
+            if (entry := self._source.take([delivery.entry for delivery in self._in_flight])) is None:
                 break
             received, stored = True, entry.counts
             decision, unreadable = self._detect(entry)
             if isinstance(decision, Deliver):
                 entry.counts = decision.counts
+                if decision.at_most_once:
+                    self._commit([(entry, stored)])
                 self._host.begin(entry, decision)
-                self._in_flight.append(_InFlight(entry, stored))
+                self._in_flight.append(_InFlight(entry, stored, decision.at_most_once))
             else:
                 self._receiver.transaction_aborted(became_poison=True)
                 self._end(entry, decision, unreadable)

@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.loop import BATCH_MET_POISON, ReceiveLoop
+import pytest
+
+from airflow_poison.core.delivery.loop import BATCH_MET_POISON, ReceiveLoop, Sessions
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Halted
 from airflow_poison.core.policies.msmq4 import Msmq4
+from tests.sessions.endpoints import specification
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt, Park
+    from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt, Park
 
 RAISED = Failure(FailureKind.EXCEPTION, text="rb")
 POSTPONED = Failure(FailureKind.POSTPONED)
@@ -27,13 +31,15 @@ class Entry:
     counts: Counts = field(default_factory=Counts)
     size: int = 0
     expires_at: datetime | None = None
+    group: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Queue:
     entries: list[Entry]
 
-    def take(self) -> Entry | None:
+    def take(self, beside: Sequence[Entry] = ()) -> Entry | None:
         return self.entries.pop(0) if self.entries else None
 
     def put_back(self, entries: Sequence[Entry]) -> None:
@@ -60,6 +66,17 @@ class Recorder:
         left = self.failures.get(entry.lookup_id, [])
         return left.pop(0) if left else None
 
+    def begin(self, entry: Entry, delivery: Deliver) -> None:
+        self.said.append(f"begin {entry.lookup_id}")
+
+    def result(self, entry: Entry) -> Failure | None:
+        left = self.failures.get(entry.lookup_id, [])
+        failure = left.pop(0) if left else None
+        self.said.append(f"result {entry.lookup_id}")
+        if failure is not None and failure.kind is FailureKind.UNREADABLE:
+            raise ServerSessionError("no session can be started")
+        return failure
+
     def committed(self, entries: Sequence[Entry]) -> None:
         self.said.append("commit " + " ".join(str(entry.lookup_id) for entry in entries))
 
@@ -73,8 +90,11 @@ class Recorder:
     def wait(self, entry: Entry) -> None:
         raise AssertionError
 
-    def ended(self, entry: Entry, decision: Park | Dispose | Halt, failure: Failure | None) -> None:
+    def ended(self, entry: Entry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         self.said.append(f"end {entry.lookup_id}")
+
+    def halted(self, decision: Halt) -> None:
+        self.said.append("halted")
 
     def left_in_place(self, entry: Entry, decision: Park | Dispose) -> None:
         raise AssertionError
@@ -130,3 +150,49 @@ def test_wcf_21_a_fault_ends_the_loop_and_leaves_the_message_at_its_place() -> N
     assert halt.how is Halted.FAULTED
     assert [entry.lookup_id for entry in queue.entries] == [1, 2]
     assert queue.entries[0].counts == Counts(7, 4)
+
+
+def test_a_round_is_handed_out_and_its_results_are_taken_in_the_order_of_the_sessions() -> None:
+    host = Recorder({2: [RAISED]})
+
+    ReceiveLoop(specification(2).open(), Queue([Entry(1), Entry(2), Entry(3)]), host, Sessions(2)).run()
+
+    assert host.said == [
+        *("begin 1", "begin 2", "result 1", "commit 1", "result 2", "roll back 2/1"),
+        *("begin 2", "begin 3", "result 2", "commit 2", "result 3", "commit 3"),
+    ]
+
+
+@pytest.mark.parametrize(("early", "begun"), [(0, ["1", "2", "3"]), (1, ["1", "2", "3", "4"]), (2, ["1", "2", "3", "4", "5"])])
+def test_wmq_20_early_hand_out_gives_the_first_sessions_their_next_message_before_the_others_are_done(early: int, begun: list[str]) -> None:
+    host = Recorder({number: [RAISED] for number in range(1, 7)})
+
+    class Sweep(Queue):
+        def put_back(self, entries: Sequence[Entry]) -> None:
+            self.entries += entries
+
+    ReceiveLoop(specification(3, 3).open(), Sweep([Entry(number) for number in range(1, 7)]), host, Sessions(3, early)).run()
+
+    assert [said.removeprefix("begin ") for said in host.said if said.startswith("begin")] == begun
+    assert [said.removeprefix("result ") for said in host.said if said.startswith("result")] == begun
+
+
+def test_wcf_37_in_a_round_too_a_message_at_most_once_is_committed_before_it_is_delivered() -> None:
+    host = Recorder({1: [RAISED]})
+    with pytest.warns(UserWarning, match="exactly_once"):
+        lossy = Msmq4(exactly_once=False)
+
+    ReceiveLoop(lossy.open(), Queue([Entry(1), Entry(2)]), host, Sessions(2)).run()
+
+    assert host.said == ["commit 1", "begin 1", "commit 2", "begin 2", "result 1", "result 2"]
+
+
+def test_what_is_in_flight_when_a_session_fails_by_itself_can_still_be_finished() -> None:
+    host = Recorder({1: [Failure(FailureKind.UNREADABLE)], 2: [RAISED]})
+    loop = ReceiveLoop(specification(3).open(), Queue([Entry(number) for number in range(1, 6)]), host, Sessions(3))
+    with pytest.raises(ServerSessionError):
+        loop.run()
+
+    loop.finish()
+
+    assert host.said[3:] == ["result 1", "result 2", "roll back 2/1", "result 3", "commit 3"]
