@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.delivery.sessions.words import State
@@ -67,9 +67,10 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
     """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
 
     The attempts may be those of a dead pass under another policy: where this one would have ended earlier, it ends there; where it
-    would go on delivering, the message stays for the next pass.
+    would go on delivering, the message stays for the next pass. Only a message whose word says so halts an endpoint: a rollback that
+    nobody lived to answer for stopped nothing.
     """
-    last = journaled.failure or Failure(FailureKind.CRASH)
+    last, halt = journaled.failure or Failure(FailureKind.CRASH), None
     for attempt in range(journaled.attempts):
         delivery = receiver.before(entry, now)
         if not isinstance(delivery, Deliver):
@@ -77,10 +78,18 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
         entry.counts = delivery.counts
         after = receiver.after_rollback(entry, last if attempt == journaled.attempts - 1 else _EARLIER, now)
         entry.counts = after.counts
-        if not isinstance(after, Return):
+        if isinstance(after, Halt):
+            halt = after
+        elif not isinstance(after, Return):
             return after
     if journaled.state not in {State.ENDED, State.HALTED}:
         return Stay(entry.counts)
+    if halt is not None and journaled.state is State.HALTED:
+        return replace(halt, counts=entry.counts)
+    return _last_decision(receiver, entry, last, now)
+
+
+def _last_decision(receiver: Receiver, entry: Entry, last: Failure, now: datetime) -> End:
     if last.kind is FailureKind.POSTPONED:
         return GiveBack(entry.counts, now + last.delay)
     if last.kind in {FailureKind.UNREADABLE, FailureKind.UNPROCESSABLE}:

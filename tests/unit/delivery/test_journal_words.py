@@ -10,19 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.endpoint import EndpointHost
-from airflow_poison.core.delivery.sessions.rows import Entries, Rows
+from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.msmq4 import Msmq4
-from tests.sessions.messages import batch_of
+from tests.sessions.endpoints import broker, in_groups, specification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.core.delivery.sessions.child import Call
     from airflow_poison.core.delivery.sessions.failurelog import Rollback
+    from airflow_poison.core.policies.seam import Policy
 
 ROWS = 7
 
@@ -63,10 +64,18 @@ class ScriptedCallers:
         self._failing = failing
         self._begun: dict[int, Call] = {}
 
+    side_by_side = True
+
     def load(self, batch: Any, label: Any) -> None:
         """Nothing to load."""
 
-    def begin(self, session: int, call: Call) -> None:
+    def prepare(self, session: int) -> None:
+        """Nothing to start."""
+
+    def has_taken(self, session: int) -> bool:
+        return True
+
+    def begin(self, session: int, call: Call, opened: float) -> None:
         self._begun[session] = call
 
     def result(self, session: int) -> Failure | None:
@@ -92,7 +101,9 @@ class WatchedHost(EndpointHost):
         super().rolled_back(entries, culprit, failure)
 
 
-def run(policy: Msmq4, failing: dict[tuple[int, int], FailureKind], carried: frozenset[int]) -> tuple[RecordingWords, Truth]:
+def run(
+    policy: Policy, failing: dict[tuple[int, int], FailureKind], carried: frozenset[int] = frozenset(), groups: str = " " * ROWS
+) -> tuple[RecordingWords, Truth]:
     words = RecordingWords([word(State.CARRIED) if row in carried else 0 for row in range(ROWS)])
     clock = VirtualClock()
 
@@ -103,13 +114,14 @@ def run(policy: Msmq4, failing: dict[tuple[int, int], FailureKind], carried: fro
         section=0,
         log=SilentLog(),  # type: ignore[arg-type]  # nobody reads it
         callers=ScriptedCallers(failing),
-        holds=policy.max_batch_size > 1,
+        holds=policy.open().batch_size() > 1,
+        record_all=True,
     )
     host.truth = Truth(words)
-    entries = Entries(policy, batch_of(["x"] * ROWS), list(words), clock.now())
-    rows = Rows(policy, entries, [row for row in range(ROWS) if row not in carried], words)  # type: ignore[arg-type]  # as above
+    entries = Entries(policy, in_groups(groups, ["x"] * ROWS), list(words), clock.now())
+    rows = rows_of(policy, entries, [row for row in range(ROWS) if row not in carried], words)  # type: ignore[arg-type]  # as above
     host.source = rows
-    ReceiveLoop(policy.open(), rows, host).run()
+    ReceiveLoop(policy.open(), rows, host, Sessions.of(policy)).run()
     return words, host.truth
 
 
@@ -119,19 +131,48 @@ outcomes = st.dictionaries(
 )
 
 
+ended_processes = st.dictionaries(
+    st.tuples(st.integers(0, ROWS - 1), st.integers(0, 2)),
+    st.sampled_from([FailureKind.EXCEPTION, FailureKind.UNPROCESSABLE, FailureKind.POSTPONED, FailureKind.CRASH, FailureKind.TIMEOUT]),
+)
+
+
 @settings(deadline=None)
 @given(outcomes, st.integers(0, 4), st.frozensets(st.integers(0, ROWS - 1), max_size=3))
 def test_every_prefix_of_the_stores_settles_to_what_was_decided(
     failing: dict[tuple[int, int], FailureKind], batch_size: int, carried: frozenset[int]
 ) -> None:
     policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=batch_size)
-    words, truth = run(policy, failing, carried)
+
+    assert_every_prefix_settles(*run(policy, failing, carried), carried)
+
+
+@settings(deadline=None)
+@given(ended_processes, st.integers(2, 4), st.integers(0, 2), st.integers(1, 9), st.frozensets(st.integers(0, ROWS - 1), max_size=3))
+def test_wmq_17_with_several_sessions_too(
+    failing: dict[tuple[int, int], FailureKind], sessions: int, early: int, failures: int, carried: frozenset[int]
+) -> None:
+    policy = specification(sessions, failures, early_hand_out=early)
+
+    assert_every_prefix_settles(*run(policy, failing, carried), carried)
+
+
+@settings(deadline=None)
+@given(ended_processes, st.integers(2, 4), st.text("ab ", min_size=ROWS, max_size=ROWS))
+def test_sb_47_with_several_readers_and_groups_too(failing: dict[tuple[int, int], FailureKind], readers: int, groups: str) -> None:
+    words, truth = run(broker(readers), failing, groups=groups)
+
+    assert_every_prefix_settles(words, truth)
+
+
+def assert_every_prefix_settles(words: RecordingWords, truth: Truth, carried: frozenset[int] = frozenset()) -> None:
     initial = [word(State.CARRIED) if row in carried else 0 for row in range(ROWS)]
 
     for length in range(len(words.stores) + 1):
         found = np.array(initial, np.int32)
         for row, value in words.stores[:length]:
             found[row] = value
+        before = [crashes_of(int(value)) for value in found]
         flying = [row for row in range(ROWS) if state_of(int(found[row])) is State.IN_FLIGHT]
         held = [row for row in range(ROWS) if state_of(int(found[row])) is State.HELD]
         settle(found)
@@ -146,7 +187,7 @@ def test_every_prefix_of_the_stores_settles_to_what_was_decided(
             killed = row in flying or row in held
             assert attempts_of(int(found[row])) == done + killed
             assert done <= begun <= attempts_of(int(found[row]))
-            assert crashes_of(int(found[row])) == (row in flying)
+            assert crashes_of(int(found[row])) == before[row] + (row in flying)
             assert state_of(int(found[row])) not in {State.IN_FLIGHT, State.HELD}
 
 

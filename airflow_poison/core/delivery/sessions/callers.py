@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.core.delivery.handlers import load_handler
-from airflow_poison.core.delivery.sessions import wire
-from airflow_poison.core.delivery.sessions.child import Call, Called, Load, load_types
+from airflow_poison.core.delivery.sessions import platform, wire
+from airflow_poison.core.delivery.sessions.child import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, load_types, map_slot
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-from airflow_poison.core.delivery.sessions.supervisor import Death, Supervisor, stream_of
-from airflow_poison.core.delivery.sessions.work import Endpoint
+from airflow_poison.core.delivery.sessions.supervisor import LONGEST_LEAVE_SECONDS, Death, Supervisor, stream_of
+from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
+from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import ServerSessionError
-from airflow_poison.core.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,14 +24,20 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.child import Tools
     from airflow_poison.core.delivery.sessions.journalfile import Journal
+    from airflow_poison.core.delivery.sessions.launcher import ChildProcess
     from airflow_poison.core.failures import Failure
 
 MAX_IDLE_DEATHS = 3
 """Times in a row that a session may die before it has taken a message."""
+_LONGEST_POLL_SECONDS = 3_600.0
+_LARGEST_NUMBER = 0x7FFFFFFF
 
 
 class Callers(Protocol):
     """The server sessions of one endpoint; numbered from 0."""
+
+    side_by_side: bool
+    """Whether a message is with its handler as soon as it has been handed over."""
 
     def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:
         """Go on with another batch; nothing is under way.
@@ -40,12 +46,23 @@ class Callers(Protocol):
         """
         ...
 
-    def begin(self, session: int, call: Call) -> None:
-        """Hand a message to a session that is free."""
+    def prepare(self, session: int) -> None:
+        """Make a session that is free ready to take a message. Raises ServerSessionError, HandlerNotFoundError."""
+        ...
+
+    def begin(self, session: int, call: Call, opened: float) -> None:
+        """Hand a message to a session that is ready. Raises ServerSessionError: no handler has seen it.
+
+        :param opened: when its transaction was begun, monotonic seconds.
+        """
         ...
 
     def result(self, session: int) -> Failure | None:
-        """Wait for the end of what a session does; None when the handler returned."""
+        """Wait for the end of what a session does; None when the handler returned. Raises ServerSessionError."""
+        ...
+
+    def has_taken(self, session: int) -> bool:
+        """Whether a handler has been called with what a session was handed last."""
         ...
 
     def close(self) -> None:
@@ -56,124 +73,275 @@ class Callers(Protocol):
 class InlineCallers:
     """Calls the handler in this process, when its result is asked for."""
 
+    side_by_side = False
+
     def __init__(self, tools: Tools, journal: Journal) -> None:
         handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
         log = FailureLog(journal.log_descriptor)
         self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types)
         self._begun: dict[int, Call] = {}
-        self._columns = Message.columns(None)
+        self._views: Views | None = None
 
     def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:  # noqa: ARG002  (the seam's signature)
         """Go on with another batch."""
-        self._columns = Message.columns(batch)
+        self._views = Views(batch)
 
-    def begin(self, session: int, call: Call) -> None:
+    def prepare(self, session: int) -> None:
+        """There is nothing to start."""
+
+    def begin(self, session: int, call: Call, opened: float) -> None:  # noqa: ARG002  (nothing here ends a handler)
         """Remember the call."""
         self._begun[session] = call
 
     def result(self, session: int) -> Failure | None:
         """Call the handler."""
         call = self._begun.pop(session)
-        return self._endpoint.call(Message.view(self._columns, call.row, call.counts.abort_count, call.counts.move_count))
+        assert self._views is not None, "a batch is loaded before it is called for"
+        return self._endpoint.call(self._views.message(call.row, call.counts.abort_count, call.counts.move_count))
+
+    def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
+        """Always: it is called at once."""
+        return True
 
     def close(self) -> None:
         """There is nothing to end."""
 
 
-@dataclass(slots=True)
 class _Session:
     """A child and what it does now.
 
-    :param row: the message that it has, -1 when it is free.
-    :param overdue: when the delivery has taken too long, monotonic seconds.
+    :ivar ready: it has said that it is.
+    :ivar serving: it has a batch; ``loaded``: it has the present one.
+    :ivar call: what it was handed, None when it is free.
+    :ivar told: what came of it, until it is asked for.
+    :ivar overdue: when its start or its delivery has taken too long, monotonic seconds.
+    :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
     """
 
-    supervisor: Supervisor
-    row: int = -1
-    overdue: float = 0.0
-    loaded: bool = False
-    told: Called | Death | None = None
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.slot = platform.anonymous_file("airflow-poison-slot")
+        os.truncate(self.slot, SLOT_BYTES)
+        self._taken = map_slot(self.slot)
+        self.descriptors: list[int] = []
+        self.call: Call | None = None
+        self.told: Called | wire.Returned | Death | ServerSessionError | None = None
+        self.number = self.idle_deaths = 0
+        self.overdue = 0.0
+        self.is_gone()
+
+    def is_gone(self) -> None:
+        """Forget the child."""
+        self.ready = self.serving = self.loaded = False
+        self.leaving: float | None = None
+
+    @property
+    def row(self) -> int:
+        """The message that it has; -1 when it has none."""
+        return -1 if self.call is None else self.call.row
+
+    @property
+    def took_it(self) -> bool:
+        """Whether the child has begun with what it was handed last."""
+        return self._taken[0] == self.number
+
+    @property
+    def deadline(self) -> float | None:
+        """When something must have happened, monotonic seconds; None while nothing is under way."""
+        if self.leaving is not None:
+            return self.leaving
+        starting = self.supervisor.alive and not self.ready
+        return self.overdue if starting or (self.call is not None and self.told is None) else None
 
 
 class ChildCallers:
     """A supervised child process for each session, started when first needed. All of them are watched while one is waited for."""
 
+    side_by_side = True
+
     def __init__(self, tools: Tools, journal: Journal, number: int) -> None:
         self._sessions = [_Session(Supervisor(tools, journal)) for _ in range(number)]
+        self._poll, self._watched = select.poll(), dict[int, _Session]()
         self._batch: pa.RecordBatch | None = None
         self._stream = -1
         self._label: Callable[[int], str] = lambda _row: ""
 
     def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:
         """Go on with another batch; each child gets it with its first message of it."""
+        for session in self._sessions:
+            self._unload(session)
         self._forget_batch()
         self._batch, self._label = batch, label
-        for session in self._sessions:
-            session.loaded = False
 
-    def begin(self, session: int, call: Call) -> None:
-        """Hand a message to a child; start one when there is none. Raises ServerSessionError when it cannot be kept running."""
+    def prepare(self, session: int) -> None:
+        """Start a child when there is none, and give it the batch; meanwhile the others are watched."""
         given = self._sessions[session]
-        death: Death | None = None
-        for _ in range(MAX_IDLE_DEATHS):
+        while not given.loaded:
             try:
-                self._send(given, call)
+                self._make_ready(given)
             except wire.PeerGoneError:
-                death = given.supervisor.bury(timed_out=False)
-                given.loaded = False
+                _note_idle_death(given, self._bury(given))
+
+    def begin(self, session: int, call: Call, opened: float) -> None:
+        """Hand a message to a child; to a new one when it has died meanwhile."""
+        given = self._sessions[session]
+        given.number = given.number % _LARGEST_NUMBER + 1
+        while True:
+            self.prepare(session)
+            child, _ = given.supervisor.living()
+            try:
+                wire.send_numbers(child.control, given.number, call.row, call.counts.abort_count, call.counts.move_count)
+            except wire.PeerGoneError:
+                _note_idle_death(given, self._bury(given))
             else:
+                given.call, given.overdue = call, opened + given.supervisor.timeout
                 return
-        assert death is not None
-        raise ServerSessionError(
-            f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) before it had taken a message. "
-            f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
-        )
 
     def result(self, session: int) -> Failure | None:
-        """Wait for a child; a death is a failure of the message that it had."""
+        """Wait for a child. Its death is a failure of the message that it had, if the handler had been called with it."""
         wanted = self._sessions[session]
-        while wanted.told is None:
-            self._watch([busy for busy in self._sessions if busy.row >= 0 and busy.told is None])
-        told, wanted.told, wanted.row = wanted.told, None, -1
-        if isinstance(told, Death):
-            return wanted.supervisor.failure(told)
-        return told.failure
+        while (told := self._told(wanted)) is not wire.RETURNED:
+            if isinstance(told, ServerSessionError):
+                raise told
+            if not isinstance(told, Death):
+                assert isinstance(told, Called)
+                return told.failure
+            if wanted.took_it:
+                return wanted.supervisor.failure(told)
+            _note_idle_death(wanted, told)
+            assert wanted.call is not None
+            self.begin(session, wanted.call, time.monotonic())
+        return None
+
+    def has_taken(self, session: int) -> bool:
+        """Whether a handler has been called with what a session was handed last."""
+        return self._sessions[session].took_it
 
     def close(self) -> None:
         """End the children, with what they have started."""
+        self._forget_batch()
         for session in self._sessions:
             session.supervisor.end()
-        self._forget_batch()
+            os.close(session.slot)
+        self._sessions = []
 
-    def _send(self, session: _Session, call: Call) -> None:
+    # Children ----------------------------------------------------------------------------------------------------
+
+    def _make_ready(self, session: _Session) -> None:
         if not session.supervisor.alive:
-            session.loaded = False
-        child, output = session.supervisor.child()
-        if not session.loaded:
-            output.begin(self._label, lambda: session.row)
-            wire.send(child.control, Load(), (self._open_stream(),))
-            session.loaded = True
-        wire.send(child.control, call)
-        session.row, session.overdue = call.row, time.monotonic() + session.supervisor.timeout
+            session.overdue = time.monotonic() + LONGEST_IDLE_SECONDS
+            session.supervisor.start()
+            session.descriptors = session.supervisor.descriptors()
+            for descriptor in session.descriptors:
+                self._poll.register(descriptor, select.POLLIN)
+                self._watched[descriptor] = session
+        while not session.ready:
+            self._watch()
+        child, output = session.supervisor.living()
+        output.begin(self._label, lambda: session.row)
+        wire.send(child.control, Load(), (self._open_stream(), session.slot))
+        session.serving = session.loaded = True
 
-    def _watch(self, busy: Sequence[_Session]) -> None:
-        """Wait until one of the children says something, dies, or is overdue; drain what all of them print."""
-        poll = select.poll()
-        for session in busy:
-            for descriptor in session.supervisor.descriptors():
-                poll.register(descriptor, select.POLLIN)
-        left = min(session.overdue for session in busy) - time.monotonic()
-        ready = {descriptor for descriptor, _ in poll.poll(max(left, 0.0) * 1000 + 1)}
-        for session in busy:
-            said = session.supervisor.take(ready, lambda late=session.overdue: time.monotonic() >= late)  # type: ignore[misc]  # a bound default
-            if said is None:
+    def _unload(self, session: _Session) -> None:
+        session.loaded = False
+        if not session.serving:
+            return
+        child, output = session.supervisor.living()
+        output.end()
+        try:
+            wire.send_numbers(child.control, 0, UNLOAD, 0, 0)
+        except wire.PeerGoneError:
+            self._bury(session)
+        else:
+            session.serving = False
+
+    def _bury(self, session: _Session, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
+        for descriptor in session.descriptors:
+            self._ignore(descriptor)
+        session.descriptors = []
+        session.is_gone()
+        return session.supervisor.bury(timed_out=timed_out, patience=patience)
+
+    def _ignore(self, descriptor: int) -> None:
+        if self._watched.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    # Watching ----------------------------------------------------------------------------------------------------
+
+    def _told(self, wanted: _Session) -> Called | wire.Returned | Death | ServerSessionError:
+        """Wait for the end of a delivery; the session is free then, but for a death that still has to be judged."""
+        while wanted.told is None:
+            self._watch()
+        told, wanted.told = wanted.told, None
+        if not isinstance(told, Death) or wanted.took_it:
+            wanted.call, wanted.idle_deaths = None, 0
+        return told
+
+    def _watch(self) -> None:
+        """Wait until one of the children says something, prints, ends or is overdue, and take note of that."""
+        deadline = min((session.deadline for session in self._sessions if session.deadline is not None), default=math.inf)
+        patience = min(max(deadline - time.monotonic(), 0.0), _LONGEST_POLL_SECONDS)
+        heard: dict[_Session, list[int]] = {}
+        for descriptor, _ in self._poll.poll(patience * 1000 + 1):
+            heard.setdefault(self._watched[descriptor], []).append(descriptor)
+        for session, descriptors in heard.items():
+            self._listen(session, descriptors)
+        if time.monotonic() >= deadline:
+            self._end_overdue()
+
+    def _listen(self, session: _Session, ready: Sequence[int]) -> None:
+        """Take what a child prints first: it was printed before it answered, and before it ended."""
+        child, output = session.supervisor.living()
+        if output.descriptor in ready:
+            output.drain()
+        if child.control.fileno() in ready and session.leaving is None:
+            try:
+                self._answered(session, wire.answer(child.control))
+            except wire.PeerGoneError:
+                self._leaves(session, child)
+        if child.ended in ready and session.supervisor.alive:
+            self._died(session)
+
+    def _answered(self, session: _Session, answer: Called | wire.Returned | Answer) -> None:
+        if not isinstance(answer, Answer):
+            session.told = answer
+        elif not session.ready:
+            session.supervisor.started(answer)
+            session.ready = True
+        else:
+            self._bury(session, patience=0.0)
+            session.told = ServerSessionError(
+                f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
+            )
+
+    def _leaves(self, session: _Session, child: ChildProcess) -> None:
+        """Its socket is closed: it is about to end. Nobody else waits for that."""
+        self._ignore(child.control.fileno())
+        if child.ended is None:
+            self._died(session)
+        else:
+            session.leaving = time.monotonic() + LONGEST_LEAVE_SECONDS
+
+    def _died(self, session: _Session, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> None:
+        was_ready, busy = session.ready, session.call is not None and session.told is None
+        death = self._bury(session, timed_out=timed_out, patience=patience)
+        if not was_ready:
+            session.supervisor.started(death)
+        elif busy:
+            session.told = death
+
+    def _end_overdue(self) -> None:
+        """End what is overdue, unless it has just spoken."""
+        now = time.monotonic()
+        for session in self._sessions:
+            if session.deadline is None or session.deadline > now:
                 continue
-            if isinstance(said, Death):
-                session.loaded = False
-            elif not isinstance(said, Called):
-                session.supervisor.end()
-                raise ServerSessionError(f"The server session failed by itself, not by a message; nothing is lost, run the task again. {said.text}")
-            session.told = said
+            if session.leaving is not None:
+                self._died(session, patience=0.0)
+            elif not _has_spoken(session.supervisor.living()[0]):
+                self._died(session, timed_out=True)
+
+    # Batches -----------------------------------------------------------------------------------------------------
 
     def _open_stream(self) -> int:
         """Return the batch as a file; written once, when the first child needs it."""
@@ -186,3 +354,19 @@ class ChildCallers:
         if self._stream >= 0:
             os.close(self._stream)
         self._batch, self._stream = None, -1
+
+
+def _has_spoken(child: ChildProcess) -> bool:
+    poll = select.poll()
+    poll.register(child.control, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _note_idle_death(session: _Session, death: Death) -> None:
+    """Raise ServerSessionError when it was one too many."""
+    session.idle_deaths += 1
+    if session.idle_deaths >= MAX_IDLE_DEATHS:
+        raise ServerSessionError(
+            f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) before it had taken a message. "
+            f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
+        )

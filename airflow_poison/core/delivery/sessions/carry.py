@@ -14,7 +14,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.journalfile import sections
-from airflow_poison.core.delivery.sessions.words import STATE_MASK, State, attempts_of, settle, state_of
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, settle, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -51,7 +51,10 @@ class Carry:
     failures: dict[int, Failure] = field(default_factory=dict)
 
     def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed."""
+        """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed.
+
+        Where a delivery ended its process, that was another process: what it means for an endpoint is lost, its count is kept.
+        """
         found = np.zeros(len(lookup_ids), np.int32)
         if not len(self.lookup_ids):
             return found
@@ -59,8 +62,10 @@ class Carry:
         places[places == len(self.lookup_ids)] = 0
         hits = self.lookup_ids[places] == lookup_ids
         found[hits] = self.words[places[hits]]
-        committed = (found & STATE_MASK) == State.COMMITTED
-        found[committed] += State.CARRIED - State.COMMITTED
+        states = found & STATE_MASK
+        found[states == State.COMMITTED] += State.CARRIED - State.COMMITTED
+        died = np.isin(states, (State.CRASHED, State.TIMED_OUT))
+        found[died] = found[died] & COUNT_MASK | State.UNTOUCHED
         return found
 
     def merged(self, other: Carry) -> Carry:

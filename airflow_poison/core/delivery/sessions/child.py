@@ -13,16 +13,15 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from airflow_poison.core.delivery.handlers import extend_import_path, load_handler
 from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.journalfile import Section
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint
+from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Views
 from airflow_poison.core.errors import HandlerNotFoundError
-from airflow_poison.core.message import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.decisions import Counts
     from airflow_poison.core.policies.seam import Policy
 
@@ -70,15 +68,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A batch whose messages will be called for one by one, instead of the one before; the Arrow stream comes as a descriptor."""
+    """A batch whose messages will be called for one by one, instead of the one before.
+
+    Two descriptors come with it: the Arrow stream, and the file where the child writes the number of the call that it has taken.
+    """
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One delivery of a message of the loaded batch, with the counts that it sees."""
 
     row: int
     counts: Counts
+
+
+UNLOAD = -1
+"""In place of a row: no more calls for this batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What came of a call; None: the handler returned."""
+    """What came of a call that did not simply return."""
 
-    failure: Failure | None
+    failure: Failure
 
 
 def preload() -> None:
@@ -162,16 +166,13 @@ class _Child:
             return
         os.register_at_fork(after_in_child=self._leave)
         wire.send(self._sock, Answer(READY))
-        columns: _Columns | None = None
         while True:
             asked, descriptors = wire.receive(self._sock)
             match asked:
                 case Task():
                     wire.send(self._sock, self._deliver(asked, descriptors[0], endpoint))
                 case Load():
-                    columns = Message.columns(read_batch(descriptors[0]))
-                case Call():
-                    wire.send(self._sock, _called(asked, columns, endpoint))
+                    _serve_calls(self._sock, descriptors, endpoint)
 
     def _set_up(self, setup: Setup) -> Endpoint:
         sys.path[:] = setup.path
@@ -212,13 +213,32 @@ class _Child:
                 os.close(descriptor)
 
 
-def _called(call: Call, columns: _Columns | None, endpoint: Endpoint) -> Called:
-    assert columns is not None, "a batch is loaded before it is called for"
-    endpoint.at[0] = call.row
-    failure = endpoint.call(Message.view(columns, call.row, call.counts.abort_count, call.counts.move_count))
-    endpoint.at[0] = -1
-    _flush()
-    return Called(failure)
+def _serve_calls(sock: socket.socket, descriptors: list[int], endpoint: Endpoint) -> None:
+    """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
+    batch, slot = descriptors
+    views, taken, at = Views(read_batch(batch)), map_slot(slot), endpoint.at
+    os.close(slot)
+    while True:
+        number, row, abort_count, move_count = wire.receive_numbers(sock)
+        if row == UNLOAD:
+            return
+        taken[0] = number
+        at[0] = row
+        failure = endpoint.call(views.message(row, abort_count, move_count))
+        at[0] = -1
+        _flush()
+        if failure is None:
+            wire.send_returned(sock)
+        else:
+            wire.send(sock, Called(failure))
+
+
+SLOT_BYTES = 4
+
+
+def map_slot(descriptor: int) -> memoryview:
+    """Map the file where a child writes what it has taken."""
+    return memoryview(mmap.mmap(descriptor, SLOT_BYTES)).cast("i")
 
 
 def _flush() -> None:

@@ -7,8 +7,15 @@ on with the receiver that it has; dies this process, the journal tells the next 
 
 from __future__ import annotations
 
+import os
+import time
+from bisect import insort
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
@@ -16,12 +23,13 @@ from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord
 from airflow_poison.core.delivery.sessions.child import Call
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import JournalHost
-from airflow_poison.core.delivery.sessions.rows import Entries, Rows
+from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.session import Decided
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, SETTLED, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
+from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Halt, Halted
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt, Halted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,9 +42,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.sessions.child import Tools
     from airflow_poison.core.delivery.sessions.journalfile import Journal
-    from airflow_poison.core.delivery.sessions.rows import BatchEntry
+    from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Park
+    from airflow_poison.core.policies.decisions import Counts, Park
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
 
@@ -58,36 +66,48 @@ class EndpointSession:
     def __init__(
         self, tools: Tools, callers: Callers, journal: Journal, carry: Carry, *, opening: Opening, stop_file: str | None, record_all: bool
     ) -> None:
-        self._policy, self._clock, self._callers = tools.policy, tools.clock, callers
-        self._journal, self._carry = journal, carry
-        self._log, self._reader = FailureLog(journal.log_descriptor), FailureReader(journal.log_descriptor)
-        self._receiver = tools.policy.open(opening)
-        self._stop_file = Path(stop_file) if stop_file else None
-        self._record_all, self._batches = record_all, self._receiver.batch_size() > 1
-        self._closed = False  # nothing more is received: halted, blocked, or stopped from elsewhere
+        self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
+        self.carry, self.opening, self.record_all = carry, opening, record_all
+        self.log = FailureLog(journal.log_descriptor)
+        self.receiver = tools.policy.open(opening)
+        self.batches = self.receiver.batch_size() > 1
+        self.halted = bool((states_of(carry.words) == State.HALTED).any())
+        self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
+        self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
+        self._stop_file = stop_file
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended, the endpoint has halted, or the queue is blocked."""
-        record = BatchRecord(batch, self._journal, self._reader, self._carry)
+        record = BatchRecord(batch, self._journal, self._reader, self.carry)
         delivery = _Delivery(self, batch, record)
-        delivery.run()
+        try:
+            delivery.run()
+        finally:
+            if delivery.halt is not None:
+                self._halt()
         record.read_log()
         host = delivery.host
         return record.report(
-            halted=delivery.halt is not None,
+            halted=self.halted,
             crashes=host.crashes,
             timeouts=host.timeouts,
-            decided=Decided(host.ends, delivery.halt, tuple(host.events) if self._record_all else ()),
+            decided=Decided(host.ends, delivery.halt, tuple(host.events)),
         )
 
     def counters(self) -> Mapping[str, int]:
         """Return what the queue keeps for the next endpoint."""
-        return self._receiver.counters()
+        return self.receiver.counters()
+
+    def stopped_elsewhere(self) -> bool:
+        """Whether an endpoint in another task has halted."""
+        return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110  (asked for every message)
 
     def close(self) -> None:
         """End the sessions and let go of the journal."""
-        self._callers.close()
-        self._journal.close()
+        try:
+            self.callers.close()
+        finally:
+            self._journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -95,78 +115,98 @@ class EndpointSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _halt(self) -> None:
+        self.halted = self.closed = True
+        if self._stop_file is not None:
+            Path(self._stop_file).touch()
+
 
 class _Delivery:
     """One batch in the hands of the endpoint."""
 
     def __init__(self, endpoint: EndpointSession, batch: pa.RecordBatch, record: BatchRecord) -> None:
-        self._endpoint, self._policy = endpoint, endpoint._policy  # noqa: SLF001  (two halves of one thing)
+        self._endpoint, self._policy, self._record = endpoint, endpoint.policy, record
         self._words = record.section.words
-        initial = [int(value) for value in record.initial]
-        now = endpoint._clock.now()  # noqa: SLF001
-        self._entries = Entries(self._policy, batch, initial, now)
+        opening = replace(endpoint.opening, counters={})  # of the messages alone
+        self._entries = Entries(self._policy, batch, record.initial.tolist(), endpoint.clock.now(), opening)
+        self._blocked = False
         self.host = EndpointHost(
             self._policy,
-            endpoint._clock,  # noqa: SLF001
+            endpoint.clock,
             self._words,
             section=record.section.number,
-            log=endpoint._log,  # noqa: SLF001
-            callers=endpoint._callers,  # noqa: SLF001
-            holds=endpoint._batches,  # noqa: SLF001
+            log=endpoint.log,
+            callers=endpoint.callers,
+            holds=endpoint.batches,
+            record_all=endpoint.record_all,
         )
         self.halt: Halt | None = None
-        endpoint._callers.load(batch, record.label)  # noqa: SLF001
+        endpoint.callers.load(batch, record.label)
 
     def run(self) -> None:
         """Settle what an earlier try has decided for good, then receive the rest."""
-        self._resume()
         endpoint = self._endpoint
-        if not endpoint._closed:  # noqa: SLF001
-            rows = [row for row, value in enumerate(self._words) if state_of(value) not in SETTLED]
-            source = Rows(self._policy, self._entries, rows, self._words)
-            self.host.source = source
-            loop = ReceiveLoop(endpoint._receiver, source, self.host, Sessions.of(self._policy))  # noqa: SLF001
-            while not self._stopped_elsewhere() and loop.step():
-                pass
-            self.halt = loop.halt
-            endpoint._closed = self.halt is not None or source.blocked or self._stopped_elsewhere()  # noqa: SLF001
-        if self.halt is not None and endpoint._stop_file is not None:  # noqa: SLF001
-            endpoint._stop_file.touch()  # noqa: SLF001
-        for row, value in enumerate(self._words):
-            if state_of(value) not in SETTLED and attempts_of(value):
+        self._resume()
+        if not endpoint.closed:
+            source = self.host.source = rows_of(self._policy, self._entries, pending(self._record.words).tolist(), self._words)
+            source.blocked = self._blocked
+            self._receive(ReceiveLoop(endpoint.receiver, source, self.host, Sessions.of(self._policy)))
+            endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
+        for row in pending(self._record.words).tolist():
+            if attempts_of(self._words[row]):
                 self.host.ends[row] = Stay(self.host.counts.get(row) or self._entries.entry(row).counts)
 
+    def _receive(self, loop: ReceiveLoop[BatchEntry]) -> None:
+        """Receive until there is nothing more; what is in flight when something of ours fails is not given up for that."""
+        stopped = self._endpoint.stopped_elsewhere
+        try:
+            while not stopped() and loop.step():
+                pass
+        except PoisonError:
+            for _ in range(self._policy.server_sessions):
+                with suppress(ServerSessionError):
+                    loop.finish()
+            raise
+        finally:
+            self.halt = loop.halt
+
     def _resume(self) -> None:
-        """Take over what a dead process had decided: verdicts of handlers hold, a halt holds, everything else is decided again."""
-        now = self._endpoint._clock.now()  # noqa: SLF001
-        for row, value in enumerate(self._words):
-            state = state_of(value)
-            if state is State.ENDED:
-                entry, failure = self._entries.entry(row), self._known_failure(row)
-                if failure is not None and failure.kind is FailureKind.POSTPONED:
-                    self.host.ends[row] = GiveBack(entry.counts, now + failure.delay)
-                elif failure is not None and failure.kind in _GIVEN_UP:
-                    self.host.ends[row] = self._endpoint._receiver.give_up(entry, failure, now)  # noqa: SLF001
-                else:
-                    self._words[row] = value & COUNT_MASK | State.UNTOUCHED
-            elif state is State.HALTED:
-                how = self._policy.halts_as
-                self.halt = Halt(how, self._entries.entry(row).counts, (HALT_EVENTS[how],))
-                self.host.ends[row] = self.halt
-                self._endpoint._closed = True  # noqa: SLF001
+        """Take over what dead processes had decided: what their words say holds, everything else is decided again."""
+        initial = self._record.initial
+        for row in np.flatnonzero((initial != 0) & (states_of(initial) != State.CARRIED)).tolist():
+            decision = self._known_end(row, State(initial[row] & STATE_MASK))
+            state = State.UNTOUCHED
+            if decision is not None:
+                self.host.ends[row] = decision
+                state = State.ENDED
+            if isinstance(decision, Halt):
+                self.halt, state = decision, State.HALTED
+            elif isinstance(decision, Block) and decision.whole_queue:
+                self._blocked = True
+            self._words[row] = int(initial[row]) & COUNT_MASK | state
+        if self.halt is not None:
+            self._endpoint.closed = True
 
-    def _known_failure(self, row: int) -> Failure | None:
-        return self._endpoint._carry.failures.get(self._entries.entry(row).lookup_id)  # noqa: SLF001
-
-    def _stopped_elsewhere(self) -> bool:
-        stop = self._endpoint._stop_file  # noqa: SLF001
-        return stop is not None and stop.exists()
+    def _known_end(self, row: int, state: State) -> End | None:
+        """Return what has become of a message; None when it has to be delivered again."""
+        endpoint, now = self._endpoint, self._endpoint.clock.now()
+        failure = endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
+        entry = self._entries.entry(row, failure)
+        if state is State.HALTED:
+            how = self._policy.halts_as
+            return Halt(how, entry.counts, (HALT_EVENTS[how],))
+        if state is State.ENDED and failure is not None and failure.kind is FailureKind.POSTPONED:
+            return GiveBack(entry.counts, now + failure.delay)
+        if state is State.ENDED and failure is not None and failure.kind in _GIVEN_UP:
+            return endpoint.receiver.give_up(entry, failure, now)
+        return entry.led_to or (self._entries.next_end(row) if state is State.ENDED else None)
 
 
 class EndpointHost(JournalHost):
     """Journals, and remembers what was decided.
 
     :param holds: transactions receive several messages.
+    :param record_all: remember the routine events too.
     :ivar ends: what became of each row that is not committed.
     :ivar counts: the counts of rows that were given back.
     :ivar events: the routine events, in order.
@@ -174,11 +214,15 @@ class EndpointHost(JournalHost):
 
     source: Rows
 
-    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog, callers: Callers, holds: bool) -> None:  # noqa: PLR0913
+    def __init__(
+        self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog, callers: Callers, holds: bool, record_all: bool
+    ) -> None:
         super().__init__(policy, clock, words, section=section, log=log)
-        self._callers, self._holds = callers, holds
+        self._callers, self._holds, self._record_all = callers, holds, record_all
         self._free = list(range(max(policy.server_sessions, 1)))
         self._busy: dict[int, int] = {}
+        self._waiting: dict[int, Deliver] = {}
+        self._opened: float | None = None
         self.ends: dict[int, End] = {}
         self.counts: dict[int, Counts] = {}
         self.events: list[Event] = []
@@ -190,33 +234,44 @@ class EndpointHost(JournalHost):
         return self.result(entry)
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Store that the message is with a handler, then hand it over; one delivered at most once is committed already and stays so."""
+        """Hand the message to the first free session; where only one handler is called at a time, it waits for its turn."""
         self._tell(EventType.DELIVERED, entry)
-        if not delivery.at_most_once:
-            self._store(entry.row, State.IN_FLIGHT)
-        session = self._busy[entry.row] = self._free.pop(0)
-        self._callers.begin(session, Call(entry.row, delivery.counts))
+        self._busy[entry.row] = self._free.pop(0)
+        if self._callers.side_by_side:
+            self._hand_over(entry, delivery)
+        else:
+            self._waiting[entry.row] = delivery
 
     def result(self, entry: BatchEntry) -> Failure | None:
         """Wait for the session; in a batch, what has been delivered is held until its transaction commits."""
-        session = self._busy.pop(entry.row)
-        failure = self._callers.result(session)
-        self._free.append(session)
+        row = entry.row
+        if not self._callers.side_by_side:
+            self._hand_over(entry, self._waiting.pop(row))
+        session = self._busy.pop(row)
+        try:
+            failure = self._callers.result(session)
+        except ServerSessionError:
+            if self._words[row] & STATE_MASK == State.IN_FLIGHT and not self._callers.has_taken(session):
+                self._store(row, State.UNTOUCHED)
+            raise
+        insort(self._free, session)
         if failure is not None:
             self.crashes += failure.kind is FailureKind.CRASH
             self.timeouts += failure.kind is FailureKind.TIMEOUT
-        elif self._holds and state_of(self._words[entry.row]) is State.IN_FLIGHT:
-            self._store(entry.row, State.HELD)
+        elif self._holds and self._words[row] & STATE_MASK == State.IN_FLIGHT:
+            self._store(row, State.HELD)
         return failure
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the commit."""
+        self._opened = None
         super().committed(entries)
         for entry in entries:
             self._tell(EventType.COMMITTED, entry)
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Store the rollback of every member."""
+        self._opened = None
         super().rolled_back(entries, culprit, failure)
         for entry in entries:
             self.counts[entry.row] = entry.counts
@@ -231,8 +286,25 @@ class EndpointHost(JournalHost):
 
     def postponed(self, entry: BatchEntry, failure: Failure) -> None:
         """Remember until when."""
+        self._opened = None
         super().postponed(entry, failure)
         self.ends[entry.row] = GiveBack(entry.counts, self.now() + failure.delay)
 
+    def _hand_over(self, entry: BatchEntry, delivery: Deliver) -> None:
+        """Store that the message is with a handler, then hand it over; one delivered at most once is committed already and stays so."""
+        row, session = entry.row, self._busy[entry.row]
+        self._callers.prepare(session)
+        before = self._words[row]
+        if self._opened is None or not self._holds:
+            self._opened = time.monotonic()
+        if not delivery.at_most_once:
+            self._store(row, State.IN_FLIGHT)
+        try:
+            self._callers.begin(session, Call(row, delivery.counts), self._opened)
+        except PoisonError:
+            self._words[row] = before  # no handler has seen it
+            raise
+
     def _tell(self, event: EventType, entry: BatchEntry) -> None:
-        self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
+        if self._record_all:
+            self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))

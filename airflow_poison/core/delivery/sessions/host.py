@@ -95,7 +95,7 @@ class LastFailureHost(JournalHost):
     :param tell: returns a failure with its text.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         policy: Policy,
         clock: Clock,

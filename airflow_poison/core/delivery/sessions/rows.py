@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right, insort
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, FULL, IS_SETTLED, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Deliver
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt
+from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.decisions import AfterRollback, Park
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.seam import Policy, Receiver
 
 _EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
+_DIED = {State.CRASHED, State.TIMED_OUT}
+_SLICE = 1_024
+_SLICES = 4
 
 
 @dataclass(slots=True, eq=False)
 class BatchEntry:
     """One message of a batch, as far as rules look at it.
 
+    :param group_name: its conversation group, else its conversation; empty without both.
     :param batch: where its further columns are looked up when a rule asks for them.
+    :param led_to: what its last rollback led to when nobody could decide about it at once, as the message alone tells; None: decide anew.
     """
 
     row: int
@@ -33,15 +43,14 @@ class BatchEntry:
     size: int
     expires_at: datetime | None
     counts: Counts
+    group_name: str = ""
     batch: pa.RecordBatch | None = None
+    led_to: Dispose | Block | Halt | None = None
 
     @property
     def group(self) -> str:
         """Its conversation group, else its conversation; without both it is a group of its own."""
-        for name in ("group_id", "conversation_id"):
-            if self.batch is not None and (found := self.batch.column(name)[self.row].as_py()):
-                return str(found)
-        return f"#{self.lookup_id}"
+        return self.group_name or f"#{self.lookup_id}"
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -49,68 +58,113 @@ class BatchEntry:
         return {} if self.batch is None else dict(self.batch.column("properties")[self.row].as_py() or ())
 
 
+class _Cells(NamedTuple):
+    """The columns that every rule may look at, of some consecutive rows."""
+
+    lookup_ids: list[int]
+    sizes: list[int | None]
+    expiries: list[datetime | None]
+    abort_counts: list[int | None]
+    move_counts: list[int | None]
+    groups: list[str]
+
+
 class Entries:
-    """Makes entries from the rows of a batch."""
+    """Makes entries from the rows of a batch; its columns are converted a slice at a time.
 
-    def __init__(self, policy: Policy, batch: pa.RecordBatch, initial_words: Sequence[int] | memoryview, now: datetime) -> None:
-        self._policy, self._initial, self._now, self._batch = policy, initial_words, now, batch
-        self._columns = [batch.column(name) for name in ("lookup_id", "body", "expires_at", "abort_count", "move_count")]
+    :param initial_words: what earlier tries left of each message.
+    :param opening: of the endpoint; what it has in memory does not count.
+    """
 
-    def entry(self, row: int) -> BatchEntry:
-        """Return the entry of a row, with the counts that it has after the attempts of its first word."""
-        lookup_id, body, expires_at, abort_count, move_count = (column[row] for column in self._columns)
-        buffer = body.as_buffer()
-        counts = Counts(abort_count.as_py() or 0, move_count.as_py() or 0)
-        entry = BatchEntry(row, lookup_id.as_py(), buffer.size if buffer is not None else 0, expires_at.as_py(), counts, self._batch)
-        attempts = attempts_of(self._initial[row])
-        if attempts:
-            entry.counts = counts_after(self._policy, entry, attempts, self._now)
+    def __init__(
+        self, policy: Policy, batch: pa.RecordBatch, initial_words: Sequence[int] | memoryview, now: datetime, opening: Opening = FIRST
+    ) -> None:
+        self._policy, self._initial, self._now, self._batch, self._opening = policy, initial_words, now, batch, opening
+        self._cells: Callable[[int], _Cells] = lru_cache(_SLICES)(partial(_converted, batch))
+
+    def entry(self, row: int, last: Failure | None = None) -> BatchEntry:
+        """Return the entry of a row, with the counts that it has after the attempts of its first word.
+
+        :param last: what ended the last of these attempts.
+        """
+        entry, word = self._as_it_came(row), self._initial[row]
+        if attempts_of(word):
+            after = self._count_attempts(entry, self._policy.open(self._opening), last)
+            if isinstance(after, Dispose | Block) or (isinstance(after, Halt) and state_of(word) in _DIED):
+                entry.led_to = after
         return entry
 
+    def next_end(self, row: int) -> Park | Dispose | Block | None:
+        """Return what the next receive of a message makes of it, as the message alone tells; None when it is delivered."""
+        entry, receiver = self._as_it_came(row), self._policy.open(self._opening)
+        self._count_attempts(entry, receiver, None)
+        decision = receiver.before(entry, self._now)
+        return None if isinstance(decision, Deliver | Halt) else decision
 
-def counts_after(policy: Policy, entry: BatchEntry, attempts: int, now: datetime) -> Counts:
-    """Return a message's counts after so many counted rollbacks in one pass, as its policy would have counted them."""
-    receiver = policy.open()
-    again = replace(entry)
-    for _ in range(attempts):
-        decision = receiver.before(again, now)
-        if isinstance(decision, Deliver):
-            again.counts = decision.counts
-        again.counts = receiver.after_rollback(again, _EARLIER_ROLLBACK, now).counts
-    return again.counts
+    def _as_it_came(self, row: int) -> BatchEntry:
+        number, at = divmod(row, _SLICE)
+        cells = self._cells(number)
+        counts = Counts(cells.abort_counts[at] or 0, cells.move_counts[at] or 0)
+        return BatchEntry(row, cells.lookup_ids[at], cells.sizes[at] or 0, cells.expiries[at], counts, cells.groups[at], self._batch)
+
+    def _count_attempts(self, entry: BatchEntry, receiver: Receiver, last: Failure | None) -> AfterRollback | None:
+        """Give an entry the counts that it has after its attempts, as the policy would have counted them; return what the last one led to."""
+        attempts, after = attempts_of(self._initial[entry.row]), None
+        for attempt in range(1, attempts + 1):
+            decision = receiver.before(entry, self._now)
+            if isinstance(decision, Deliver):
+                entry.counts = decision.counts
+            after = receiver.after_rollback(entry, (last if attempt == attempts else None) or _EARLIER_ROLLBACK, self._now)
+            entry.counts = after.counts
+        return after
+
+    def groups(self) -> list[str]:
+        """Return the group of every row."""
+        ids = self._batch.column("lookup_id").to_pylist()
+        return [group or f"#{number}" for number, group in zip(ids, _group_names(self._batch), strict=True)]
+
+
+def _converted(batch: pa.RecordBatch, number: int) -> _Cells:
+    import pyarrow.compute as pc
+
+    part = batch.slice(number * _SLICE, _SLICE)
+    sizes: Any = pc.binary_length(cast("Any", part.column("body")))
+    names = ("lookup_id", "expires_at", "abort_count", "move_count")
+    ids, expiries, aborts, moves = (cast("list[Any]", part.column(name).to_pylist()) for name in names)
+    return _Cells(ids, sizes.to_pylist(), expiries, aborts, moves, _group_names(part))
+
+
+def _group_names(batch: pa.RecordBatch) -> list[str]:
+    columns = (batch.column(name).to_pylist() for name in ("group_id", "conversation_id"))
+    return [group or conversation or "" for group, conversation in zip(*columns, strict=True)]
 
 
 class Rows:
     """The source of the receive loop: rows in order, what was put back first; or a sweep over them (spec WMQ-29).
 
-    :param policy: whether it sweeps, and whether it locks groups.
+    :param policy: whether it sweeps.
     """
 
     def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> None:
         self._entries, self._rows, self._words = entries, iter(rows), words
-        self._sweeps, self._locks = policy.sweeps, policy.locks_groups
+        self._sweeps = policy.sweeps
         self._back: list[BatchEntry] = []
         self._taken = -1
         self.blocked = False
 
-    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
+    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:  # noqa: ARG002  (no group is locked)
         """Receive the next message, passing over what is settled and what has reached the largest count that a word holds."""
         if self.blocked:
             return None
-        if self._locks and beside:
-            return self._unlocked({entry.group for entry in beside})
-        return self._next()
+        entry = (self._fresh() or self._returned()) if self._sweeps else (self._returned() or self._fresh())
+        if entry is not None:
+            self._taken = entry.row
+        return entry
 
     def put_back(self, entries: Sequence[BatchEntry]) -> None:
         """Return received messages to their rows."""
         for entry in entries:
             insort(self._back, entry, key=_row)
-
-    def _next(self) -> BatchEntry | None:
-        entry = (self._fresh() or self._returned()) if self._sweeps else (self._returned() or self._fresh())
-        if entry is not None:
-            self._taken = entry.row
-        return entry
 
     def _returned(self) -> BatchEntry | None:
         while self._back:
@@ -123,21 +177,78 @@ class Rows:
     def _fresh(self) -> BatchEntry | None:
         return next((self._entries.entry(row) for row in self._rows if self._is_open(row)), None)
 
-    def _unlocked(self, locked: set[str]) -> BatchEntry | None:
-        """Receive the first message of a group that nobody has; those that are passed over keep their places."""
-        passed: list[BatchEntry] = []
-        while (entry := self._next()) is not None and entry.group in locked:
-            passed.append(entry)
-        self.put_back(passed)
-        return entry
-
     def _is_open(self, row: int) -> bool:
         value = self._words[row]
-        return state_of(value) not in SETTLED and attempts_of(value) < MAX_ATTEMPTS
+        return not IS_SETTLED[value & STATE_MASK] and value & ATTEMPTS_MASK != FULL
 
 
 def _row(entry: BatchEntry) -> int:
     return entry.row
+
+
+class GroupRows(Rows):
+    """Rows where a conversation group is with one server session at a time (spec SB-47), each group in its order; never a sweep."""
+
+    def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> None:
+        super().__init__(policy, entries, (), words)
+        self._groups = entries.groups()
+        self._waiting: dict[str, list[int]] = {}
+        for row in rows:
+            self._waiting.setdefault(self._groups[row], []).append(row)
+        for members in self._waiting.values():
+            members.reverse()  # the next one last
+        self._heads = [(members[-1], group) for group, members in self._waiting.items()]
+        self._listed = set(self._heads)
+        heapq.heapify(self._heads)
+        self._known: dict[int, BatchEntry] = {}
+
+    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
+        """Receive the first message of a group that nobody has; those that are passed over keep their places."""
+        if self.blocked:
+            return None
+        locked = {self._groups[entry.row] for entry in beside}
+        passed: list[tuple[int, str]] = []
+        entry = None
+        while entry is None and self._heads:
+            row, group = head = heapq.heappop(self._heads)
+            self._listed.discard(head)
+            if group in locked:
+                passed.append(head)
+            elif self._waiting[group] and self._waiting[group][-1] == row:  # else the head of former times
+                entry = self._taken_from(group)
+        for head in passed:
+            self._list(head)
+        return entry
+
+    def put_back(self, entries: Sequence[BatchEntry]) -> None:
+        """Return received messages to their places in their groups."""
+        for entry in entries:
+            self._known[entry.row] = entry
+            members = self._waiting[self._groups[entry.row]]
+            insort(members, entry.row, key=int.__neg__)
+            self._list_head(self._groups[entry.row])
+
+    def _taken_from(self, group: str) -> BatchEntry | None:
+        row = self._waiting[group].pop()
+        self._list_head(group)
+        if not self._is_open(row):
+            return None
+        return self._known.pop(row, None) or self._entries.entry(row)
+
+    def _list_head(self, group: str) -> None:
+        if self._waiting[group]:
+            self._list((self._waiting[group][-1], group))
+
+    def _list(self, head: tuple[int, str]) -> None:
+        if head not in self._listed:
+            self._listed.add(head)
+            heapq.heappush(self._heads, head)
+
+
+def rows_of(policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> Rows:
+    """Return the source that a policy's endpoint receives from."""
+    locks = policy.locks_groups and policy.server_sessions > 1
+    return (GroupRows if locks else Rows)(policy, entries, rows, words)
 
 
 class OneRow(Rows):

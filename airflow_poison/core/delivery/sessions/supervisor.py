@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.journalfile import Journal
 
+LONGEST_LEAVE_SECONDS = 5.0
+"""How long a child may take from closing its socket to its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -77,34 +80,45 @@ class Supervisor:
         """Return the child, ready; start one when there is none. Raises HandlerNotFoundError, ServerSessionError."""
         if self._child is not None and self._output is not None:
             return self._child, self._output
+        self.start()
+        self.started(self.wait(Overdue(LONGEST_IDLE_SECONDS)))
+        return self.living()
+
+    def start(self) -> None:
+        """Start a child; what it answers first is for ``started``."""
         child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor)
-        output = self._output = OutputReader(child.printed)
+        self._output = OutputReader(child.printed)
         folder = None
         with contextlib.suppress(OSError):
             folder = os.getcwd()  # noqa: PTH109  (a plain string travels)
         wire.send(child.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
-        answer = self.wait(Overdue(LONGEST_IDLE_SECONDS))
-        if isinstance(answer, Answer):
-            output.end()
-        match answer:
-            case Death():
-                raise ServerSessionError(
-                    f"The server session ended ({answer.how}) while it was loading the handler; nothing was delivered by it. Import the handler's "
-                    f"module on this machine to see why. Its last output:\n{answer.output}"
-                )
-            case Answer(what=what, text=text) if what != READY:
-                self.end()
-                if what == NOT_FOUND:
-                    raise HandlerNotFoundError(text)
-                raise ServerSessionError(f"The server session cannot start: {text}")
-            case _:
-                return child, output
+
+    def started(self, answer: Answer | Death) -> None:
+        """Take note of a child's first answer. Raises HandlerNotFoundError, ServerSessionError when it is not ready."""
+        if isinstance(answer, Death):
+            raise ServerSessionError(
+                f"The server session ended ({answer.how}) while it was loading the handler; nothing was delivered by it. Import the handler's "
+                f"module on this machine to see why. Its last output:\n{answer.output}"
+            )
+        _, output = self.living()
+        output.end()
+        if answer.what == READY:
+            return
+        self.end()
+        if answer.what == NOT_FOUND:
+            raise HandlerNotFoundError(answer.text)
+        raise ServerSessionError(f"The server session cannot start: {answer.text}")
+
+    def living(self) -> tuple[launcher.ChildProcess, OutputReader]:
+        """Return the child, which has been started, and its output."""
+        assert self._child is not None
+        assert self._output is not None
+        return self._child, self._output
 
     def descriptors(self) -> list[int]:
         """Return what becomes readable when the child says, prints or does anything."""
-        assert self._child is not None
-        assert self._output is not None
-        candidates = (self._child.control.fileno(), self._child.ended, self._output.descriptor)
+        child, output = self.living()
+        candidates = (child.control.fileno(), child.ended, output.descriptor)
         return [descriptor for descriptor in candidates if descriptor is not None]
 
     def wait(self, overdue: Any) -> Any:
@@ -118,31 +132,29 @@ class Supervisor:
                 return said
 
     def take(self, ready: set[int], overdue: Callable[[], bool]) -> Any:
-        """Take what readable descriptors tell: an Answer, a Death, or None when the child goes on."""
-        child, output = self._child, self._output
-        assert child is not None
-        assert output is not None
+        """Take what readable descriptors tell: an answer, a Death, or None when the child goes on."""
+        child, output = self.living()
         if output.descriptor in ready:
             output.drain()
         if child.control.fileno() in ready:
             try:
-                answer, _ = wire.receive(child.control)
+                return wire.answer(child.control)
             except wire.PeerGoneError:
                 return self.bury(timed_out=False)
-            return answer
         if child.ended in ready:
             return self.bury(timed_out=False)
         return self.bury(timed_out=True) if overdue() else None
 
-    def bury(self, *, timed_out: bool) -> Death:
-        """Kill what is left of the child, read its last output and say how it ended."""
-        child, output = self._child, self._output
-        assert child is not None
-        assert output is not None
+    def bury(self, *, timed_out: bool, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
+        """Kill what is left of the child, read its last output and say how it ended.
+
+        :param patience: how long to wait for its own end, seconds.
+        """
+        child, output = self.living()
         if timed_out:
             platform.kill_group(child.pid)
         elif child.ended is not None:
-            _wait_for_end(child.ended)
+            _wait_for_end(child.ended, patience)
         status = launcher.reap_child(child)
         output.drain()
         tail = output.tail()
@@ -155,6 +167,7 @@ class Supervisor:
         """End the child, with what it has started."""
         if self._child is not None and self._output is not None:
             launcher.reap_child(self._child)
+            self._output.end()
             self._output.close()
             self._child = self._output = None
 
@@ -183,11 +196,11 @@ def stream_of(batch: pa.RecordBatch) -> int:
     return descriptor
 
 
-def _wait_for_end(ended: int) -> None:
+def _wait_for_end(ended: int, patience: float) -> None:
     """Wait for a process whose socket is closed; it may still be on its way out."""
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    poll.poll(5_000)
+    poll.poll(patience * 1000)
 
 
 def _how(status: int | None) -> str:

@@ -1,4 +1,7 @@
-"""Pickled messages with descriptors over a local stream socket; both ends are ours."""
+"""Pickled messages with descriptors over a local stream socket; both ends are ours.
+
+What is said for every delivery is not pickled: a call is a few numbers, and that its handler returned is an empty message.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,15 @@ from typing import Any
 
 _LENGTH = struct.Struct(">I")
 _MAX_DESCRIPTORS = 4
+NUMBERS = struct.Struct("=4i")
+_EMPTY = _LENGTH.pack(0)
+
+
+class Returned:
+    """What an empty message says."""
+
+
+RETURNED = Returned()
 
 
 class PeerGoneError(Exception):
@@ -18,8 +30,12 @@ class PeerGoneError(Exception):
 def send(sock: socket.socket, message: object, descriptors: tuple[int, ...] = ()) -> None:
     """Send one message. Raises PeerGoneError."""
     body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    head = _LENGTH.pack(len(body))
+    if not descriptors:
+        _send_bytes(sock, head + body)  # at once: whoever has begun to read never waits for one that was stopped in between
+        return
     try:
-        socket.send_fds(sock, [_LENGTH.pack(len(body))], list(descriptors))
+        socket.send_fds(sock, [head], list(descriptors))
         sock.sendall(body)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise PeerGoneError from error
@@ -38,8 +54,51 @@ def receive(sock: socket.socket) -> tuple[Any, list[int]]:
     return pickle.loads(body), descriptors  # noqa: S301  (our own bytes, over a socket without a name)
 
 
+def answer(sock: socket.socket) -> Any:
+    """Wait for one message that comes without descriptors. Raises PeerGoneError."""
+    try:
+        head = _exactly(sock, _LENGTH.size)
+        if head == _EMPTY:
+            return RETURNED
+        body = _exactly(sock, _LENGTH.unpack(head)[0])
+    except ConnectionResetError as error:
+        raise PeerGoneError from error
+    return pickle.loads(body)  # noqa: S301  (our own bytes, over a socket without a name)
+
+
+def send_returned(sock: socket.socket) -> None:
+    """Send the empty message."""
+    _send_bytes(sock, _EMPTY)
+
+
+def send_numbers(sock: socket.socket, *numbers: int) -> None:
+    """Send four numbers. Raises PeerGoneError."""
+    _send_bytes(sock, NUMBERS.pack(*numbers))
+
+
+def receive_numbers(sock: socket.socket) -> tuple[int, ...]:
+    """Wait for four numbers. Raises PeerGoneError."""
+    try:
+        return NUMBERS.unpack(_exactly(sock, NUMBERS.size))
+    except ConnectionResetError as error:
+        raise PeerGoneError from error
+
+
+def _send_bytes(sock: socket.socket, content: bytes) -> None:
+    try:
+        sock.sendall(content)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise PeerGoneError from error
+
+
 def _exactly(sock: socket.socket, size: int) -> bytes:
-    pieces = []
+    first = sock.recv(min(size, 1 << 20))
+    if len(first) == size:
+        return first
+    if not first:
+        raise PeerGoneError
+    pieces = [first]
+    size -= len(first)
     while size:
         piece = sock.recv(min(size, 1 << 20))
         if not piece:

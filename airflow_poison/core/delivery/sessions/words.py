@@ -47,6 +47,8 @@ STATE_MASK = 0xFF
 COUNT_MASK = ~STATE_MASK
 MAX_ATTEMPTS = 0xFFF
 MAX_CRASHES = 0x7FF
+ATTEMPTS_MASK = FULL = MAX_ATTEMPTS << 8
+"""The bits of the attempts; all of them are set when there can be no more."""
 _ONE_ATTEMPT = 1 << 8
 _ONE_CRASH = 1 << 20
 
@@ -54,6 +56,8 @@ Words = TypeVar("Words", int, "NDArray[np.int32]")
 
 SETTLED = (State.COMMITTED, State.ENDED, State.HALTED, State.CARRIED)
 """States that no delivery follows."""
+IS_SETTLED = tuple(number in SETTLED for number in range(STATE_MASK + 1))
+"""The same, by the state's number: loops ask it for every message."""
 
 
 def word(state: State, attempts: int = 0, crashes: int = 0) -> int:

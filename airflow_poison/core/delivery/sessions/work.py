@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +21,7 @@ from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
 from airflow_poison.core.delivery.sessions.words import SETTLED, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
-from airflow_poison.core.policies.decisions import Counts, Deliver
+from airflow_poison.core.policies.decisions import Counts, Deliver, Halt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.seam import Policy, Receiver
 
-_SLICE = 1_024
+_SLICE, _SLICES = 1_024, 4
 RAISED = Failure(FailureKind.EXCEPTION)
 """A handler's exception that has not been told yet: the last one that was raised."""
 
@@ -47,6 +48,22 @@ class BatchWork:
     batch: pa.RecordBatch
     words: memoryview
     number: int
+
+
+class Views:
+    """The messages of a batch as handlers see them; columns are converted a slice at a time."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch))
+
+    def message(self, row: int, abort_count: int, move_count: int) -> Message:
+        """Return the message of a row with the counts of this delivery."""
+        number, at = divmod(row, _SLICE)
+        return Message.view(self._columns(number), at, abort_count, move_count)
+
+
+def _columns_of(batch: pa.RecordBatch, number: int) -> _Columns:
+    return Message.columns(batch.slice(number * _SLICE, _SLICE))
 
 
 class Endpoint:
@@ -117,7 +134,7 @@ class _BatchDelivery:
         self._entries = Entries(policy, work.batch, list(work.words), self._now)
         log = endpoint._log  # noqa: SLF001
         self._host = LastFailureHost(policy, clock, work.words, section=work.number, log=log, call=self._call, tell=endpoint.tell)
-        self._slice_start, self._columns = -1, Message.columns(work.batch.slice(0, 0))
+        self._views = Views(work.batch)
         self._first_failure: Failure | None = None
 
     def run(self) -> bool:
@@ -152,9 +169,16 @@ class _BatchDelivery:
         return False
 
     def _through_the_loop(self, row: int, failure: Failure | None) -> bool:
-        """Receive one message until it has ended; its first delivery may have failed already."""
+        """Receive one message until it has ended; its first delivery may have failed already.
+
+        What died with a process before it could decide about its last rollback is decided now.
+        """
+        entry = self._entries.entry(row)
+        if entry.led_to is not None:
+            self._host.ended(entry, entry.led_to, None)
+            return isinstance(entry.led_to, Halt)
         self._first_failure = failure
-        source = OneRow(self._policy, self._entries, self._entries.entry(row), self._words)
+        source = OneRow(self._policy, self._entries, entry, self._words)
         return ReceiveLoop(self._endpoint.receiver, source, self._host).run() is not None
 
     def _call(self, row: int, counts: Counts) -> Failure | None:
@@ -162,11 +186,8 @@ class _BatchDelivery:
         if self._first_failure is not None:
             failure, self._first_failure = self._first_failure, None
             return failure
-        start = row - row % _SLICE
-        if start != self._slice_start:
-            self._slice_start, self._columns = start, Message.columns(self._batch.slice(start, _SLICE))
         self._endpoint.at[0] = row
-        return self._endpoint.call(Message.view(self._columns, row - start, counts.abort_count, counts.move_count))
+        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
 
     def _fresh_counts(self) -> Sequence[Counts | None] | None:
         """Return what the first delivery of each row sees, None where the policy does not simply deliver; None: none of them."""

@@ -1,0 +1,151 @@
+"""kill -9 of the worker with several messages in flight: nothing committed is repeated, and what was in flight has one attempt more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
+from tests.sessions.conftest import policy as msmq4
+from tests.sessions.endpoints import NEVER, deliveries, specification
+from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+
+if TYPE_CHECKING:
+    from airflow_poison.core.policies.seam import Policy
+
+ROOT = Path(__file__).parents[2]
+CRASHED = (State.CRASHED, 1, 1)
+
+
+@dataclass(frozen=True)
+class Worked:
+    """How a worker ended and what it told last."""
+
+    code: int
+    said: dict[str, Any]
+
+    @property
+    def told(self) -> list[tuple[State, int, int]]:
+        return told(self.said["words"])
+
+
+def work(folder: Path, policy: Policy, words: list[str], isolation: str = "process") -> Worked:
+    arguments = [sys.executable, "-m", "tests.sessions.endpoint_worker", str(folder), isolation, json.dumps(policy.to_dict()), *words]
+    done = subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    return Worked(done.returncode, json.loads(lines[-1]) if lines else {})
+
+
+def journaled(journals: Path) -> list[tuple[State, int, int]]:
+    return told(read_journals([journals], timedelta(seconds=20)).words)
+
+
+@pytest.mark.parametrize("word", ["worker", "all"])
+def test_several_messages_in_flight(journals: Path, word: str) -> None:
+    """Two rounds of three; the worker is killed in the second, when all three are with their handlers."""
+    folder = journals.parent
+    words = ["ok", "raise-once", "ok", "hang-once", f"{word} 6", "hang-once", "ok", "ok"]
+    policy = specification(3)
+
+    assert work(folder, policy, words).code == -signal.SIGKILL
+    assert journaled(journals) == [COMMITTED, (State.UNTOUCHED, 1, 0), COMMITTED, *[CRASHED] * 3, UNTOUCHED, UNTOUCHED]
+
+    resumed = work(folder, policy, words)
+
+    crashed_once = (State.COMMITTED, 1, 1)
+    assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 0), COMMITTED, *[crashed_once] * 3, COMMITTED, COMMITTED]
+    assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1, 7: 1})
+
+
+def test_verdicts_hold_and_the_endpoints_memory_is_lost(journals: Path) -> None:
+    """Two failures in a row were counted; the resumed endpoint counts from 0, as after a restart of the application server (spec 11.1)."""
+    folder = journals.parent
+    words = ["unprocessable", "postpone", "raise-once", "raise-once"]
+    policy = specification(1, failures=3, next_message="sweep")
+
+    assert work(folder, policy, [*words, "worker 5"]).code == -signal.SIGKILL
+    assert journaled(journals) == [(State.ENDED, 1, 0), (State.ENDED, 0, 0), *[(State.UNTOUCHED, 1, 0)] * 2, CRASHED]
+
+    resumed = work(folder, policy, [*words, "raise"])
+
+    assert resumed.said["ends"] == {"0": "Dispose", "1": "GiveBack", "4": "Dispose"}
+    assert resumed.told[2:4] == [(State.COMMITTED, 1, 0)] * 2
+    assert not resumed.said["halted"]
+    assert deliveries(folder) == Counter({0: 1, 1: 1, 2: 2, 3: 2, 4: 3})
+
+
+def test_wmq_20_a_recorded_halt_holds(journals: Path) -> None:
+    """The second of three stops the endpoint; the third, in flight beside it, kills the worker when it is waited for."""
+    folder = journals.parent
+    words = ["ok", "raise", "worker-after-halt", "ok", "ok"]
+    policy = specification(3, failures=1)
+
+    assert work(folder, policy, words).code == -signal.SIGKILL
+    assert journaled(journals) == [COMMITTED, (State.HALTED, 1, 0), CRASHED, UNTOUCHED, UNTOUCHED]
+
+    resumed = work(folder, policy, words)
+
+    assert resumed.said["halted"]
+    assert resumed.told == [COMMITTED, (State.HALTED, 1, 0), (State.UNTOUCHED, 1, 1), UNTOUCHED, UNTOUCHED]
+    assert resumed.said["ends"] == {"1": "Halt", "2": "Stay"}
+    assert deliveries(folder) == Counter([0, 1, 2])
+
+
+def test_dmp_7_a_message_that_has_used_its_deliveries_has_no_other_one(journals: Path) -> None:
+    folder = journals.parent
+    policy = DefaultMessaging(max_failed_deliveries=1, max_concurrency=2, auto_stop_sequential_message_failure=NEVER)
+
+    assert work(folder, policy, ["worker 2", "hang-once", "ok"]).code == -signal.SIGKILL
+    resumed = work(folder, policy, ["worker 2", "hang-once", "ok"])
+
+    assert resumed.told == [(State.ENDED, 1, 1), (State.ENDED, 1, 1), COMMITTED]
+    assert deliveries(folder) == Counter([0, 1, 2])
+
+
+def test_wcf_41_an_open_batch_counts_for_each_of_its_messages(journals: Path) -> None:
+    folder = journals.parent
+    policy = msmq4(max_batch_size=3, transaction_timeout=timedelta(seconds=60))
+    words = ["ok", "ok", "ok", "ok", "worker 5", "ok"]
+
+    assert work(folder, policy, words).code == -signal.SIGKILL
+    assert journaled(journals) == [COMMITTED] * 3 + [(State.UNTOUCHED, 1, 0), CRASHED, UNTOUCHED]
+
+    assert work(folder, policy, words).code == 0
+    assert deliveries(folder) == Counter({0: 1, 1: 1, 2: 1, 3: 2, 4: 2, 5: 1})
+
+
+def test_inline_only_the_message_whose_handler_was_called_is_charged(journals: Path) -> None:
+    """Three were handed out, but their handlers are called one after the other."""
+    folder = journals.parent
+    words = ["ok", "worker 2", "ok", "ok"]
+
+    assert work(folder, specification(3), words, "none").code == -signal.SIGKILL
+    assert journaled(journals) == [COMMITTED, CRASHED, UNTOUCHED, UNTOUCHED]
+
+    resumed = work(folder, specification(3), words, "none")
+    assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 1), COMMITTED, COMMITTED]
+    assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 1})
+
+
+def test_killed_again_and_again_it_ends(journals: Path) -> None:
+    """A message that kills everything each time becomes poison by its own count; its neighbours in flight pay for being beside it."""
+    folder = journals.parent
+    words = ["everything", "ok", "ok", "ok"]
+    policy = specification(1, failures=2)
+
+    codes = [work(folder, policy, words).code for _ in range(4)]
+
+    assert codes == [-signal.SIGKILL] * 3 + [0]
+    assert deliveries(folder) == Counter({0: 3, 1: 1, 2: 1, 3: 1})
+    assert journaled(journals) == [(State.ENDED, 3, 3), *[COMMITTED] * 3]

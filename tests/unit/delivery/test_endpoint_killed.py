@@ -1,0 +1,301 @@
+"""A pass that dies at any of its stores, and the passes that take it over: what its words say holds, whatever the endpoint had in memory.
+
+The task is "killed" by an exception that nothing of ours catches, right behind a store; the next endpoint has only the journals.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.ends import GiveBack
+from airflow_poison.core.delivery.handlers import HandlerRef
+from airflow_poison.core.delivery.sessions.child import Tools
+from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
+from airflow_poison.core.delivery.sessions.journal import Journal, read_journals
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.policies.decisions import Block, Dispose, Halt
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
+from airflow_poison.core.policies.listener_port import ListenerPort
+from airflow_poison.core.policies.msmq3 import Msmq3
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.restarts import Restart
+from tests.sessions.endpoints import NEVER, broker, in_groups, specification
+
+if TYPE_CHECKING:
+    from airflow_poison.core.delivery.sessions import BatchReport
+    from airflow_poison.core.delivery.sessions.child import Call
+    from airflow_poison.core.policies.seam import Policy
+
+ROWS = 6
+GROUPS = "ab ab "
+
+
+class KilledError(BaseException):
+    """Nothing of ours catches it."""
+
+
+class Words:
+    """The words of a section, until so many stores have been made."""
+
+    def __init__(self, words: memoryview, stores: list[int]) -> None:
+        self._words, self._stores = words, stores
+
+    def __getitem__(self, row: int) -> int:
+        return self._words[row]
+
+    def __setitem__(self, row: int, value: int) -> None:
+        self._words[row] = value
+        self._stores[0] -= 1
+        if self._stores[0] == 0:
+            raise KilledError
+
+
+class DyingJournal(Journal):
+    """A journal whose task is killed behind the so-manieth store; 0: never."""
+
+    def __init__(self, folder: Path, stores: int) -> None:
+        super().__init__(folder, "0")
+        self._stores = [stores]
+
+    def append(self, *given: Any) -> Any:
+        section = super().append(*given)
+        found = section.as_array()
+        section.as_array = lambda: found  # type: ignore[method-assign]  # what is read stays real
+        section.words = Words(section.words, self._stores)  # type: ignore[assignment]  # stores as the loop makes them
+        return section
+
+
+@dataclass
+class Handlers:
+    """Server sessions whose handlers fail as scripted: by message and number of the delivery, over all passes."""
+
+    script: dict[tuple[int, int], FailureKind]
+    hopeless: frozenset[int] = frozenset()
+    begun: list[int] = field(default_factory=list)
+    returned: Counter[int] = field(default_factory=Counter)
+    given_back: Counter[int] = field(default_factory=Counter)
+    _under_way: dict[int, Failure | None] = field(default_factory=dict)
+    side_by_side = True
+
+    def load(self, batch: Any, label: Any) -> None:
+        self._under_way.clear()
+
+    def prepare(self, session: int) -> None:
+        assert session not in self._under_way
+
+    def begin(self, session: int, call: Call, opened: float) -> None:
+        kind = FailureKind.EXCEPTION if call.row in self.hopeless else self.script.get((call.row, self.begun.count(call.row)))
+        self.begun.append(call.row)
+        self.returned[call.row] += kind is None
+        self.given_back[call.row] += kind is FailureKind.POSTPONED
+        self._under_way[session] = None if kind is None else Failure(kind)
+
+    def result(self, session: int) -> Failure | None:
+        return self._under_way.pop(session)
+
+    def has_taken(self, session: int) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def receive(policy: Policy, handlers: Handlers, folder: Path, *, killed_at: int = 0, counters: dict[str, int] | None = None) -> BatchReport:
+    carry = read_journals([folder])
+    tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
+    opening = Opening(counters=policy.counters_after(counters or {}, Restart.SERVER))
+    journal = DyingJournal(folder, killed_at)
+    with EndpointSession(tools, handlers, journal, carry, opening=opening, stop_file=None, record_all=False) as endpoint:
+        return endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS))
+
+
+def live(policy: Policy, handlers: Handlers, kills: list[int]) -> tuple[BatchReport, list[dict[int, int]], list[int]]:
+    """Receive, killed at each of these stores in turn; return the last report, the words behind each kill, and where deliveries stood then."""
+    seen: list[dict[int, int]] = []
+    stood: list[int] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for killed_at in kills:
+            try:
+                report = receive(policy, handlers, folder, killed_at=killed_at)
+            except KilledError:
+                carry = read_journals([folder])
+                seen.append(dict(zip(carry.lookup_ids.tolist(), carry.words.tolist(), strict=True)))
+                stood.append(len(handlers.begun))
+            else:
+                return report, seen, stood
+        return receive(policy, handlers, folder), seen, stood
+
+
+POLICIES: dict[str, Policy] = {
+    "ActivationSpecification": specification(3),
+    "ActivationSpecification, early": specification(3, early_hand_out=2),
+    "ActivationSpecification, one session": specification(1),
+    "ActivationSpecification, stops": specification(2, failures=4),
+    "ListenerPort": ListenerPort(max_sessions=2, max_retries=3),
+    "ServiceBroker": broker(3),
+    "DefaultMessaging": DefaultMessaging(max_failed_deliveries=3, auto_stop_sequential_message_failure=NEVER, max_concurrency=2),
+    "DefaultMessaging, blocks": DefaultMessaging(max_failed_deliveries=2, exception_destination="None"),
+    "Msmq3": Msmq3(receive_retry_count=2, receive_error_handling="Drop"),
+    "Msmq4, batches": Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=3),
+}
+KINDS = [FailureKind.EXCEPTION, FailureKind.EXCEPTION, FailureKind.UNPROCESSABLE, FailureKind.POSTPONED, FailureKind.CRASH, FailureKind.TIMEOUT]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(sorted(POLICIES)),
+    st.dictionaries(st.tuples(st.integers(0, ROWS - 1), st.integers(0, 3)), st.sampled_from(KINDS)),
+    st.frozensets(st.integers(0, ROWS - 1), max_size=2),
+    st.lists(st.integers(1, 25), max_size=3),
+)
+def test_whatever_a_dead_pass_had_stored_holds(
+    name: str, script: dict[tuple[int, int], FailureKind], hopeless: frozenset[int], kills: list[int]
+) -> None:
+    handlers = Handlers(script, hopeless)
+
+    report, seen, stood = live(POLICIES[name], handlers, kills)
+
+    for words, begun in zip(seen, stood, strict=True):
+        later = set(handlers.begun[begun:])
+        states = {row: state_of(value) for row, value in words.items()}
+        assert not later & {row for row, state in states.items() if state in {State.COMMITTED, State.ENDED}}
+        assert State.HALTED not in states.values() or not later
+    for row, value in enumerate(report.words.tolist()):
+        committed = state_of(value) is State.COMMITTED
+        rolled_back = handlers.begun.count(row) - committed - handlers.given_back[row] * (state_of(value) is State.ENDED)
+        killed = sum(bool(words) for words in seen)
+        assert rolled_back - killed <= attempts_of(value) <= rolled_back + killed, (row, report.words)
+        assert handlers.returned[row] <= committed + killed
+        assert state_of(value) not in {State.IN_FLIGHT, State.HELD}
+    assert report.halted == any(state_of(value) is State.HALTED for value in report.words.tolist())
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=3))
+def test_dmp_7_a_hopeless_message_is_never_delivered_more_often_because_its_pass_died(kills: list[int]) -> None:
+    """Three deliveries: a kill can only take one away, with the message handed out and no handler called."""
+    handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
+
+    report, _, _ = live(POLICIES["DefaultMessaging"], handlers, kills)
+
+    assert [attempts_of(value) for value in report.words.tolist()] == [3] * ROWS
+    assert all(times <= 3 for times in Counter(handlers.begun).values())
+    assert report.decided is not None
+    assert all(isinstance(end, Dispose) and end.destination == "_SYSTEM.Exception.Destination.ME1" for end in report.decided.ends.values())
+
+
+@pytest.mark.parametrize("name", ["ActivationSpecification", "ServiceBroker", "DefaultMessaging", "Msmq3", "Msmq4, batches"])
+def test_verdicts_of_a_dead_pass_hold(name: str) -> None:
+    handlers = Handlers({(0, 0): FailureKind.UNPROCESSABLE, (1, 0): FailureKind.POSTPONED})
+    complete, _, _ = live(POLICIES[name], handlers, [])
+
+    for killed_at in range(1, 40):
+        again = Handlers(handlers.script)
+        report, seen, _ = live(POLICIES[name], again, [killed_at])
+        if not seen:
+            break
+        ended = {row for row, value in seen[0].items() if state_of(value) is State.ENDED}
+        assert complete.decided is not None
+        assert report.decided is not None
+        for row in ended:
+            assert type(report.decided.ends[row]) is type(complete.decided.ends[row])
+            assert again.begun.count(row) == handlers.begun.count(row)
+        if 1 in ended:
+            assert isinstance(report.decided.ends[1], GiveBack)
+    else:
+        pytest.fail("the pass was never left alone")
+
+
+def test_wmq_20_a_recorded_halt_holds_and_what_was_in_flight_has_one_more_attempt() -> None:
+    policy = specification(3, failures=1)
+    stores_of_the_halt = 3 + 1 + 1  # three handed out, one rolled back, one halted
+    handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
+
+    report, seen, _ = live(policy, handlers, [stores_of_the_halt])
+
+    assert state_of(seen[0][0]) is State.HALTED
+    assert handlers.begun == [0, 1, 2]
+    assert [attempts_of(value) for value in report.words.tolist()] == [1, 1, 1, 0, 0, 0]
+    assert report.decided is not None
+    assert report.decided.halt == report.decided.ends[0]
+    assert isinstance(report.decided.halt, Halt)
+    assert report.decided.ends[1].counts.abort_count == 1
+
+
+def test_a_halt_that_was_not_stored_is_lost_with_the_memory_of_its_endpoint() -> None:
+    """Spec 11.1: a restart of the application server sets c to 0; the message's own count is durable."""
+    handlers = Handlers({(0, 0): FailureKind.EXCEPTION})
+
+    report, seen, _ = live(specification(1, failures=1), handlers, [2])
+
+    assert [(state_of(seen[0][0]), attempts_of(seen[0][0]))] == [(State.UNTOUCHED, 1)]
+    assert handlers.begun == [0, *range(ROWS)]
+    assert not report.halted
+
+
+def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
+    """Also of those before it: with groups spread over tasks, the message that halted may be another task's."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        handlers = Handlers({(5, 0): FailureKind.EXCEPTION})
+        receive(specification(1, failures=1), handlers, folder)
+        begun = len(handlers.begun)
+
+        tools = Tools(specification(1, failures=1), HandlerRef("none"), VirtualClock(), ())
+        journal = Journal(folder, "1")
+        carry = read_journals([folder], partition="0")
+        with EndpointSession(tools, handlers, journal, carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
+            report = endpoint.deliver(in_groups("   ", ["x"] * 3, first_id=100))
+
+    assert len(handlers.begun) == begun
+    assert report.halted
+    assert report.decided is not None
+    assert report.decided.halt is None, "it is the other task that tells of it"
+
+
+def test_a_block_that_was_stored_blocks_again() -> None:
+    handlers = Handlers({}, hopeless=frozenset([0]))
+    policy = DefaultMessaging(max_failed_deliveries=2, exception_destination="None")
+    stores_of_the_block = 2 * 2 + 1
+
+    report, seen, _ = live(policy, handlers, [stores_of_the_block])
+
+    assert state_of(seen[0][0]) is State.ENDED
+    assert handlers.begun == [0, 0]
+    assert report.decided is not None
+    assert isinstance(report.decided.ends[0], Block)
+
+
+def test_where_a_message_goes_is_decided_with_what_the_endpoint_found() -> None:
+    """The exception destination is missing: the engine's own queue stands in for it, also after a kill (spec DMP-17)."""
+    policy = DefaultMessaging(max_failed_deliveries=1, exception_destination="MINE", auto_stop_sequential_message_failure=NEVER)
+    opening = Opening(access={"MINE": Access.MISSING})
+    with tempfile.TemporaryDirectory() as name:
+        folder, handlers = Path(name), Handlers({}, hopeless=frozenset([0]))
+        tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
+        with (
+            pytest.raises(KilledError),
+            EndpointSession(tools, handlers, DyingJournal(folder, 2), read_journals([]), opening=opening, stop_file=None, record_all=False) as dying,
+        ):
+            dying.deliver(in_groups(" ", ["x"]))
+        carry = read_journals([folder])
+        with EndpointSession(tools, handlers, Journal(folder, "0"), carry, opening=opening, stop_file=None, record_all=False) as endpoint:
+            report = endpoint.deliver(in_groups(" ", ["x"]))
+
+    assert handlers.begun == [0]
+    assert report.decided is not None
+    end = report.decided.ends[0]
+    assert isinstance(end, Dispose)
+    assert end.destination == "_SYSTEM.Exception.Destination.ME1"
