@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import TALLY, SubQueue, table_schema
 from airflow_poison.core.policies.opening import FIRST
 
@@ -110,7 +111,9 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
     )
     with session:
         for batch in _swept(chain([first], filled)) if job.policy.sweeps else chain([first], filled):
+            reach("delivery.stage.before_batch")
             report = session.deliver(batch)
+            reach("delivery.stage.after_batch")
             total.counts["timeouts"] += report.timeouts
             yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided)
         total.close(job.opening.counters, session.counters())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alert_texts import HALTS, reason, what_to_do
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.remove import BY_HAND
@@ -87,6 +88,7 @@ def send_alerts(
         for alert in alerts:
             try:
                 tell(alert)
+                reach("pass.alert.after_one")
             except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
                 failed.append(f"{alert.event} ({type(error).__name__}: {error})")
         if failed:

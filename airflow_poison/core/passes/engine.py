@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import table_schema
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class LocalEngine:
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
         rows = pa.Table.from_batches(deliver_partition(job, "0", self._batches(table, claim, keep_alive)), table_schema())
+        reach("pass.deliver.before_staging")
         table.stage_table(claim, rows)
+        reach("pass.deliver.after_staging")
 
     @staticmethod
     def _batches(table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.messages import Change, Chosen, claimed_paths, planned_anew, with_columns
 from airflow_poison.core.passes.remove import BY_HAND
@@ -87,6 +88,7 @@ def _put_all_back(table: QueueTable, clock: Clock) -> int:
     for file in _free_poison(table):
         if _counted(table, file):
             table.replace_file(file, with_columns(table.read(file), abort_count=0), [], now)
+    reach("pass.put_back.after_counts")
     ready = {file.path for file in _free_poison(table) if not _counted(table, file)}
     return table.move_files(lambda snapshot: [file for file in snapshot.files if file.path in ready], SubQueue.MAIN, now).messages
 

@@ -17,6 +17,7 @@ from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
@@ -156,6 +157,7 @@ class ReceivePass:
             )
             if own is not None:
                 tallies.append(self._finish(own, handler, crashed=bool(own.earlier)))
+        reach("pass.receive.before_relay")
         if self.store is not None:
             relay(self.store, self.table, self.clock)
         return _combine(self.table.name, key, tallies, time.monotonic() - started)
@@ -184,6 +186,7 @@ class ReceivePass:
 
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
         """
+        reach("pass.receive.before_delivery")
         manifest = self.table.manifest(claim)
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
@@ -233,6 +236,7 @@ class ReceivePass:
         if earlier:
             carry = str(Path(stage) / "carry.npy")
             read_journals([Path(folder) for folder in earlier]).save(Path(carry))
+            reach("pass.receive.after_carry")
         job = StageJob(
             queue=self.table.name,
             policy=self.policy,

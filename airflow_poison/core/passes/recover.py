@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import MessageNotFoundError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.inspect import halted_by, inspect
 from airflow_poison.core.passes.remove import MOST_SHOWN, remove_messages
@@ -58,6 +59,7 @@ def recover(table: QueueTable, clock: Clock, *, lookup_id: int | None = None) ->
     removed: tuple[MessageRow, ...] = ()
     steps = _order(control.policy).steps
     for step in steps:
+        reach("pass.recover.before_step")
         match step:
             case RecoveryStep.END_CONVERSATION:
                 removed = _end(table, clock, wanted, gone_is_done=wanted == culprit)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.errors import QueueNameError, SettingError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, message_schema
 from airflow_poison.core.policies import policy_class
 from airflow_poison.core.store.names import MAX_NAME, check_name
@@ -44,7 +45,9 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
             queue = store.create(target, _neutral(snapshot.control), clock.now())
+            reach("pass.relay.before_send")
             sent += queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+        reach("pass.relay.before_removal")
         table.remove_outbox([file], clock.now())
     return sent
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import ENDPOINTS, started
 from airflow_poison.core.passes.messages import planned_anew, with_columns
@@ -83,6 +84,7 @@ def _restart_broker(table: QueueTable, clock: Clock) -> RestartResult:
         snapshot = table.snapshot()
         if snapshot.claims:
             raise MessageClaimedError(_received(table.name))
+        reach("pass.restart.before_change")
         policy, counted, rows = policy_from_dict(snapshot.control.policy), _Counted(), list[Control]()
 
         def change(control: Control) -> Control:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def return_due(table: QueueTable, clock: Clock, *, return_order: str = "due_time
         return due_files(snapshot, now, return_order)
 
     returned = table.move_files(pick, SubQueue.MAIN, now)
+    reach("pass.return.before_postponed")
     postponed = return_postponed(table, now)
     depth = table.snapshot().depth(SubQueue.RETRY, now)
     due = depth.next_due_at

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.messages import Change, Chosen, with_columns
 from airflow_poison.core.passes.relay import ORIGIN_QUEUE, relay
@@ -65,6 +66,7 @@ def send_to(table: QueueTable, store: QueueStore, clock: Clock, lookup_ids: Coll
             yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
 
     sent = targets.of(Change(Chosen.ids(lookup_ids), become, told, _FROM).commit(table, now))
+    reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
 

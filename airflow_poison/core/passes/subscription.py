@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.fault_points import reach
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -72,7 +74,9 @@ class Subscription:
         first = list(islice(events, 1))
         if first and pending is None:
             self._set(told=since, telling=until)
+        reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events))
+        reach("pass.alert.after_telling")
         if first or until - since >= QUIET_VERSIONS:
             self._set(told=until, telling=None)
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
+from airflow_poison.core.fault_points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,9 @@ class Journal:
             self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, 0o644)
             self.descriptor = os.open(hidden, flags, 0o644)
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+            reach("delivery.journal.before_name")
             hidden.rename(self.path)
+            reach("delivery.journal.after_name")
         except FileNotFoundError as error:
             raise ClaimLostError(
                 f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
@@ -98,8 +101,10 @@ class Journal:
             platform.reserve(self.descriptor, (end + _HEADER + STEP - 1) // STEP * STEP)
         except OSError as error:
             raise self._cannot_grow(error) from error
+        reach("delivery.journal.before_section")
         section = Section(self.descriptor, self._sections, self._end, messages)
         section.begin(lookup_ids, words)
+        reach("delivery.journal.after_section")
         self._end, self._sections = end, self._sections + 1
         return section
 

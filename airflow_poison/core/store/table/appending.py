@@ -35,6 +35,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     if (done := _sent_before(state, key)) is not None:
         return done
     incoming = Incoming(table.root, base=_last_id(state))
+    reach("store.append.before_files")
     try:
         incoming.write(batches, now)
     except BaseException:
@@ -56,6 +57,7 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         base, holds = _last_id(state), table.control(state).holds_sends
         incoming.renumber(base)
         incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
+        reach("store.append.after_numbering")
         first, last, held = base + 1, base + incoming.messages, incoming.messages if holds else 0
         numbers = {f"send:{key}": incoming.messages, f"first:{key}": first} | ({f"held:{key}": held} if held else {})
         commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})

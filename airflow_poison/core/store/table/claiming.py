@@ -52,6 +52,7 @@ def _settled(table: Table, claim: Claim | None, attempt: stage.Attempt) -> Claim
         return None
     reach("store.claim.before_fence")
     stage.fence(table.root, claim)
+    reach("store.claim.after_fence")
     return claim
 
 
@@ -150,6 +151,7 @@ def release(table: Table, claim: Claim) -> None:
         return Commit("release", remove=[view.claim_rows[claim.key]], details={"key": claim.key}), True
 
     if table.change(plan):
+        reach("store.release.before_clearing")
         stage.clear(table.root, claim.key)
 
 
@@ -160,6 +162,7 @@ def expired(view: View, now: datetime) -> Sequence[Claim]:
 
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
     row = files.write_new(table.root, CLAIM, 0, rows.claim_to_row(made))
+    reach(f"store.{operation}.after_row")
     return Commit(
         operation,
         add=[row],

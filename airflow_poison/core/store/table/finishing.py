@@ -54,6 +54,7 @@ def finish(
     done = table.change(plan)
     reach("store.finish.before_clearing")
     stage.clear(table.root, claim.key)
+    reach("store.finish.after_clearing")
     return done
 
 
@@ -67,6 +68,7 @@ def control_change(table: Table, view: View, change: Callable[[Control], Control
     if after == before:
         return Commit("alter")
     row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
+    reach("store.control.after_row")
     held = moving.held_files(table, view) if before.holds_sends and not after.holds_sends else []
     added = [row, *(new for _, new in held)]
     return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=[file.path for file in added])

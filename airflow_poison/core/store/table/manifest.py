@@ -54,10 +54,12 @@ def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, 
     if sealed is not None:
         return sealed
     own = stage.own(table.root, claim)
+    reach("store.seal.before_listing")
     listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
     manifest = replace(listed, result=dict(account(listed)))
     if table.durable:
         durability.sync_files(str(own), [name for name, _ in manifest.files])
+    reach("store.seal.before_manifest")
     try:
         _write(table, own, manifest)
     except FileNotFoundError as error:  # fenced while it was written

@@ -77,6 +77,7 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None
         table.discard(paths)
         message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
         raise ConservationError(message)
+    reach("store.split.after_files")
     if not table.change(lambda view: _split_plan(view, file, written)):
         table.discard(paths)
         message = f"{file.path} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."

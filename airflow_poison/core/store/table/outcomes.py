@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.store.table.layout import moved_path
 
@@ -67,8 +68,10 @@ class OutcomeWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
+            reach("store.outcomes.before_names")
             for part in self._parts.values():
                 part.close(keep=kind is None)
+                reach("store.outcomes.after_name")
         except FileNotFoundError as error:  # a later holder of the claim has renamed the stage
             raise ClaimLostError(
                 f"The stage folder {str(self._out)!r} is gone: this try was given up by its driver. What the task wrote there changes nothing."
