@@ -19,12 +19,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import actions
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import appending
+from airflow_poison.core.store.table import sequence
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -132,37 +132,6 @@ def test_compaction_by_others_changes_nothing(delta_queue: QueueTable) -> None:
     assert delta_queue.snapshot().files == before.files
 
 
-def test_an_input_that_somebody_deleted_stops_the_final_commit(delta_queue: QueueTable) -> None:
-    send(delta_queue, 3)
-    claimed = claim(delta_queue)
-    delta_queue.stage_table(claimed, put(rows_of(delta_queue, claimed), "retry", 1, LATER))
-    manifest = seal(delta_queue, claimed)
-    DeltaTable(delta_queue.uri).delete("sub_queue = 'main'")
-    before = delta_queue.snapshot()
-    with pytest.raises(TableChangedError, match="Nothing was committed"):
-        delta_queue.finish(claimed, manifest, now=NOW)
-    assert delta_queue.snapshot() == before
-    assert before.claims == (claimed,)
-    assert delta_queue.manifest(claimed) == manifest
-    assert delta_queue.result("run") is None
-
-
-def test_a_claim_that_somebody_deleted_is_a_lost_claim(delta_queue: QueueTable) -> None:
-    send(delta_queue, 3)
-    claimed = claim(delta_queue)
-    manifest = seal(delta_queue, claimed)
-    DeltaTable(delta_queue.uri).delete("sub_queue = '_claim'")
-    with pytest.raises(ClaimLostError):
-        delta_queue.finish(claimed, manifest, now=NOW)
-    assert ids(delta_queue) == [1, 2, 3]
-
-
-def test_a_control_row_that_somebody_deleted_is_told(delta_queue: QueueTable) -> None:
-    DeltaTable(delta_queue.uri).delete("sub_queue = '_ctl'")
-    with pytest.raises(TableChangedError, match="0 control rows"):
-        delta_queue.snapshot()
-
-
 def test_a_vacuum_by_others_leaves_stage_and_live_files_alone(delta_queue: QueueTable, at_point: AtPoint) -> None:
     send(delta_queue, 3)
     claimed = claim(delta_queue)
@@ -268,7 +237,7 @@ def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, del
 
 def test_a_last_lookup_id_that_was_forgotten_is_read_from_the_files(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 3)
-    monkeypatch.setattr(appending, "SEQUENCE", "forgotten")
+    monkeypatch.setattr(sequence, "SEQUENCE", "forgotten")
     send(delta_queue, 2, "second")
     assert ids(delta_queue) == [1, 2, 3, 4, 5]
 

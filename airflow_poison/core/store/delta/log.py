@@ -15,7 +15,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import actions, repair
+from airflow_poison.core.store.delta import actions, foreign, repair
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,9 +60,17 @@ class DeltaLog:
     def __init__(self, root: str, *, durable: bool) -> None:
         self._root = root
         self._durable = durable
+        self._known = -1  # every version up to this one was looked at
 
     def load(self) -> DeltaState:
-        """Return the newest version; a last commit that a loss of power cut short is taken away first."""
+        """Return the newest version. Raises TableChangedError when it cannot be read, and when somebody else has changed the table since ours."""
+        known = self._known  # before the look: other threads go on meanwhile
+        state = self.newest()
+        self._refuse_foreign(state, known)
+        return state
+
+    def newest(self) -> DeltaState:
+        """Return the newest version, whoever made it; a last commit that a loss of power cut short is taken away first."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -98,6 +106,7 @@ class DeltaLog:
         if self._durable:
             durability.sync(self._json(base.version + 1))
             durability.sync(Path(self._root, LOG))
+        self._known = max(self._known, base.version + 1)
         reach(f"store.{commit.operation}.after_commit")
         self._checkpoint(base.version + 1)
         return True
@@ -114,6 +123,33 @@ class DeltaLog:
                 details: dict[str, object] = json.loads(info.get("userMetadata", "{}"))
                 return details
         return None
+
+    def _refuse_foreign(self, state: DeltaState, known: int) -> None:
+        """Raise TableChangedError when the table differs from what the package has last left: see ``foreign``. Costs one short read."""
+        if state.version < known:
+            message = (
+                f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
+                f"removed commits from {LOG}. Nothing was committed by this verb. Put the newer one back from a backup; or look at what is there "
+                "with 'airflow poison check', and run the task again."
+            )
+            raise TableChangedError(message)
+        if state.version > known:
+            hands = foreign.find(self._root, state.version, known)
+            if hands is not None and (what := self._foreign_changes(hands, state)):
+                raise TableChangedError(foreign.told(self._root, hands, what))
+            self._known = max(self._known, state.version)
+
+    def _foreign_changes(self, hands: foreign.ForeignHands, state: DeltaState) -> Sequence[str]:
+        """Return what somebody else has changed; nothing where it was undone or means nothing."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if hands.last_own is None:
+            return ["changed what cannot be told any more"]
+        try:
+            return foreign.changes(DeltaTable(self._root, version=hands.last_own), state.table)
+        except DeltaError as error:
+            return [f"changed what cannot be told any more ({_first_line(error)})"]
 
     def _is_empty(self, version: int) -> bool:
         """Whether a commit has no content: delta-rs takes it for a version in which nothing happened."""
@@ -173,7 +209,7 @@ class DeltaLog:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a torn one is taken away by ``repair``."""
         if version % CHECKPOINT_INTERVAL:
             return
-        state = self.load()
+        state = self.newest()
         state.table.create_checkpoint()
         if self._durable:
             log = Path(self._root, LOG)

@@ -9,7 +9,7 @@ from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, Setting
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Claim, QueueState
-from airflow_poison.core.store.table import files, rows, stage
+from airflow_poison.core.store.table import files, presence, rows, stage
 from airflow_poison.core.store.table.layout import CLAIM
 from airflow_poison.core.store.table.moving import split_file
 
@@ -79,6 +79,7 @@ def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> t
     picked = _pick(view, wanted.sub_queue, wanted.max_messages)
     if picked is None or isinstance(picked, _TooLarge):
         return None, picked
+    presence.check_whole(table.root, picked)
     made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
     return _record(table, made, replaced=None), made
 

@@ -31,6 +31,11 @@ class Queue:
         return f"Queue({self.name!r}, {self.uri!r})"
 
     @property
+    def table(self) -> Table:
+        """What lies under the verbs; for the store and for the check of it."""
+        return self._table
+
+    @property
     def name(self) -> str:
         """The queue's name."""
         return self._table.name
