@@ -14,7 +14,8 @@ from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.table import files, rows
+from airflow_poison.core.store.seam import FORMAT_VERSION
+from airflow_poison.core.store.table import files, rows, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.layout import CONTROL
 from airflow_poison.core.store.table.queue import Queue
@@ -135,7 +136,8 @@ class MemoryStore:
             known = ", ".join(self.names()) or "none yet"
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
             raise QueueNotFoundError(message)
-        queue.snapshot()
+        if queue.snapshot().control.format_version < FORMAT_VERSION:
+            upgrading.upgrade(queue.table)
         return queue
 
     def names(self) -> Sequence[str]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.events import Event, EventType
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of tables that this version writes; see ``table.upgrading`` for what each one has brought."""
 
 
 class QueueState(StrEnum):

@@ -10,6 +10,8 @@ from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta.log import LOG, DeltaLog
 from airflow_poison.core.store.names import check_name
+from airflow_poison.core.store.seam import FORMAT_VERSION
+from airflow_poison.core.store.table import presence, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.queue import Queue
 
@@ -54,14 +56,21 @@ class DeltaStore:
         return self.open(name)
 
     def open(self, name: str) -> Queue:
-        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError, TableChangedError."""
+        """Return a queue; a table of an earlier format is upgraded first, in one commit.
+
+        Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when somebody else has committed to
+        the table, or when a file of messages is gone or has another size than the log says.
+        """
         place = self._root / check_name(name)
         if not (place / LOG).is_dir():
             known = ", ".join(self.names()) or "none yet"
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
         table = Table(name, str(place), DeltaLog(str(place), durable=self._durable), self._durable)
-        table.view()
+        view = table.view()
+        presence.check_there(table.root, (*view.snapshot.files, *view.snapshot.outbox))
+        if view.snapshot.control.format_version < FORMAT_VERSION:
+            upgrading.upgrade(table)
         return Queue(table)
 
     def names(self) -> Sequence[str]:
