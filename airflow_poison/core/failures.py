@@ -14,7 +14,8 @@ class Unprocessable(Exception):  # noqa: N818  (a verdict on the message, named 
 class Postpone(Exception):  # noqa: N818  (a request to the receiver; not an error)
     """Raised by a handler: give the message back without counting and deliver it again after a delay.
 
-    :param delay: how long to wait, at least zero. A reader of the poison sub-queue gets it again in its next pass, whatever the delay.
+    :param delay: how long to wait, at least zero; more than 36,500 days are cut to that. A reader of the poison sub-queue gets it again in
+        its next pass, whatever the delay.
     """
 
     def __init__(self, delay: timedelta = timedelta(0), reason: str = "") -> None:

@@ -138,9 +138,7 @@ def main(zygote: int, control: int, printed: int, journal: int, log: int) -> NoR
         pass
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
         code = _last_words(sock, error)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+    _flush()
     os._exit(code)
 
 
@@ -242,8 +240,10 @@ def map_slot(descriptor: int) -> memoryview:
 
 
 def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """Send what is still in the streams; a handler may have closed or replaced them."""
+    for name in ("stdout", "stderr"):
+        with suppress(Exception):
+            getattr(sys, name).flush()
 
 
 def read_batch(descriptor: int) -> pa.RecordBatch:

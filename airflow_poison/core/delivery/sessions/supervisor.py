@@ -207,5 +207,6 @@ def _how(status: int | None) -> str:
     if status is None:
         return "killed together with its zygote"
     if os.WIFSIGNALED(status):
-        return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
+        number = os.WTERMSIG(status)
+        return f"signal {signal.Signals(number).name if number in set(signal.Signals) else number}"  # most real-time signals have no name
     return f"exit code {os.waitstatus_to_exitcode(status)}"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import traceback
+from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.failures import Failure, FailureKind, Postpone, Unprocessable
+from airflow_poison.core.policies.settings import LONGEST
 
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
+MAX_TYPE = 500
 MAX_TEXT = 4_096
 MAX_TRACE = 8_192
 _MAX_CHAIN = 5
 _MAX_FRAMES = 25
 _MAX_STACKS = 1_000
 _stacks: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}
-"""Stacks that have been rendered, by the places they name (rendering reads and parses source: 0.2 ms; most failures share a stack).
+"""Ends of stacks that have been rendered, by the places they name (rendering reads and parses source: 0.2 ms; most failures share a stack).
 The code objects are kept so that no later one can have the identity of an earlier."""
 
 
@@ -26,8 +29,7 @@ def failure_of(error: BaseException, unprocessable: tuple[type[BaseException], .
 
     :param unprocessable: further types that mean what ``Unprocessable`` means.
     """
-    delay = error.delay if isinstance(error, Postpone) else timedelta(0)
-    return Failure(kind_of(error, unprocessable), type_name(error), cut(_text_of(error), MAX_TEXT), cut_front(_trace_of(error), MAX_TRACE), delay)
+    return Failure(kind_of(error, unprocessable), type_name(error), _text_of(error), cut_front(_trace_of(error), MAX_TRACE), _delay_of(error))
 
 
 def kind_of(error: BaseException, unprocessable: tuple[type[BaseException], ...] = ()) -> FailureKind:
@@ -35,20 +37,25 @@ def kind_of(error: BaseException, unprocessable: tuple[type[BaseException], ...]
 
     ``SystemExit`` and ``KeyboardInterrupt`` are exceptions like any other: the process has not ended, one message is rolled back.
     """
-    if isinstance(error, Postpone):
+    kind = type(error)  # ``isinstance`` would ask the exception itself, which may raise
+    if issubclass(kind, Postpone):
         return FailureKind.POSTPONED
-    return FailureKind.UNPROCESSABLE if isinstance(error, (Unprocessable, *unprocessable)) else FailureKind.EXCEPTION
+    return FailureKind.UNPROCESSABLE if issubclass(kind, (Unprocessable, *unprocessable)) else FailureKind.EXCEPTION
 
 
 def type_name(error: BaseException) -> str:
-    """Return an exception's qualified type; builtins without their module."""
-    kind = type(error)
-    module = str(kind.__module__)
-    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+    """Return an exception's qualified type, one line; builtins without their module."""
+    try:
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        return cut(" ".join(name.split()), MAX_TYPE)
+    except BaseException:  # noqa: BLE001  (a metaclass that raises)
+        return "(the exception's type cannot be named: its metaclass raises)"
 
 
 def cut(text: str, limit: int) -> str:
     """Return the beginning of a text, as something that UTF-8 can hold."""
+    text = str.__str__(text)  # a plain one: the methods of a subclass may do anything
     if len(text) > limit:
         text = f"{text[: limit - 1]}…"
     return text.encode("utf-8", "replace").decode()
@@ -64,10 +71,19 @@ def cut_front(text: str, limit: int) -> str:
 def _text_of(error: BaseException) -> str:
     for render in (str, repr):
         try:
-            return render(error)
+            return cut(render(error), MAX_TEXT)
         except BaseException:  # noqa: BLE001, S112  (an exception whose text raises; any type, also SystemExit)
             continue
     return "(the exception's text cannot be made: its __str__ and __repr__ raise)"
+
+
+def _delay_of(error: BaseException) -> timedelta:
+    """Return how long a postponed message waits: zero for what is no duration, and not longer than the calendar goes on."""
+    try:
+        delay = error.delay if isinstance(error, Postpone) else timedelta(0)
+        return min(max(delay, timedelta(0)), LONGEST)
+    except BaseException:  # noqa: BLE001  (an exception whose delay raises, or is no duration)
+        return timedelta(0)
 
 
 def _trace_of(error: BaseException) -> str:
@@ -88,18 +104,18 @@ def _trace_of(error: BaseException) -> str:
 
 
 def _stack_of(trace: TracebackType | None) -> str:
-    """Return the rendered stack, from memory where the same one has been rendered before."""
-    key: list[int] = []
-    codes: list[CodeType] = []
+    """Return the rendered end of a stack, from memory where the same one has been rendered before."""
+    last: deque[TracebackType] = deque(maxlen=_MAX_FRAMES)
     link = trace
     while link is not None:
-        code = link.tb_frame.f_code
-        codes.append(code)
-        key += (id(code), link.tb_lasti)
+        last.append(link)
         link = link.tb_next
-    known = _stacks.get(tuple(key))
+    codes = [link.tb_frame.f_code for link in last]
+    key = tuple(number for link, code in zip(last, codes, strict=True) for number in (id(code), link.tb_lasti))
+    known = _stacks.get(key)
     if known is None:
         if len(_stacks) >= _MAX_STACKS:
             _stacks.clear()
-        known = _stacks[tuple(key)] = ("".join(traceback.format_tb(trace, limit=-_MAX_FRAMES)), codes)
+        rendered = "".join(traceback.format_tb(last[0])) if last else ""
+        known = _stacks[key] = (cut_front(rendered, MAX_TRACE), codes)
     return known[0]

@@ -1,0 +1,165 @@
+"""Dirt that handlers leave: what they raise cannot be named, printed or pickled; what they do to their process outlives their call.
+
+Every message ends, those beside it are delivered, and no pass stops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.delivery.sessions import verdicts
+from airflow_poison.core.delivery.sessions.carry import read_journals
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of
+from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.policies.settings import LONGEST
+from tests.sessions.conftest import policy
+from tests.sessions.dirty_handlers import ERRORS, recurse
+from tests.sessions.messages import batch_of
+from tests.sessions.reading import COMMITTED, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.delivery.sessions import ServerSession
+    from tests.sessions.conftest import Opener
+
+HANDLER = "tests.sessions.dirty_handlers:script"
+
+
+def opened(session: Opener, isolation: str, kind: str = "batches", seconds: float = 20) -> ServerSession:
+    """A session that is handed whole batches, or one that is called for each message."""
+    timeout = timedelta(seconds=seconds)
+    if kind == "calls":
+        return session(HANDLER, isolation, policy=ServiceBroker(transaction_timeout=timeout))
+    return session(HANDLER, isolation, policy=policy(transaction_timeout=timeout))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_whatever_is_raised_is_a_rollback_of_its_message_alone(session: Opener, isolation: str, name: str) -> None:
+    report = opened(session, isolation).deliver(batch_of(["ok", f"raise {name}", "ok"]))
+
+    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED]
+    failure = report.failures[1]
+    assert failure.kind is FailureKind.EXCEPTION
+    assert 0 < len(failure.type) <= 500
+    for text, most in ((failure.type, 500), (failure.text, 4_096), (failure.trace, 8_192)):
+        assert type(text) is str
+        assert len(text) <= most
+        text.encode()
+
+
+def test_a_stack_of_a_hundred_thousand_frames_is_cut(session: Opener, isolation: str) -> None:
+    report = opened(session, isolation, seconds=60).deliver(batch_of(["deep", "ok"]))
+
+    assert told(report.words) == [(State.ENDED, 3, 0), COMMITTED]
+    assert report.failures[0].text == "at the bottom"
+    assert len(report.failures[0].trace) <= 8_192
+
+
+@pytest.mark.parametrize(
+    ("word", "delay"),
+    [("postpone-huge", LONGEST), ("postpone-negative", timedelta(0)), ("postpone-text", timedelta(0)), ("postpone-raising", timedelta(0))],
+)
+def test_a_delay_that_no_clock_can_tell_is_cut(session: Opener, isolation: str, word: str, delay: timedelta) -> None:
+    report = opened(session, isolation).deliver(batch_of([word, "ok"]))
+
+    assert told(report.words) == [(State.ENDED, 0, 0), COMMITTED]
+    assert (report.failures[0].kind, report.failures[0].delay) == (FailureKind.POSTPONED, delay)
+
+
+HARMLESS = ["chdir", "close-standard", "no-stdout", "odd-stdout", "closed-stdout", "locale", "timezone", "umask", "threads", "fork", "forged-output"]
+
+
+@pytest.mark.parametrize("kind", ["batches", "calls"])
+@pytest.mark.parametrize("word", HARMLESS)
+def test_what_a_handler_does_to_its_process_hurts_no_message(session: Opener, kind: str, word: str) -> None:
+    child = opened(session, "process", kind)
+
+    first, second = child.deliver(batch_of(["ok", word, "ok"])), child.deliver(batch_of(["ok"], first_id=3))
+
+    assert told(first.words) + told(second.words) == [COMMITTED] * 4
+
+
+@pytest.mark.parametrize("word", ["chdir", "no-stdout", "odd-stdout", "locale", "timezone"])
+def test_what_a_handler_does_to_the_worker_itself_hurts_no_message(session: Opener, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.chdir("/tmp")
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    monkeypatch.setenv("TZ", os.environ.get("TZ", "UTC"))
+    monkeypatch.setenv("LC_ALL", os.environ.get("LC_ALL", "C.UTF-8"))
+
+    report = opened(session, "none").deliver(batch_of(["ok", word, "ok"]))
+
+    monkeypatch.undo()
+    time.tzset()
+    assert told(report.words) == [COMMITTED] * 3
+
+
+@pytest.mark.parametrize("word", ["files", "memory", "recursion-limit"])
+def test_a_process_whose_limits_are_spoiled_still_tells_what_failed(session: Opener, word: str) -> None:
+    report = opened(session, "process").deliver(batch_of(["ok", word, "raise odd-text", "ok"]))
+
+    assert told(report.words) == [COMMITTED, COMMITTED, (State.ENDED, 3, 0), COMMITTED]
+    assert report.failures[2].type == "ValueError"
+
+
+def test_a_process_that_has_closed_every_descriptor_loses_nothing_that_it_did(session: Opener) -> None:
+    """It can answer nobody any more; the words are in memory that it shares with its parent."""
+    report = opened(session, "process").deliver(batch_of(["ok", "close-all", "ok"]))
+
+    assert told(report.words) == [COMMITTED] * 3
+    assert report.restarts == 1
+
+
+def test_a_process_that_may_write_no_file_stops_loudly_and_the_next_run_goes_on(session: Opener, journals: Path) -> None:
+    """The text of a failure cannot be kept, so it is not counted as if it were; what had committed is not delivered again."""
+    batch = batch_of(["ok", "file-size", "raise odd-text", "ok"])
+
+    with opened(session, "process") as spoiled, pytest.raises(ServerSessionError, match="File too large"):
+        spoiled.deliver(batch)
+
+    carry = read_journals([journals])
+    again = session(HANDLER, policy=policy(transaction_timeout=timedelta(seconds=20)), carry=carry).deliver(batch)
+    assert [state_of(int(word)) for word in again.words] == [State.COMMITTED, State.COMMITTED, State.ENDED, State.COMMITTED]
+    assert attempts_of(int(again.words[2])) == 3
+
+
+@pytest.mark.parametrize("kind", ["batches", "calls"])
+@pytest.mark.parametrize(("word", "how"), [("real-time-signal", "signal 40"), ("abort", "signal SIGABRT"), ("alarm", "signal SIGALRM")])
+def test_a_signal_of_any_number_is_a_crash_of_its_message(session: Opener, kind: str, word: str, how: str) -> None:
+    report = opened(session, "process", kind).deliver(batch_of(["ok", word]))
+
+    assert state_of(int(report.words[0])) is State.COMMITTED
+    assert crashes_of(int(report.words[1])) == attempts_of(int(report.words[1])) > 0
+    assert (report.failures[1].kind, report.failures[1].type) == (FailureKind.CRASH, how)
+
+
+def test_stacks_of_different_depths_that_end_alike_are_remembered_once() -> None:
+    """What is remembered of a stack is its end: a hundred thousand frames of a thousand messages would fill the memory."""
+    verdicts._stacks.clear()
+
+    for depth in range(1_000, 1_100):
+        with pytest.raises(ValueError, match="at the bottom") as raised:
+            _deeper(depth)
+        verdicts.failure_of(raised.value)
+
+    assert len(verdicts._stacks) == 1
+    (codes,) = [codes for _, codes in verdicts._stacks.values()]
+    assert len(codes) == 25
+
+
+def _deeper(depth: int) -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(5_000)
+    try:
+        recurse(depth)
+    finally:
+        sys.setrecursionlimit(before)
