@@ -16,6 +16,7 @@ import psutil
 
 from airflow_poison.core.delivery.sessions.journalfile import sections
 from airflow_poison.core.delivery.sessions.words import State, states_of
+from airflow_poison.core.failures import Postpone
 from tests.sessions.sample_handlers import script
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class _Said:
         self.lookup_id, self.abort_count, self.text = message.lookup_id, message.abort_count, text
 
 
-def recorded(message: Message) -> None:  # noqa: C901, PLR0912  (one branch a word)
+def recorded(message: Message) -> None:  # noqa: C901, PLR0912, PLR0915  (one branch a word)
     """Write the call down, do what the body says, and write down that it returned."""
     folder, _, said = message.text.partition(" ")
     word, _, argument = said.partition(" ")
@@ -63,6 +64,16 @@ def recorded(message: Message) -> None:  # noqa: C901, PLR0912  (one branch a wo
         case "worker" | "all" if (Path(folder) / "worker").exists():
             _until(lambda: len(written_calls(folder)) >= int(argument))
             _strike(Path(folder) / "worker", also_here=word == "all")
+        case "postpone-after" if message.abort_count >= int(argument):
+            raise Postpone
+        case "postpone-after":
+            raise ValueError(f"bad {message.lookup_id}")
+        case "create":
+            Path(argument).touch()
+        case "sleep":
+            time.sleep(float(argument))
+        case "no-newline":
+            sys.stdout.write("said")
         case "everything":
             _parents_worker_and_all()
         case "worker-after-halt":
@@ -76,6 +87,14 @@ def recorded(message: Message) -> None:  # noqa: C901, PLR0912  (one branch a wo
             script(_Said(message, said))  # type: ignore[arg-type]  # as much of a message as it reads
     _touch(folder, f"done-{message.lookup_id}")
     _write(folder, "done", message)
+
+
+def read_properties(message: Message) -> None:
+    """Fail with the seconds that it took to read a message's properties; the first message may take its time."""
+    began = time.monotonic()
+    assert message.properties
+    if message.lookup_id:
+        raise ValueError(str(time.monotonic() - began))
 
 
 def written_calls(folder: str) -> list[str]:

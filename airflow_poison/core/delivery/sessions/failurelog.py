@@ -5,6 +5,7 @@ A torn line (killed while writing) is skipped by readers: its word was never sto
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class FailureLog:
         self._written_traces: set[str] = set()
 
     def append(self, entry: Rollback) -> None:
-        """Write one rollback. Raises OSError when the disk is full."""
+        """Write one rollback. Raises ServerSessionError when the disk is full."""
         failure = entry.failure
         record: dict[str, object] = {
             "at": [entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent)],
@@ -57,7 +59,14 @@ class FailureLog:
         }
         if failure.trace:
             self._add_trace(record, failure.trace)
-        _write_all(self._descriptor, b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        try:
+            _write_all(self._descriptor, b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            why = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno or 0)
+            raise ServerSessionError(
+                f"The failure of message {entry.lookup_id} cannot be written: {why}. Nothing is lost, its delivery counts when the task runs again; "
+                "free some space first."
+            ) from error
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:
         key = blake2b(trace.encode(errors="replace"), digest_size=8).hexdigest()
