@@ -101,6 +101,8 @@ def _last_decision(receiver: Receiver, entry: Entry, last: Failure, now: datetim
 def name_of(end: End) -> str:
     """Return under which name a pass counts such ends."""
     match end:
+        case Dispose():
+            return _disposed(end)
         case Stay():
             name = "untouched"
         case GiveBack():
@@ -111,40 +113,40 @@ def name_of(end: End) -> str:
             name = "halted"
         case Block():
             name = "blocked"
-        case Dispose(how=Disposition.SEND):
-            name = end.events[-1].value.lower()  # requeued, dead_lettered, exceptioned
-        case Dispose(how=Disposition.MOVE_TO_POISON):
-            name = "poisoned"
-        case Dispose(how=Disposition.REJECT):
-            name = "rejected"
-        case Dispose(to_dead_letter=True):
-            name = "dead_lettered"
-        case Dispose():
-            name = "dropped"
         case _:
             assert_never(end)
     return name
+
+
+def _disposed(end: Dispose) -> str:
+    match end.how:
+        case Disposition.SEND:
+            return end.events[-1].value.lower()  # requeued, dead_lettered, exceptioned
+        case Disposition.MOVE_TO_POISON:
+            return "poisoned"
+        case Disposition.REJECT:
+            return "rejected"
+        case Disposition.DROP:
+            return "dead_lettered" if end.to_dead_letter else "dropped"
+        case _:
+            assert_never(end.how)
 
 
 def partition_of(end: End, read_from: SubQueue) -> str | None:
     """Return the partition that keeps the message; None when nothing of it remains."""
     match end:
         case Stay() | Halt() | Block(whole_queue=True):
-            return read_from.value
-        case Block():
-            return SubQueue.POSTPONED.value
-        case GiveBack():  # what is postponed comes back to main, where poison must not go: a later pass of its reader finds it where it is
-            return read_from.value if read_from is SubQueue.POISON else SubQueue.POSTPONED.value
+            place: str | None = read_from.value
+        case GiveBack() | Block():  # it comes back to main, where poison must not go: a later pass of its reader finds it where it is
+            place = read_from.value if read_from is SubQueue.POISON else SubQueue.POSTPONED.value
         case Park():
-            return SubQueue.RETRY.value
-        case Dispose(how=Disposition.MOVE_TO_POISON):
-            return SubQueue.POISON.value
-        case Dispose(how=Disposition.REJECT | Disposition.SEND) | Dispose(to_dead_letter=True):
-            return OUTBOX
+            place = SubQueue.RETRY.value
         case Dispose():
-            return None
+            places = {"poisoned": SubQueue.POISON.value, "dropped": None}
+            place = places.get(_disposed(end), OUTBOX)
         case _:
             assert_never(end)
+    return place
 
 
 def due_at_of(end: End) -> datetime | None:

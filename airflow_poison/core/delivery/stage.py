@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.settlement import Delivered
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
@@ -89,8 +89,8 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
+    from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.sessions import open_session
-    from airflow_poison.core.delivery.settlement import Delivered
 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
