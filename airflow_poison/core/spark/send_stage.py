@@ -5,6 +5,7 @@ From there they are streamed into the queue batch by batch, so the driver's memo
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,6 +175,11 @@ def _quoted(column: str) -> str:
 def _read(folder: Path) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    for path in sorted(folder.glob("*.parquet")):
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  (a folder that is gone is an error here, no empty list)
+    except FileNotFoundError as error:
+        message = f"{folder} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; run the task again."
+        raise InputError(message) from error
+    for path in (folder / name for name in names if name.endswith(".parquet")):
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=BATCH_ROWS)

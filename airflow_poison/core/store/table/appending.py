@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Sent
+from airflow_poison.core.store.table import sequence
 from airflow_poison.core.store.table.base import patience
 from airflow_poison.core.store.table.fairness import turn
 from airflow_poison.core.store.table.incoming import Incoming
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.log import State
     from airflow_poison.core.store.table.base import Table
 
-SEQUENCE = "seq"
-_MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
-
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
     """Add messages to ``main``, or to ``transmission`` while the queue is disabled: the commit decides, whatever the state was before.
@@ -34,7 +32,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     state = table.log.load()
     if (done := _sent_before(state, key)) is not None:
         return done
-    incoming = Incoming(table.root, base=_last_id(state))
+    incoming = Incoming(table.root, base=sequence.last_id(state))
     reach("store.append.before_files")
     try:
         incoming.write(batches, now)
@@ -54,22 +52,16 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         state = table.log.load()
         if (done := _sent_before(state, key)) is not None:
             return done
-        base, holds = _last_id(state), table.control(state).holds_sends
-        incoming.renumber(base)
+        base, holds = sequence.last_id(state), table.control(state).holds_sends
         incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
+        incoming.renumber(base)
         reach("store.append.after_numbering")
         first, last, held = base + 1, base + incoming.messages, incoming.messages if holds else 0
         numbers = {f"send:{key}": incoming.messages, f"first:{key}": first} | ({f"held:{key}": held} if held else {})
-        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
+        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={sequence.SEQUENCE: last}, details={"key": key})
         if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
     raise AssertionError  # pragma: no cover  (patience raises)
-
-
-def _last_id(state: State) -> int:
-    """Return the last lookup id; read from the files where a table of an early version has forgotten it."""
-    last = state.number(SEQUENCE)
-    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _MESSAGES), default=0)
 
 
 def _sent_before(state: State, key: str) -> Sent | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +34,22 @@ def write(root: str, path: str, table: pa.Table) -> DataFile:
 def write_new(root: str, sub_queue: str, move_count: int, table: pa.Table, prefix: str = "") -> DataFile:
     """Write a new file under a new name."""
     return write(root, new_path(sub_queue, move_count, prefix), table)
+
+
+def renamed(root: str, file: DataFile, place: str | None = None) -> DataFile:
+    """Give a file that no version names yet a new name, in the same partition or another sub-queue's. Raises TableChangedError when it is gone.
+
+    Each try of a commit does so after it has loaded the version that it builds on: so a file that the try adds was not there under that name
+    before, and whoever cleans up (``cleaning``) can never have it in a list that is older than the version.
+    """
+    path = new_path(place or file.sub_queue, file.move_count)
+    target = Path(root, path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(root, file.path).rename(target)
+    except FileNotFoundError as error:
+        raise TableChangedError(gone(root, file.path)) from error
+    return replace(file, path=path, sub_queue=place or file.sub_queue)
 
 
 def one_row(sub_queue: str, move_count: int = 0, **cells: object) -> pa.Table:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue, message_schema
-from airflow_poison.core.store.table.files import describe
-from airflow_poison.core.store.table.layout import moved_path, new_path
+from airflow_poison.core.store.table.files import describe, renamed
+from airflow_poison.core.store.table.layout import new_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,18 +61,10 @@ class Incoming:
             _unlink(self.root, old)
 
     def put_into(self, place: SubQueue) -> None:
-        """Make the files those of another sub-queue: their paths say which."""
-        if place == self.place:
-            return
+        """Give the files new names in a sub-queue; for each try of a commit others. Raises TableChangedError when somebody has removed one."""
         self.place = place
-        self.files = [self._renamed(file) for file in self.files]
-
-    def _renamed(self, file: DataFile) -> DataFile:
-        path = moved_path(file.path, self.place, file.move_count)
-        target = Path(self.root, path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Path(self.root, file.path).rename(target)
-        return replace(file, path=path, sub_queue=self.place.value)
+        for number, file in enumerate(self.files):
+            self.files[number] = renamed(self.root, file, place.value)
 
     def discard(self) -> None:
         """Remove the files: they did not become part of the table."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
@@ -14,7 +13,7 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import DataFile, Returned
 from airflow_poison.core.store.table import files, history
-from airflow_poison.core.store.table.layout import moved_path
+from airflow_poison.core.store.table.layout import new_path
 from airflow_poison.core.store.table.links import link
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
     def plan(view: View) -> tuple[Commit | None, Returned]:
         free = view.live.keys() - view.claimed
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
-        moved = [(file, _moved(file, target, count_move=count_move)) for file in wanted.values()]
+        moved = [(file, _moved(file, target, count=file.move_count + count_move)) for file in wanted.values()]
         if not moved:
             return None, Returned(messages=0, files=0)
         for old, new in moved:
@@ -51,7 +50,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
             add=[new for _, new in moved] + record,
             remove=[old for old, _ in moved],
             details={"to": target.value, "files": len(moved)},
-            scratch=[file.path for file in record] + ([] if count_move else [new.path for _, new in moved]),
+            scratch=[*(file.path for file in record), *(new.path for _, new in moved)],
         )
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
 
@@ -61,7 +60,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
 def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
     """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
     held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
-    moved = [(file, _moved(file, SubQueue.MAIN, count_move=False)) for file in held]
+    moved = [(file, _moved(file, SubQueue.MAIN, count=file.move_count)) for file in held]
     for old, new in moved:
         _link(table, old, new)
     if moved:
@@ -72,22 +71,22 @@ def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
 def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
     """Replace one unclaimed file by pieces. Raises ConservationError, and TableChangedError when the file is claimed or gone."""
     written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
-    paths = [piece.path for piece in written]
     if sum(piece.rows for piece in written) != file.rows:
-        table.discard(paths)
+        table.discard([piece.path for piece in written])
         message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
         raise ConservationError(message)
     reach("store.split.after_files")
-    if not table.change(lambda view: _split_plan(view, file, written)):
-        table.discard(paths)
+    if not table.change(lambda view: _split_plan(table, view, file, written)):
+        table.discard([piece.path for piece in written])
         message = f"{file.path} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."
         raise TableChangedError(message)
 
 
-def _split_plan(view: View, file: DataFile, written: list[DataFile]) -> tuple[Commit | None, bool]:
+def _split_plan(table: Table, view: View, file: DataFile, written: list[DataFile]) -> tuple[Commit | None, bool]:
     if file.path not in view.live or file.path in view.claimed:
         return None, False
-    return Commit("split", add=written, remove=[view.live[file.path]], data_change=False), True
+    written[:] = [files.renamed(table.root, piece) for piece in written]
+    return Commit("split", add=tuple(written), remove=[view.live[file.path]], data_change=False), True
 
 
 def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
@@ -100,13 +99,9 @@ def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
     table.change(plan)
 
 
-def _moved(file: DataFile, target: SubQueue, *, count_move: bool) -> DataFile:
-    """Return the file in its new place. Uncounted moves can come to one place twice: they need a name of their own each time."""
-    if count_move:
-        count, name = file.move_count + 1, file.path
-    else:
-        count, name = file.move_count, f"{uuid4().hex}.parquet"
-    return replace(file, path=moved_path(name, target, count), sub_queue=target.value, move_count=count)
+def _moved(file: DataFile, target: SubQueue, *, count: int) -> DataFile:
+    """Return the file in its new place, under a name of its own for each try."""
+    return replace(file, path=new_path(target, count), sub_queue=target.value, move_count=count)
 
 
 def _link(table: Table, old: DataFile, new: DataFile) -> None:

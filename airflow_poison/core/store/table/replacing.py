@@ -71,6 +71,7 @@ def _plan(table: Table, view: View, replacing: _Replacing) -> tuple[Commit | Non
     gone = next((file.path for file in replacing.replaced if file.path not in view.live or file.path in claimed), None)
     if gone is not None:
         return None, gone
+    replacing.written = [files.renamed(table.root, file) for file in replacing.written]
     control = finishing.control_change(table, view, replacing.change)
     record = history.write(table.root, view.state.version + 1, replacing.events)
     added, removed = [*replacing.written, *record, *control.add], [*(view.live[file.path] for file in replacing.replaced), *control.remove]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -29,24 +29,27 @@ _FENCED = ".fenced"
 
 @dataclass(slots=True)
 class Attempt:
-    """The folder of a new holder: made when a claim is about to be committed, one for all tries of that commit."""
+    """The folder of a new holder: made when a claim is about to be committed, another one for each try of that commit (see ``cleaning``)."""
 
     root: str
     key: str
-    name: str = field(default_factory=lambda: token_hex(8))
-    _made: bool = False
+    _name: str = ""
 
     def made(self) -> str:
-        """Make the folder if need be and return its name."""
-        if not self._made:
-            Path(self.root, stage_folder(self.key), self.name, JOURNAL).mkdir(parents=True)
-            self._made = True
-        return self.name
+        """Make a folder and return its name; an earlier try's goes."""
+        if self._name:
+            remove_tree(Path(self.root, stage_folder(self.key), self._name))
+        self._name = token_hex(8)
+        journal = Path(self.root, stage_folder(self.key), self._name, JOURNAL)
+        while True:
+            with suppress(FileNotFoundError):  # somebody has removed the empty folder of the key at this very moment
+                journal.mkdir(parents=True, exist_ok=True)
+                return self._name
 
     def drop(self) -> None:
         """Remove the folder of a holder that never was."""
-        if self._made:
-            remove_tree(Path(self.root, stage_folder(self.key), self.name))
+        if self._name:
+            remove_tree(Path(self.root, stage_folder(self.key), self._name))
             with suppress(OSError):  # others use the key's folder
                 Path(self.root, stage_folder(self.key)).rmdir()
 
