@@ -1,0 +1,81 @@
+"""Conversation groups spread over the tasks of a Spark job: each is whole and in its order, and a halt in one task ends the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.seam import QueueState
+from tests.spark.grouped import Grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.policies.seam import Policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+GROUPS = [f"g{number}" for number in range(12)]
+
+
+def a_pass(folder: Path, spark: SparkSession, policy: Policy, messages: Sequence[tuple[str, str, int]]) -> tuple[ReceivePass, Grouped]:
+    """A queue with messages (group, body, priority), in two sends, and a pass over it."""
+    root = str(folder / "store")
+    table = declare(DeltaStore(root, durable=False), "orders", policy, SystemClock())
+    for half, part in enumerate((messages[: len(messages) // 2], messages[len(messages) // 2 :])):
+        columns: dict[str, pa.Array[Any]] = {
+            "group_id": pa.array([group for group, _, _ in part]),
+            "body": pa.array([body.encode() for _, body, _ in part], pa.binary()),
+            "priority": pa.array([priority for _, _, priority in part], pa.int32()),
+        }
+        send(table, [pa.RecordBatch.from_pydict(columns)], key=f"send-{half}", clock=SystemClock())
+    handler = Grouped(root)
+    return ReceivePass(table=table, policy=policy, handler=handler, engine=lambda: SparkEngine(spark), clock=SystemClock()), handler
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_sb_47_every_group_is_in_one_task_whole_and_in_its_order(tmp_path: Path, spark: SparkSession, readers: int) -> None:
+    messages = [(GROUPS[number % 12], "twice" if number % 7 == 0 else "ok", 5 if number % 5 else 9) for number in range(480)]
+    policy = ServiceBroker(scope="conversation_group", max_queue_readers=readers)
+    receiving, handler = a_pass(tmp_path, spark, policy, messages)
+
+    result = receiving.run("all")
+
+    assert (result.received, result.settled) == (480, 480)
+    calls = handler.deliveries()
+    for group in GROUPS:
+        mine = [(call.number, call.abort_count) for call in calls if call.group == group]
+        in_order = sorted({number for number, _ in mine}, key=lambda number: (-messages[number - 1][2], number))
+        assert mine == [(number, count) for number in in_order for count in range(3 if messages[number - 1][1] == "twice" else 1)]
+    assert all(len({call.task for call in calls if call.group == group}) == 1 for group in GROUPS)
+    assert len({call.task for call in calls}) == 2
+
+
+def test_the_halt_of_one_task_ends_the_others(tmp_path: Path, spark: SparkSession) -> None:
+    """The poison message is the first of its task. The first message of the other one waits until it hears of the halt."""
+    messages = [("g0", "poison", 9)] + [(group, "until-halted", 5) for group in GROUPS for _ in range(10)]
+    receiving, handler = a_pass(tmp_path, spark, ServiceBroker(scope="conversation_group"), messages)
+
+    result = receiving.run("halted")
+
+    calls = handler.deliveries()
+    others = [call for call in calls if call.number != 1]
+    assert Counter(call.number for call in calls)[1] == 5
+    assert len(others) == 1, "the message that was with its handler when the other task halted"
+    assert (result.settled, result.halted_messages, result.untouched) == (1, 1, 119)
+    assert result.halted is not None
+    assert result.halted["lookup_id"] == 1
+    assert receiving.table.snapshot().control.state is QueueState.DISABLED
+    assert [event.type.value for event in receiving.table.events()].count("QUEUE_DISABLED") == 1
