@@ -1,0 +1,38 @@
+"""``python -m tests.faults``: the fault campaign. The last line is one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from tests.faults.campaign import Budget, run_campaign
+from tests.faults.planted import BUGS
+from tests.faults.points import named_points
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill, stop and fail everything, then check the whole history.")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="fixes tasks, faults and their order (default: the time)")
+    parser.add_argument("--kills", type=int, default=2_000)
+    parser.add_argument("--zombies", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=4_200, help="at most so long")
+    parser.add_argument("--episode", type=float, default=15, help="seconds of faults in an episode")
+    parser.add_argument("--planted", choices=sorted(BUGS), default="", help="plant a bug in every process: the campaign must fail")
+    parser.add_argument("--stop-at-first", action="store_true", help="end with the first episode that shows a violation")
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    started = time.monotonic()
+    budget = Budget(given.kills, given.zombies, given.seconds, given.episode)
+    score = run_campaign(given.seed, budget, bug=given.planted, stop_at_first=given.stop_at_first, tell=lambda line: print(line, flush=True))
+    unvisited = sorted(named_points() - score.visited.keys())
+    for what, number in score.unnamed.most_common(15):
+        print(f"error of no name of ours, {number} times: {what}")
+    print(f"points never visited: {', '.join(unvisited) or 'none'}")
+    print(json.dumps(score.to_dict() | {"unvisited": len(unvisited), "seed": given.seed, "seconds": round(time.monotonic() - started)}))
+    return 0 if score.verdict.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,337 @@
+"""The campaign: episodes of many actors under faults, each followed by a quiet end and by the checker.
+
+The controller forks each run from itself, so it imports everything first and uses none of it: delta-rs must not be used before a fork.
+A seed fixes what is tried: tasks, faults, order of starts. It cannot fix how the kernel interleaves processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every run)
+import pyarrow.compute
+import pyarrow.parquet  # noqa: F401  (as above)
+from deltalake import DeltaTable  # noqa: F401  (imported, never used, before a fork)
+from deltalake.transaction import AddAction  # noqa: F401
+
+from airflow_poison.core.errors import PoisonError
+from tests.faults import actors, planted
+from tests.faults.actors import Place, Task
+from tests.faults.checker import check
+from tests.faults.inject import CALLS, ERRORS, Injector, Plan, What
+from tests.faults.ledger import Reader, note
+from tests.faults.points import named_points
+from tests.faults.verdict import Verdict
+from tests.faults.world import LEASE, SPEED, queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+SIDE_BY_SIDE = 4  # runs that go on; those that are stopped wait beside them
+_MOST = 16
+_LONGEST_RUN = 60.0
+_LONGEST_STOP = 4.0
+_ROLES = {"send": 24, "receive": 46, "return": 8, "alert": 8, "administer": 16, "declare": 1, "maintain": 5}
+_FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
+_OF_RECEIVERS = _FAULTS | {What.STOP: 40}
+_DONE, _FAILED, _BROKEN = 0, 3, 4
+
+
+@dataclass(slots=True)
+class Run:
+    """A try of a task."""
+
+    number: int
+    task: Task
+    plan: Plan
+    tries: int
+    started: float
+    kill_at: float | None = None
+    stopped_at: float | None = None
+    attempts: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+    overtaken: bool = False
+
+
+@dataclass(slots=True)
+class Score:
+    """What a campaign has seen."""
+
+    kills: int = 0
+    zombies: int = 0
+    stops: int = 0
+    io_errors: int = 0
+    runs: int = 0
+    visited: Counter[str] = field(default_factory=Counter)
+    faulted: Counter[str] = field(default_factory=Counter)
+    unnamed: Counter[str] = field(default_factory=Counter)
+    verdict: Verdict = field(default_factory=Verdict)
+
+    def to_dict(self) -> dict[str, object]:
+        numbers = {"kills": self.kills, "zombies": self.zombies, "io_errors": self.io_errors}
+        return numbers | self.verdict.numbers() | {"stops": self.stops, "runs": self.runs}
+
+
+class Episode:
+    """One store, some seconds of faults, a quiet end, and the checker's verdict.
+
+    :param seed: fixes what is tried.
+    :param seconds: how long actors run under faults.
+    :param score: what the campaign has seen so far; added to, and asked which points have been met least.
+    """
+
+    def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
+        self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
+        self._place = Place(str(folder), time.monotonic())
+        self._reader = Reader(folder)
+        self._runs: dict[int, Run] = {}
+        self._again: list[tuple[Task, int]] = []
+        self._follow: list[tuple[float, Task, int]] = []
+        self._unsent: dict[str, Task] = {}
+        self._killed: dict[int, bool] = {}
+        self._numbers = 0
+        self._points = sorted(named_points() | {"handler.begin", "handler.end"})
+        self._visits: dict[str, Counter[str]] = {role: Counter() for role in _ROLES}
+
+    def run(self) -> Verdict:
+        self._alone(lambda: actors.prepare(self._place))
+        until = time.monotonic() + self._seconds
+        while time.monotonic() < until:
+            while len(self._runs) < _MOST and sum(run.stopped_at is None for run in self._runs.values()) < SIDE_BY_SIDE:
+                self._start(*self._next())
+            self._look()
+            time.sleep(0.002)
+        while self._runs:
+            for run in self._runs.values():
+                run.kill_at = None
+            self._look()
+            time.sleep(0.005)
+        self._drain()
+        return self._verdict()
+
+    # What is started --------------------------------------------------------------------------------------------------
+
+    def _next(self) -> tuple[Task, int]:
+        for follower in self._follow:
+            if follower[0] < time.monotonic():
+                self._follow.remove(follower)
+                return follower[1:]
+        if self._again and self._chance.random() < 0.6:
+            return self._again.pop(0)
+        self._numbers += 1
+        role = self._chance.choices([*_ROLES], [*_ROLES.values()])[0]
+        queue = self._chance.choice([*queues()])
+        isolation = "process" if role == "receive" and self._chance.random() < 0.02 else "none"
+        return Task(role, queue, f"{role}-{self._numbers}", self._chance.getrandbits(40), isolation), 0
+
+    def _plan(self, role: str) -> Plan:
+        chance = self._chance
+        faults = _OF_RECEIVERS if role == "receive" else _FAULTS
+        what = chance.choices([*faults], [*faults.values()])[0]
+        match what:
+            case What.LATE:
+                return Plan(what, seconds=chance.uniform(0, 0.35))
+            case What.CALL:
+                return Plan(what, visit=chance.randint(1, 30), number=chance.choice(ERRORS))
+            case What.FULL:
+                return Plan(what, number=chance.choice([0, 1, 2_000, 5_000, 40_000]))
+            case _:
+                return Plan(what, self._point(role), 1, number=chance.choice(ERRORS))
+
+    def _point(self, role: str) -> str:
+        """Return a point that runs of the role reach, rather one where little has happened yet."""
+        reached = [point for point in self._visits[role] if point]
+        if not reached:
+            return ""
+        return self._chance.choices(reached, [1 / (1 + self._score.faulted[point]) for point in reached])[0]
+
+    def _start(self, task: Task, tries: int) -> None:
+        plan = self._plan(task.role)
+        number = self._score.runs = self._score.runs + 1
+        if task.role == "send":
+            self._unsent.setdefault(task.key, task)
+        pid = self._fork(number, task.queue, lambda: self._act(task, plan))
+        now = time.monotonic()
+        self._runs[pid] = Run(number, task, plan, tries, now, now + plan.seconds if plan.what is What.LATE else None)
+
+    def _act(self, task: Task, plan: Plan) -> None:
+        injector = Injector(plan)
+        injector.install()
+        try:
+            actors.act(task, self._place)
+        finally:
+            note("points", role=task.role, visited=dict(injector.visited))
+
+    def _fork(self, number: int, queue: str, act: Callable[[], None]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = _BROKEN
+        try:
+            actors.enter(self._place, number, queue)
+            output = os.open(f"{self._place.folder}/output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            planted.plant(self._bug)
+            act()
+            code = _DONE
+        except PoisonError as error:
+            note("error", type=type(error).__name__, text=str(error)[:300])
+            code = _FAILED
+        except BaseException as error:  # noqa: BLE001  (the last frame of this process)
+            note("error", type=type(error).__name__, text=str(error)[:300], unnamed=True)
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # delta-rs has threads that do not like to be ended
+
+    # What becomes of it -----------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        for line in self._reader.news():
+            self._heed(line)
+        now = time.monotonic()
+        for pid, run in [*self._runs.items()]:
+            if run.kill_at is not None and now > run.kill_at:
+                os.kill(pid, signal.SIGKILL)
+                run.kill_at = None
+            if run.stopped_at is not None and (run.overtaken or now - run.stopped_at > self._longest_stop(run)):
+                run.stopped_at = None
+                os.kill(pid, signal.SIGCONT)
+            if now - run.started > _LONGEST_RUN:
+                self._score.verdict.stuck.append(f"run {run.number} of {run.task} under {run.plan}")
+                os.kill(pid, signal.SIGKILL)
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self._runs else (0, 0)
+            if not pid:
+                return
+            if pid in self._runs:
+                self._changed(pid, status)
+
+    @staticmethod
+    def _longest_stop(run: Run) -> float:
+        return _LONGEST_STOP if run.attempts else 0.4
+
+    def _heed(self, line: Mapping[str, object]) -> None:
+        run = next((run for run in self._runs.values() if run.number == line["run"]), None)
+        match line["kind"]:
+            case "made" if run is not None:
+                run.attempts.add(str(line["attempt"]))
+            case "held":
+                earlier = line["earlier"]
+                assert isinstance(earlier, list)
+                for other in self._runs.values():
+                    if other.number != line["run"] and other.stopped_at is not None and other.attempts & set(earlier) and not other.overtaken:
+                        other.overtaken = True
+                        self._score.zombies += 1
+            case "fault":
+                self._score.faulted[str(line["point"])] += 1
+                self._score.io_errors += line["what"] in {"error", "call", "full"}
+            case "points":
+                visited = line["visited"]
+                assert isinstance(visited, dict)
+                self._score.visited.update(visited)
+                self._visits[str(line["role"])].update(visited)
+            case "error" if line.get("unnamed"):
+                self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
+            case "sent":
+                self._unsent.pop(str(line["key"]), None)
+
+    def _changed(self, pid: int, status: int) -> None:
+        run = self._runs[pid]
+        if os.WIFSTOPPED(status):
+            self._score.stops += 1
+            run.stopped_at = time.monotonic()
+            if run.task.role == "receive":  # either Airflow thinks it is dead and runs it again, or another run finds its claim expired
+                other = replace(run.task, key=f"{run.task.key}-other") if self._chance.random() < 0.5 else run.task
+                self._follow.append((time.monotonic() + (0.0 if other is run.task else LEASE.total_seconds() / SPEED), other, run.tries + 1))
+            return
+        del self._runs[pid]
+        if os.WIFSIGNALED(status):
+            self._score.kills += 1
+            self._killed[run.number] = run.plan.what is What.LATE
+        if (not os.WIFEXITED(status) or os.WEXITSTATUS(status)) and (run.task.role == "send" or (run.tries < 4 and self._chance.random() < 0.75)):
+            self._again.append((run.task, run.tries + 1))
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        time.sleep(LEASE.total_seconds() / SPEED)
+        for _ in range(60):  # some messages end every process that delivers them
+            for line in self._reader.news():
+                self._heed(line)
+            if not self._alone(lambda: actors.drain(self._place, [*self._unsent.values()])):
+                return
+
+    def _alone(self, act: Callable[[], None]) -> bool:
+        """Do something in a process of its own and wait for it; return whether it was killed. Raises RuntimeError when it failed."""
+        number = self._score.runs = self._score.runs + 1
+        _, status = os.waitpid(self._fork(number, "", act), 0)
+        if os.WIFSIGNALED(status):
+            self._killed[number] = False
+            return True
+        if os.WEXITSTATUS(status):
+            self._score.verdict.stuck.append(f"the quiet end failed, see {self._place.folder}")
+        return False
+
+    def _verdict(self) -> Verdict:
+        for line in self._reader.news():
+            self._heed(line)
+        told = Path(self._place.folder, "verdict.json")
+        self._alone(lambda: told.write_text(json.dumps(check(self._place.folder, self._killed).to_dict())) and None)
+        return Verdict.from_dict(json.loads(told.read_text())) if told.exists() else Verdict(stuck=["the checker failed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a campaign ends.
+
+    :param kills: at least so many.
+    :param zombies: at least so many.
+    :param seconds: at most so long.
+    :param episode: seconds of faults in an episode.
+    """
+
+    kills: int
+    zombies: int
+    seconds: float
+    episode: float = 10.0
+
+
+def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: bool = False, tell: Callable[[str], None] = lambda _: None) -> Score:
+    """Run episodes until the budget is used; keep the folders of those that show a violation."""
+    score, started, number = Score(), time.monotonic(), 0
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    while time.monotonic() - started < budget.seconds and (score.kills < budget.kills or score.zombies < budget.zombies):
+        folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-"))
+        verdict = Episode(folder, seed + number, budget.episode, score, bug).run()
+        score.verdict.add(verdict)
+        number += 1
+        passed = verdict.passed and score.verdict.passed
+        tell(f"episode {number}, seed {seed + number - 1}: {json.dumps(score.to_dict())}")
+        if passed:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        for line in verdict.lines()[:20]:
+            tell(f"  {line}")
+        tell(f"  kept: {folder}")
+        if stop_at_first:
+            break
+    return score
+
+
+__all__ = ["CALLS", "Budget", "Score", "run_campaign"]

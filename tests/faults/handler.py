@@ -1,0 +1,57 @@
+"""The handler of the campaign: notes each call before it does anything, then does what the body says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.failures import Postpone, Unprocessable
+from airflow_poison.core.fault_points import reach
+from tests.faults.ledger import QUEUE, note
+from tests.faults.world import FastClock
+
+if TYPE_CHECKING:
+    from airflow_poison.core.message import Message
+
+ORIGIN = "POISON_FAULTS_ORIGIN"
+_POSTPONED_FOR = timedelta(seconds=15)
+
+
+def handle(message: Message) -> None:
+    queue, number = os.environ[QUEUE], message.lookup_id
+    note("call", queue=queue, id=number, mid=message.message_id, a=message.abort_count, m=message.move_count)
+    reach("handler.begin")
+    first = message.abort_count == message.move_count == 0
+    match message.body.split():
+        case [b"bad"]:
+            _end(queue, number, "bad", ValueError("always"))
+        case [b"flaky", times] if message.move_count == 0 and message.abort_count < int(times):
+            _end(queue, number, "bad", ValueError("for now"))
+        case [b"unprocessable"]:
+            _end(queue, number, "unprocessable", Unprocessable("never"))
+        case [b"postpone"] if _early(message):
+            _end(queue, number, "postpone", Postpone(timedelta(seconds=5)))
+        case [b"die"] if first:
+            _die()
+        case [b"killer"]:
+            _die()
+        case _:
+            note("end", queue=queue, id=number, how="ok")
+            reach("handler.end")
+
+
+def _end(queue: str, number: int, how: str, error: Exception) -> None:
+    note("end", queue=queue, id=number, how=how)
+    raise error
+
+
+def _die() -> None:
+    note("fault", what="kill", point="handler")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _early(message: Message) -> bool:
+    assert message.enqueued_at is not None
+    return FastClock(float(os.environ[ORIGIN])).now() < message.enqueued_at + _POSTPONED_FOR

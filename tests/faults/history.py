@@ -1,0 +1,176 @@
+"""The history of a queue table as its log and its files tell it, read without the product."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faults.verdict import Verdict
+
+OUTBOX = "_outbox"
+MESSAGES = frozenset({"main", "retry", "poison", "postponed", "transmission", OUTBOX})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message as it stood in one file."""
+
+    number: int
+    message_id: str
+    place: str
+    m: int
+    a: int
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event."""
+
+    type: str
+    number: int | None
+    m: int
+    a: int
+    details: dict[str, Any]
+
+    @property
+    def by_hand(self) -> bool:
+        return self.details.get("by") == "hand"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a commit adds or removes."""
+
+    path: str
+    place: str
+    m: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One commit."""
+
+    version: int
+    details: dict[str, Any]
+    added: tuple[File, ...]
+    removed: tuple[File, ...]
+
+    @property
+    def operation(self) -> str:
+        return str(self.details.get("operation", "create"))
+
+
+@dataclass(slots=True)
+class History:
+    """A queue.
+
+    :ivar came: messages by number, as they came in.
+    :ivar left: those that left the queue for good: settled, dropped, removed by hand.
+    :ivar settled: of them, those that a pass has settled.
+    :ivar delivered: counts of each DELIVERED event by message.
+    """
+
+    name: str
+    root: Path
+    commits: list[Made] = field(default_factory=list)
+    came: dict[int, Row] = field(default_factory=dict)
+    left: list[Row] = field(default_factory=list)
+    settled: list[Row] = field(default_factory=list)
+    events: list[Happened] = field(default_factory=list)
+    delivered: dict[int, Counter[tuple[int, int]]] = field(default_factory=lambda: defaultdict(Counter))
+    live: dict[str, File] = field(default_factory=dict)
+    _rows: dict[str, tuple[Row, ...]] = field(default_factory=dict)
+
+    def rows(self, file: File) -> tuple[Row, ...]:
+        """Return the messages in a file; it is on disk though it may have left the table."""
+        if file.path not in self._rows:
+            columns = ["lookup_id", "message_id", "abort_count", "crash_count"]
+            self._rows[file.path] = tuple(
+                Row(row["lookup_id"], row["message_id"], file.place, file.m, row["abort_count"] or 0, row["crash_count"] or 0)
+                for row in _read(self.root / file.path, columns)
+            )
+        return self._rows[file.path]
+
+    def told_in(self, file: File) -> list[Happened]:
+        """Return the events in a file."""
+        found = []
+        for row in _read(self.root / file.path, ["lookup_id", "message_type", "abort_count", "body"]):
+            details = json.loads(row["body"])
+            found.append(Happened(row["message_type"], row["lookup_id"], details.pop("move_count"), row["abort_count"] or 0, details))
+        return found
+
+    def body(self, file: File) -> tuple[str, str, dict[str, Any]]:
+        """Return the name, the type and the JSON of a row that is no message: of a claim its key, of the control row its state."""
+        (row,) = _read(self.root / file.path, ["message_id", "message_type", "body"])
+        return row["message_id"], row["message_type"], json.loads(row["body"])
+
+    def present(self) -> Iterator[Row]:
+        """Yield every message that is in the queue now."""
+        for file in self.live.values():
+            if file.place in MESSAGES:
+                yield from self.rows(file)
+
+    def committed(self, number: int) -> bool:
+        """Whether a pass has settled a message."""
+        return any(row.number == number for row in self.settled)
+
+
+def read_histories(store: Path, verdict: Verdict) -> dict[str, History]:
+    """Read every queue of a store, and hold each against what delta-rs says of it."""
+    found = {}
+    for place in sorted(store.iterdir()):
+        if place.name.startswith(".") or not (place / "_delta_log").is_dir():
+            continue
+        history = found[place.name] = History(place.name, place)
+        history.commits = [*_commits(place, verdict)]
+        _compare(history, verdict)
+    return found
+
+
+def _commits(place: Path, verdict: Verdict) -> Iterator[Made]:
+    paths = sorted(path for path in (place / "_delta_log").glob("*.json") if path.stem.isdigit())
+    if [int(path.stem) for path in paths] != list(range(len(paths))):
+        verdict.log.append(f"{place.name}: the log has holes")
+    for path in paths:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        info = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+        yield Made(
+            int(path.stem),
+            json.loads(info.get("userMetadata") or "{}"),
+            tuple(_file(line["add"]) for line in lines if "add" in line),
+            tuple(_file(line["remove"]) for line in lines if "remove" in line),
+        )
+
+
+def _file(action: dict[str, Any]) -> File:
+    values = action["partitionValues"]
+    return File(unquote(action["path"]), values["sub_queue"], int(values["move_count"]))
+
+
+def _compare(history: History, verdict: Verdict) -> None:
+    from deltalake import DeltaTable
+
+    live: set[str] = set()
+    for made in history.commits:
+        live -= {file.path for file in made.removed}
+        live |= {file.path for file in made.added}
+    table = DeltaTable(str(history.root))
+    theirs = {unquote(uri).partition(f"/{history.name}/")[2] for uri in table.file_uris()}
+    if table.version() != history.commits[-1].version or theirs != live:
+        verdict.log.append(f"{history.name}: delta-rs sees {len(theirs)} files in version {table.version()}, the log says {len(live)}")
+
+
+def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        found: list[dict[str, Any]] = parquet.read(columns).to_pylist()
+    return found

@@ -1,0 +1,67 @@
+"""Bugs that tests plant in the processes of a campaign, to see that it finds them. The product knows nothing of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_poison.core.delivery.sessions import carry
+from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.store import durability
+from airflow_poison.core.store.table import base, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_poison.core.store.log import Commit
+
+
+def plant(bug: str) -> None:
+    """Put a bug into this process; none for an empty name."""
+    if bug:
+        BUGS[bug]()
+
+
+def _no_claim_check() -> None:
+    """Nobody asks whether a holder still has its claim, and nobody shuts the earlier holder out."""
+    base.View.held = lambda _self, _claim: True  # type: ignore[method-assign]
+    stage.fence = lambda _root, _claim: None
+
+
+def _no_revalidation() -> None:
+    """A commit that lost its race is made for the next version as it was planned, without a second look."""
+
+    def change(self: base.Table, plan: Callable[[base.View], tuple[Commit | None, Any]]) -> Any:
+        commit, answer = plan(self.view())
+        while commit is not None and not self.log.commit(self.log.load(), commit):
+            pass
+        return answer
+
+    base.Table.change = change  # type: ignore[method-assign]
+
+
+def _no_sync() -> None:
+    """The data files of a commit are not forced to disk before it."""
+    durability.sync_files = lambda _root, _names: None
+
+
+def _charge_the_batch() -> None:
+    """Where a process died, every message of its batch that was not settled is charged."""
+    read = carry.sections
+
+    def sections(content: bytes) -> Iterator[tuple[Any, Any]]:
+        for ids, words in read(content):
+            if (words & 0xFF == State.IN_FLIGHT).any():
+                words[words & 0xFF == State.UNTOUCHED] += np.int32(State.IN_FLIGHT)
+            yield ids, words
+
+    carry.sections = sections
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    "no-claim-check": _no_claim_check,
+    "no-revalidation": _no_revalidation,
+    "no-sync": _no_sync,
+    "charge-the-batch": _charge_the_batch,
+}

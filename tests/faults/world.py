@@ -1,0 +1,88 @@
+"""The world of an episode: its clock, its queues and their rules, and what messages do to their handler."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.policies.activation_specification import ActivationSpecification
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.service_broker import ServiceBroker
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from airflow_poison.core.policies.seam import Policy
+
+SPEED = 60.0
+"""Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""
+LEASE = timedelta(seconds=45)
+DELAY = timedelta(seconds=20)
+
+
+@dataclass(frozen=True, slots=True)
+class FastClock:
+    """A clock that all processes of an episode share.
+
+    :param origin: monotonic seconds at which it began.
+    """
+
+    origin: float
+
+    def now(self) -> datetime:
+        return datetime(2013, 1, 1, tzinfo=UTC) + timedelta(seconds=(time.monotonic() - self.origin) * SPEED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A queue's policy, and what the checker may expect of it.
+
+    :param ordered: messages are received in the order of their lookup ids.
+    :param tells: every delivery is in the events, those of dead passes too.
+    """
+
+    policy: Policy
+    ordered: bool = False
+    tells: bool = True
+
+
+def queues() -> Mapping[str, Rules]:
+    """Return the queues of an episode by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several settings are risky on purpose
+        return {
+            "move": Rules(_msmq4("Move", retries=2, cycles=1)),
+            "reject": Rules(_msmq4("Reject", retries=1, cycles=1)),
+            "fault": Rules(_msmq4("Fault", retries=1, cycles=0), ordered=True),
+            "broker": Rules(ServiceBroker(), ordered=True, tells=False),
+            "activation": Rules(
+                ActivationSpecification(
+                    failure_delivery_count=4, backout_threshold=2, backout_requeue_queue="activation.backout", max_server_sessions=1
+                ),
+                ordered=True,
+                tells=False,
+            ),
+            "engine": Rules(DefaultMessaging(max_failed_deliveries=2, persist_redelivery_count=True)),
+        }
+
+
+def _msmq4(handling: str, *, retries: int, cycles: int) -> Msmq4:
+    return Msmq4(receive_retry_count=retries, max_retry_cycles=cycles, retry_cycle_delay=DELAY, receive_error_handling=handling)
+
+
+_BODIES = {b"ok": 70, b"bad": 8, b"flaky 1": 8, b"flaky 2": 3, b"die": 3, b"killer": 1, b"unprocessable": 2, b"postpone": 5}
+
+_NOT_FOR = {"move": set[bytes](), "broker": {b"postpone", b"killer"}}
+"""What is not sent to a queue: Service Broker's counter dies with its host, so a message that always ends its host never disables the queue."""
+
+
+def bodies(chance: random.Random, queue: str) -> list[bytes]:
+    """Return what a sender sends: each body says what its handler does."""
+    found = chance.choices([*_BODIES], [*_BODIES.values()], k=chance.randint(1, 14))
+    left_out = _NOT_FOR.get(queue, {b"postpone"})
+    return [b"ok" if body in left_out else body for body in found]
