@@ -20,7 +20,7 @@ from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.sessions.child import Tools
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Journal, read_journals
+from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Dispose, Halt
@@ -232,6 +232,27 @@ def test_wmq_20_a_recorded_halt_holds_and_what_was_in_flight_has_one_more_attemp
     assert report.decided.halt == report.decided.ends[0]
     assert isinstance(report.decided.halt, Halt)
     assert report.decided.ends[1].counts.abort_count == 1
+    assert report.decided.halt.details["code"] == "CWWMQ0007W", "what is told of it is known too"
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool) -> None:
+    policy, handlers = broker(1, rollback_limit=1), Handlers({(0, 0): FailureKind.EXCEPTION})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        told = receive(policy, handlers, folder).decided
+        if saved:
+            read_journals([folder]).save(folder / "carry.npy")
+        carry = Carry.load(folder / "carry.npy").merged(Carry()) if saved else read_journals([folder])
+        tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
+        with EndpointSession(tools, handlers, Journal(folder, "1"), carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
+            again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided
+
+    assert told is not None
+    assert again is not None
+    assert again.halt == told.halt
+    assert again.halt is not None
+    assert "<EVENT_INSTANCE" in again.halt.details["document"]
 
 
 def test_a_halt_that_was_not_stored_is_lost_with_the_memory_of_its_endpoint() -> None:

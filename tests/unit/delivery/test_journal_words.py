@@ -56,6 +56,9 @@ class SilentLog:
     def append(self, entry: Rollback) -> None:
         """Nobody reads it."""
 
+    def append_halt(self, lookup_id: int, details: Any) -> None:
+        """Nobody reads it."""
+
 
 class ScriptedCallers:
     """Sessions whose handlers fail as scripted."""

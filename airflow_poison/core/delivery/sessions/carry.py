@@ -8,7 +8,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -44,11 +44,13 @@ class Carry:
     :param lookup_ids: sorted, each once.
     :param words: one per lookup id; never in flight or held.
     :param failures: the last failure by lookup id, of messages that are not committed.
+    :param halts: the details of the halts that messages caused, by lookup id.
     """
 
     lookup_ids: NDArray[np.int64] = field(default_factory=_no_ids)
     words: NDArray[np.int32] = field(default_factory=_no_words)
     failures: dict[int, Failure] = field(default_factory=dict)
+    halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
 
     def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed.
@@ -73,7 +75,7 @@ class Carry:
         if not len(other.lookup_ids):
             return self
         both = np.concatenate([self.lookup_ids, other.lookup_ids]), np.concatenate([self.words, other.words])
-        return _merged(*both, {**self.failures, **other.failures})
+        return _merged(*both, _Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}))
 
     def save(self, path: Path) -> None:
         """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
@@ -84,6 +86,8 @@ class Carry:
             log = FailureLog(descriptor)
             for lookup_id, failure in self.failures.items():
                 log.append(Rollback(0, 0, lookup_id, 0, failure))
+            for lookup_id, details in self.halts.items():
+                log.append_halt(lookup_id, details)
         finally:
             os.close(descriptor)
 
@@ -91,7 +95,15 @@ class Carry:
     def load(cls, path: Path) -> Self:
         """Map what ``save`` wrote."""
         table = np.load(path, mmap_mode="r")
-        return cls(table[0], table[1].astype(np.int32), _last_failures(_log_of(path)))
+        texts = _texts(_log_of(path))
+        return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts)
+
+
+class _Texts(NamedTuple):
+    """What logs say, by lookup id: the last failures, and the details of halts."""
+
+    failures: dict[int, Failure]
+    halts: dict[int, Mapping[str, str]]
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=60), partition: str | None = None) -> Carry:
@@ -104,20 +116,22 @@ def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=6
     :raises ServerSessionError: a writer still lives when the time is over.
     """
     deadline = time.monotonic() + wait.total_seconds()
-    ids, words, failures = [_no_ids()], [_no_words()], dict[int, Failure]()
+    ids, words, texts = [_no_ids()], [_no_words()], _Texts({}, {})
     for folder in folders:
         for path in sorted(folder.glob(f"{partition or '*'}-*.journal")):
             content = _read_when_quiet(path, deadline)
-            failures.update(_last_failures(path.with_suffix(".log")))
+            failures, halts = _texts(path.with_suffix(".log"))
+            texts.failures.update(failures)
+            texts.halts.update(halts)
             for section_ids, section_words in sections(content):
                 found = settle(section_words)
-                failures.update({int(section_ids[row]): KILLED if found.in_flight else INTERRUPTED for row in found.culprits})
+                texts.failures.update({int(section_ids[row]): KILLED if found.in_flight else INTERRUPTED for row in found.culprits})
                 ids.append(section_ids)
                 words.append(section_words)
-    return _merged(np.concatenate(ids), np.concatenate(words), failures)
+    return _merged(np.concatenate(ids), np.concatenate(words), texts)
 
 
-def _merged(ids: NDArray[np.int64], words: NDArray[np.int32], failures: dict[int, Failure]) -> Carry:
+def _merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: _Texts) -> Carry:
     states = words & STATE_MASK
     words = np.where(states == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
     rank = (words >> 8).astype(np.int64) & 0xFFF
@@ -128,9 +142,9 @@ def _merged(ids: NDArray[np.int64], words: NDArray[np.int32], failures: dict[int
     last = np.ones(len(ids), bool)
     last[:-1] = ids[1:] != ids[:-1]
     ids, words = ids[last], words[last]
-    known = Carry(ids, words, failures)
-    kept = {key: failure for key, failure in failures.items() if _keeps_failure(known, key)}
-    return Carry(ids, words, kept)
+    known = Carry(ids, words)
+    kept = {key: failure for key, failure in texts.failures.items() if _keeps_failure(known, key)}
+    return Carry(ids, words, kept, texts.halts)
 
 
 def _keeps_failure(carry: Carry, lookup_id: int) -> bool:
@@ -142,13 +156,15 @@ def _log_of(path: Path) -> Path:
     return path.with_name(path.name + ".log")
 
 
-def _last_failures(path: Path) -> dict[int, Failure]:
+def _texts(path: Path) -> _Texts:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return {}
+        return _Texts({}, {})
     try:
-        return {entry.lookup_id: entry.failure for entry in FailureReader(descriptor).news()}
+        reader = FailureReader(descriptor)
+        failures = {entry.lookup_id: entry.failure for entry in reader.news()}
+        return _Texts(failures, reader.halts)
     finally:
         os.close(descriptor)
 

@@ -190,11 +190,12 @@ class _Delivery:
     def _known_end(self, row: int, state: State) -> End | None:
         """Return what has become of a message; None when it has to be delivered again."""
         endpoint, now = self._endpoint, self._endpoint.clock.now()
-        failure = endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
+        lookup_id = int(self._record.lookup_ids[row])
+        failure = endpoint.carry.failures.get(lookup_id)
         entry = self._entries.entry(row, failure)
         if state is State.HALTED:
             how = self._policy.halts_as
-            return Halt(how, entry.counts, (HALT_EVENTS[how],))
+            return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
         if state is State.ENDED and failure is not None and failure.kind is FailureKind.POSTPONED:
             return GiveBack(entry.counts, now + failure.delay)
         if state is State.ENDED and failure is not None and failure.kind in _GIVEN_UP:
@@ -279,6 +280,8 @@ class EndpointHost(JournalHost):
 
     def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Store that no delivery follows, and remember why."""
+        if isinstance(decision, Halt):
+            self._log.append_halt(entry.lookup_id, decision.details)
         super().ended(entry, decision, failure)
         self.ends[entry.row] = decision
         if isinstance(decision, Block) and decision.whole_queue:

@@ -1,4 +1,4 @@
-"""The journal's texts: one JSON line per rollback, appended before the word that counts it.
+"""The journal's texts: one JSON line per rollback or halt, appended before the word that counts it.
 
 A torn line (killed while writing) is skipped by readers: its word was never stored. Equal traces are written once.
 """
@@ -17,7 +17,7 @@ from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _REMEMBERED_TRACES = 1_000
 
@@ -59,12 +59,19 @@ class FailureLog:
         }
         if failure.trace:
             self._add_trace(record, failure.trace)
+        self._write(record, entry.lookup_id)
+
+    def append_halt(self, lookup_id: int, details: Mapping[str, str]) -> None:
+        """Write down what is to be told of the halt that a message caused. Raises ServerSessionError when the disk is full."""
+        self._write({"halt": lookup_id, "details": dict(details)}, lookup_id)
+
+    def _write(self, record: dict[str, object], lookup_id: int) -> None:
         try:
             _write_all(self._descriptor, b"\n" + json.dumps(record, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
             why = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno or 0)
             raise ServerSessionError(
-                f"The failure of message {entry.lookup_id} cannot be written: {why}. Nothing is lost, its delivery counts when the task runs again; "
+                f"The failure of message {lookup_id} cannot be written: {why}. Nothing is lost, its delivery counts when the task runs again; "
                 "free some space first."
             ) from error
 
@@ -84,11 +91,15 @@ def _write_all(descriptor: int, line: bytes) -> None:
 
 
 class FailureReader:
-    """The reading end: gives each line once, and knows the traces of earlier lines."""
+    """The reading end: gives each line once, and knows the traces of earlier lines.
+
+    :ivar halts: the details of each halt that was read, by the lookup id of the message that caused it.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._offset = descriptor, 0
         self._traces: dict[str, str] = {}
+        self.halts: dict[int, Mapping[str, str]] = {}
 
     def news(self) -> Iterator[Rollback]:
         """Return what has been appended since the last call. Call it while nobody writes."""
@@ -100,6 +111,9 @@ class FailureReader:
             if line:
                 try:
                     record = json.loads(line)
+                    if "halt" in record:
+                        self.halts[int(record["halt"])] = record["details"]
+                        continue
                     yield self._rollback(record)
                 except (ValueError, KeyError):
                     continue
