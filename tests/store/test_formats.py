@@ -1,0 +1,174 @@
+"""Tables that earlier commits of this repository wrote: refused, upgraded, read and received from."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import NewerFormatError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.restart import restart
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store.delta import foreign
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.seam import FORMAT_VERSION, QueueStore
+from airflow_poison.core.store.table import sequence
+from tests.store import given
+from tests.store.given import CONTROL, NOW, ids, send
+from tests.unit.passes.given import Handler, Queue, calls
+
+if TYPE_CHECKING:
+    from airflow_poison.core.store.seam import QueueTable
+    from tests.store.points import AtPoint
+
+TABLES = Path(__file__).with_name("tables")
+
+
+@pytest.fixture(params=sorted(path.name for path in TABLES.glob("format-*")))
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaStore:
+    """A copy of the tables that were written in a format."""
+    shutil.copytree(TABLES / request.param, tmp_path / "store")
+    return DeltaStore(str(tmp_path / "store"), durable=False)
+
+
+def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
+    table = store.open(name)
+    clock = VirtualClock()
+    clock.advance(timedelta(hours=1))
+    return Queue(store, table, policy_from_dict(table.snapshot().control.policy), Handler(str(folder / "calls")), clock)
+
+
+def newest(table: QueueTable) -> object:
+    info = foreign.commit_info(foreign.json_path(table.uri, table.snapshot().version))
+    assert info is not None
+    details = foreign.details_of(info)
+    assert details is not None
+    return {name: value for name, value in details.items() if name != "mark"}
+
+
+# What is upgraded --------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_format_1_is_upgraded_in_one_commit_when_it_is_opened(written: DeltaStore) -> None:
+    log = Path(written.uri, "orders", "_delta_log")
+    before = len(list(log.glob("*.json")))
+    table = written.open("orders")
+    assert table.snapshot().control.format_version == FORMAT_VERSION
+    assert newest(table) == {"operation": "upgrade", "from": 1, "to": 2}
+    written.open("orders")
+    assert len(list(log.glob("*.json"))) == before + 1
+
+
+def test_an_upgrade_that_died_is_made_by_the_next_open(written: DeltaStore, at_point: AtPoint) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    at_point.do("store.upgrade.before_commit", die)
+    with pytest.raises(KeyboardInterrupt):
+        written.open("orders")
+    assert written.open("orders").snapshot().control.format_version == FORMAT_VERSION
+
+
+def test_upgrades_at_the_same_time_make_one_commit(written: DeltaStore, at_point: AtPoint) -> None:
+    log = Path(written.uri, "orders", "_delta_log")
+    before = len(list(log.glob("*.json")))
+    at_point.do("store.upgrade.before_commit", lambda: DeltaStore(written.uri, durable=False).open("orders"))
+    written.open("orders")
+    assert len(list(log.glob("*.json"))) == before + 1
+
+
+def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Format 1 let the log forget it; then the highest id among the files is what is known."""
+    with monkeypatch.context() as format_1:
+        format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
+        format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
+        format_1.setattr(sequence, "SEQUENCE", "forgotten")
+        send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
+    table = store.open("orders")
+    assert table._table.log.load().number("seq") == 3  # type: ignore[attr-defined]  # the log is no part of the seam
+    assert send(table, 2, "more").first_lookup_id == 4
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_format_is_refused_and_nothing_is_written(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = written.open("orders").snapshot().version
+    monkeypatch.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", 1)
+    with pytest.raises(NewerFormatError, match=r"'orders' has table format 2; .* knows formats up to 1\. Install"):
+        DeltaStore(written.uri).open("orders")
+    monkeypatch.undo()
+    assert written.open("orders").snapshot().version == version
+
+
+def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as format_1:
+        for module in ("delta.store", "table.rows"):
+            format_1.setattr(f"airflow_poison.core.store.{module}.FORMAT_VERSION", 1)
+        earlier = written.open("letters")
+        claimed = given.claim(earlier)
+        earlier.stage_table(claimed, given.put(given.rows_of(earlier, claimed), "poison"))
+        manifest = given.seal(earlier, claimed)
+    DeltaStore(written.uri).open("letters")
+    with monkeypatch.context() as format_1:
+        format_1.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", 1)
+        with pytest.raises(NewerFormatError):
+            earlier.finish(claimed, manifest, now=NOW)
+    assert ids(written.open("letters"), SubQueue.MAIN) == [4]
+
+
+# What goes on ------------------------------------------------------------------------------------------------------
+
+
+def test_messages_keep_their_places_and_counts(written: DeltaStore) -> None:
+    rows = given.all_rows(written.open("orders"))
+    found = {row["lookup_id"]: (row["sub_queue"], row["abort_count"], row["move_count"], row["body"]) for row in rows}
+    assert found == {
+        2: ("poison", 0, 3, b"bad 2"),
+        4: ("main", 0, 0, b"later 4"),
+        5: ("poison", 0, 1, b"never 5"),
+        7: ("retry", 0, 1, b"bad 7"),
+        8: ("main", 0, 0, b"ok 8"),
+        9: ("main", 0, 0, b"bad 9"),
+        10: ("main", 0, 0, b"ok 10"),
+        11: ("main", 0, 0, b"ok 11"),
+        12: ("main", 0, 0, b"ok 12"),
+    }
+
+
+def test_what_a_dead_pass_of_format_1_has_delivered_is_not_delivered_again(written: DeltaStore, tmp_path: Path) -> None:
+    queue = an_hour_later(written, "orders", tmp_path)
+    result = queue.receive("later")
+    assert set(calls(queue.handler)) == {11, 12}  # what the others did is in the journal
+    assert (result.received, result.settled, result.parked, result.postponed, result.passes) == (6, 4, 1, 1, 2)
+    assert queue.counts(9) == (0, 1)
+    assert ids(queue.table) == [2, 4, 5, 7, 9]
+
+
+def test_letters_that_a_dead_relay_has_left_are_sent_on(written: DeltaStore, tmp_path: Path) -> None:
+    queue = an_hour_later(written, "letters", tmp_path)
+    queue.receive("later")
+    assert queue.table.snapshot().outbox == ()
+    assert [row["body"] for row in given.all_rows(written.open("letters.dead-letter"))] == [b"never 1"]
+
+
+def test_keys_of_sends_and_runs_are_remembered(written: DeltaStore) -> None:
+    table = written.open("orders")
+    assert send(table, 9, "first").repeated
+    assert table.result("one-0")
+    assert send(table, 1, "new").first_lookup_id == 13
+
+
+def test_its_verbs_are_those_of_this_version(written: DeltaStore, tmp_path: Path) -> None:
+    queue = an_hour_later(written, "letters", tmp_path)
+    queue.table.alter(lambda control: control.blocked(4, queue.clock.now() + timedelta(hours=1)), lambda _, __: [], queue.clock.now())
+    assert queue.receive("blocked").received == 0
+    restart(queue.table, queue.clock, Restart.BROKER)
+    assert queue.receive("free").received == 1
