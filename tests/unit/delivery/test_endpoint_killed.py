@@ -177,7 +177,8 @@ def test_whatever_a_dead_pass_had_stored_holds(
         rolled_back = handlers.begun.count(row) - committed - handlers.given_back[row] * (state_of(value) is State.ENDED)
         killed = sum(bool(words) for words in seen)
         assert rolled_back - killed <= attempts_of(value) <= rolled_back + killed, (row, report.words)
-        assert handlers.returned[row] <= committed + killed
+        innocent = attempts_of(value) if name == "Msmq4, batches" else 0  # rolled back with another member
+        assert handlers.returned[row] <= committed + killed + innocent
         assert state_of(value) not in {State.IN_FLIGHT, State.HELD}
     assert report.halted == any(state_of(value) is State.HALTED for value in report.words.tolist())
 
