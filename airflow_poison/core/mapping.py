@@ -95,7 +95,7 @@ def _message(number: int, row: object, mapping: ColumnMapping, now: datetime) ->
     if mapping.columns():
         column, parameter = next(iter(mapping.columns().items()))
         raise InputError(f"{parameter}={column!r}: messages[{number}] is bare {type(row).__name__} and has no columns. Send dicts, or map nothing.")
-    return _cells(row.encode() if isinstance(row, str) else row, {}, mapping, now)
+    return _cells(utf8(row, f"messages[{number}]"), {}, mapping, now)
 
 
 def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> Row:
@@ -107,12 +107,12 @@ def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> 
                 f"body={mapping.body!r}: messages[{number}] has {type(body).__name__} there; a body is text or bytes. "
                 f"For JSON give a list: body=[{mapping.body!r}]. Nothing was sent."
             )
-        return _cells(body.encode() if isinstance(body, str) else body, row, mapping, now)
+        return _cells(utf8(body, f"body={mapping.body!r}: messages[{number}]"), row, mapping, now)
     names = tuple(row) if mapping.body is None else mapping.body
     chosen = {column: row[column] for column in names}
     try:
         return _cells(json.dumps(chosen).encode(), row, mapping, now)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:  # no JSON type, a circle, a number too long, too deep
         raise InputError(
             f"messages[{number}] cannot become JSON: {error}. Convert the value, or give bytes as the body. Nothing was sent."
         ) from error
@@ -128,11 +128,11 @@ def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: dat
         ("conversation_id", mapping.conversation),
     ):
         if column is not None:
-            message[name] = _text(row[column])
+            message[name] = _text(row[column], column)
     if mapping.priority is not None:
         message["priority"] = _check_priority(row[mapping.priority], mapping.priority)
     if mapping.properties:
-        message["properties"] = [(name, _text(row[name])) for name in mapping.properties if row[name] is not None]
+        message["properties"] = [(_utf8(name, name), _text(row[name], name)) for name in mapping.properties if row[name] is not None]
     if mapping.expires_after is not None:
         message["expires_at"] = _expiry(row, mapping.expires_after, now)
     return message
@@ -140,19 +140,52 @@ def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: dat
 
 def _expiry(row: Mapping[str, Any], expires_after: timedelta | str, now: datetime) -> datetime | None:
     if isinstance(expires_after, timedelta):
-        return now + expires_after
+        return _expires_at(now, expires_after.total_seconds(), expires_after)
     seconds = row[expires_after]
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InputError(f"expires_after={expires_after!r}: {seconds!r} is no number of seconds. Nothing was sent.")
-    return now + timedelta(seconds=seconds)
+    return _expires_at(now, seconds, expires_after)
 
 
-def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, default=str)
+def _expires_at(now: datetime, seconds: float, expires_after: object) -> datetime:
+    try:
+        return now + timedelta(seconds=seconds)
+    except (ValueError, OverflowError) as error:
+        raise InputError(
+            f"expires_after={expires_after!r}: {seconds!r} seconds from now are no date of the years 1 to 9999. "
+            "Leave the value out (null) for messages that never expire. Nothing was sent."
+        ) from error
+
+
+def _text(value: object, column: str) -> str | None:
+    """Return a value as text. Raises InputError."""
+    if value is None:
+        return None
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {error}. Nothing was sent.") from error
+    return _utf8(text, column)
+
+
+def _utf8(text: str, column: str) -> str:
+    utf8(text, f"Column {column!r}")
+    return text
+
+
+def utf8(text: str | bytes, where: str) -> bytes:
+    """Return a text's UTF-8. Raises InputError for one that has none: half of a surrogate pair, from text that was cut or decoded wrongly."""
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: the text has a lone surrogate ({text[error.start]!a} at {error.start}), which UTF-8 cannot hold. "
+            "Decode its source rightly, or send bytes. Nothing was sent."
+        ) from error
 
 
 def _check_priority(value: object, column: str | None) -> int:

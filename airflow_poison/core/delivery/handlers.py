@@ -124,7 +124,7 @@ def _import(name: str) -> Handler:
         raise HandlerNotFoundError(f"The handler {name!r} is not of the form 'module:function', for example 'shop.arrivals:land'.")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends by itself would end the task, as a success even
         raise HandlerNotFoundError(
             f"The handler {name!r} cannot be found: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
             f"Tried along sys.path = {sys.path}. Install the module, or add its folder to PYTHONPATH, where the task and its workers run."

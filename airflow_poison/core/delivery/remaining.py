@@ -12,6 +12,7 @@ from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of
 from airflow_poison.core.delivery.sessions.words import crashes_of
 from airflow_poison.core.message import DESTINATION, OUTBOX, message_schema, table_schema
 from airflow_poison.core.policies.decisions import Dispose, Disposition
+from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,12 +99,12 @@ def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:
 
 
 def _constant(value: int, size: int) -> pa.Array[Any]:
-    return pa.array(np.full(size, value, np.int32))
+    return pa.array(np.full(size, min(value, LARGEST), np.int32))
 
 
 def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
     before = [count or 0 for count in rows.column("crash_count").to_pylist()]
-    return pa.array([old + int(new) for old, new in zip(before, crashes, strict=True)], pa.int32())
+    return pa.array([min(old + int(new), LARGEST) for old, new in zip(before, crashes, strict=True)], pa.int32())
 
 
 def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:

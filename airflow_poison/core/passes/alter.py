@@ -103,15 +103,16 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
 
     A pass that runs finishes what it has claimed. The reader of the poison sub-queue goes on: it is an endpoint of its own.
 
-    :param reason: why, one line; people see it.
+    :param reason: why; people see its first 500 characters, as one line.
     """
+    why_off = " ".join(reason.encode("utf-8", "replace").decode().split()) or _BY_HAND
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
         seen.append(control)
         if control.state is QueueState.DISABLED:
             return control
-        why = reason or _BY_HAND
+        why = why_off
         if control.state is not QueueState.ENABLED:
             why = f"{why}; it was {control.state.value} before: {control.reason}"
         return replace(control, state=QueueState.DISABLED, reason=why[:LONGEST_REASON])

@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 
 def run_key(*parts: object) -> str:
     """Return 32 hexadecimal digits for what identifies a run: store, queue, DAG, run, task, map index. Never the try number."""
-    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()[:32]
+    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def check_key(key: str) -> str:
+    """Return a key that the table's log can keep. Raises SettingError."""
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError("key", key, "text that UTF-8 can hold (no lone surrogate)") from error
+    return key
 
 
 def check_named_once(queues: Iterable[str]) -> None:

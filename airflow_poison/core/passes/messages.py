@@ -48,7 +48,8 @@ class Chosen:
     def mask(self, rows: pa.Table) -> Any:
         """Return which rows are theirs, as Arrow booleans."""
         if self.lookup_ids is not None:
-            return pc.is_in(rows["lookup_id"], pa.array(self.lookup_ids, pa.int64()))
+            possible = [number for number in self.lookup_ids if abs(number) < 2**63]  # people type longer ones, too
+            return pc.is_in(rows["lookup_id"], pa.array(possible, pa.int64()))
         return pc.is_in(rows["conversation_id"], pa.array([self.conversation_id], pa.string()))
 
 

@@ -19,6 +19,7 @@ from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
+from airflow_poison.core.passes.keys import check_key
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
 from airflow_poison.core.policies.decisions import Halted
@@ -128,6 +129,7 @@ class ReceivePass:
         Raises HandlerNotFoundError and SettingError before anything is claimed, QueueHaltedError when the queue is not enabled,
         ConservationError, ClaimLostError and TableChangedError with nothing committed.
         """
+        check_key(key)
         handler = resolve_handler(self.handler)
         check_isolation(self.isolation)
         load_types(self.unprocessable)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from airflow_poison.core.errors import InputError, MessageTooLargeError
+from airflow_poison.core.mapping import check_priorities, utf8
 from airflow_poison.core.message import MAX_BODY_BYTES, message_schema
+from airflow_poison.core.passes.keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.seam import QueueTable
+
+
+_BATCH_BYTES = 256 << 20  # an Arrow column of bytes ends at 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +51,20 @@ def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, cloc
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
-    sent = table.append((_checked(batch) for batch in batches), key, clock.now())
+    sent = table.append((_checked(batch) for batch in batches), check_key(key), clock.now())
     return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held)
 
 
 def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> Iterator[pa.RecordBatch]:
-    """Return batches of messages from bare bodies."""
+    """Return batches of messages from bare bodies. Raises InputError for text that UTF-8 cannot hold."""
     chunk: list[bytes] = []
-    for body in bodies:
-        chunk.append(body.encode() if isinstance(body, str) else body)
-        if len(chunk) >= size:
+    held = 0
+    for number, body in enumerate(bodies):
+        chunk.append(utf8(body, f"messages[{number}]"))
+        held += len(chunk[-1])
+        if len(chunk) >= size or held >= _BATCH_BYTES:
             yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
-            chunk = []
+            chunk, held = [], 0
     if chunk:
         yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
 
@@ -67,6 +74,8 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = set(batch.schema.names)
     if "body" not in names:
         raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")
+    if len(names) < len(batch.schema.names):
+        raise InputError(f"The messages have a column twice: {batch.schema.names}. Every column of a message has one name.")
     schema = message_schema()
     columns: dict[str, pa.Array[Any]] = {}
     for name in names:
@@ -78,7 +87,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
     _check_sizes(cast("pa.BinaryArray", columns["body"]))
-    return pa.record_batch(list(columns.values()), names=list(columns))
+    return check_priorities(pa.record_batch(list(columns.values()), names=list(columns)), "priority")
 
 
 def _check_sizes(bodies: pa.BinaryArray) -> None:

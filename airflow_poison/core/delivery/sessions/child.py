@@ -267,7 +267,7 @@ def load_types(names: tuple[str | type[BaseException], ...]) -> tuple[type[BaseE
             module, _, attribute = name.partition(":")
             try:
                 found = getattr(importlib.import_module(module), attribute)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise HandlerNotFoundError(
                     f"unprocessable={name!r} cannot be found ({type(error).__name__}: {error}); name an exception type as 'module:Type'."
                 ) from error

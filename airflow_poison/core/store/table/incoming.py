@@ -24,6 +24,9 @@ FILE_ROWS = 100_000
 FILE_BYTES = 64 * 1024 * 1024
 GROUP_ROWS = 25_000
 GROUP_BYTES = 16 * 1024 * 1024
+_LAST_ID = 2**63 - 1
+_FIRST_INSTANT, _LAST_INSTANT = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond since 1970 that Python's calendar has; others would stop every pass that meets them."""
 
 
 @dataclass(slots=True)
@@ -112,6 +115,10 @@ def _numbered(table: pa.Table, first: int) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    if first + table.num_rows > _LAST_ID:
+        raise InputError(
+            f"The queue has no lookup ids left: the next one would be {first}, the last one there is is {_LAST_ID}. Send to another queue."
+        )
     ids = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     return table.set_column(0, message_schema().field("lookup_id"), ids)
 
@@ -169,7 +176,26 @@ def _completed(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.
                 values = pc.fill_null(values, pa.scalar(defaults[column.name], column.type))
             columns.append(values)
         count += rows
-        yield pa.Table.from_arrays(columns, schema=message_schema())
+        yield _checked(pa.Table.from_arrays(columns, schema=message_schema()))
+
+
+def _checked(messages: pa.Table) -> pa.Table:
+    """Return the messages when every reader can read them. Raises InputError, which names the column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for each in message_schema():
+        column = messages.column(each.name)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InputError(f"Column {each.name!r} holds what no reader can read: {error}. Decode or cast it rightly; nothing was sent.") from error
+        if pa.types.is_timestamp(each.type) and column.null_count < len(column):
+            numbers = column.cast(pa.int64())
+            least, most = pc.min(numbers).as_py(), pc.max(numbers).as_py()
+            if least < _FIRST_INSTANT or most > _LAST_INSTANT:
+                raise InputError(f"Column {each.name!r} holds an instant outside the years 1 to 9999. Correct it, or leave it out; nothing was sent.")
+    return messages
 
 
 def _check_columns(batch: pa.RecordBatch) -> None:
