@@ -75,8 +75,8 @@ class ListenerPort(WebSphereMqSettings):
 
     @property
     def stateless(self) -> bool:
-        """Whether each decision depends on the message alone: its own count stops the port; several sessions go in rounds."""
-        return self.max_sessions == 1
+        """Whether each decision depends on the message alone: its own count stops the port; several sessions go in rounds, a sweep moves on."""
+        return self.max_sessions == 1 and not self.sweeps
 
     @property
     def server_sessions(self) -> int:

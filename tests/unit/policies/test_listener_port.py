@@ -121,6 +121,7 @@ def test_lp_6_what_other_sessions_have_does_not_stop_the_port_twice() -> None:
 def test_lp_3_with_one_session_a_decision_depends_on_the_message_alone() -> None:
     assert ListenerPort().stateless
     assert not ListenerPort(max_sessions=2).stateless
+    assert not ListenerPort(next_message="sweep").stateless
     assert ListenerPort().halting
     assert ListenerPort(max_sessions=2).halting
 
