@@ -36,9 +36,9 @@ class Call:
 class Outcome:
     """What became of one message.
 
-    :param place: the sub-queue where it is (``main``, ``retry``, ``poison``, ``postponed``), ``dead_letter`` (the sender's), the name of the queue that
-        it was sent to, or what became of it: ``processed``, ``dropped``, ``lost`` (consumed before its handler failed). The words are those of
-        ``replay``.
+    :param place: the sub-queue where it is (``main``, ``retry``, ``poison``, ``postponed``), ``dead_letter`` (the sender's), the name of the queue
+        that it was sent to, or what became of it: ``processed``, ``dropped``, ``lost`` (consumed before its handler failed). The words are those
+        of ``replay``.
     :param abort_count: its rollbacks since the last move; 0 when it has left the queue.
     :param move_count: its moves between main and the sub-queues; 0 when it has left the queue.
     :param calls: the calls of the handler, in order.

@@ -63,8 +63,8 @@ def receive(
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
 
-    Each pass is a real one; what is parked, postponed or blocked comes back at once, because the clock jumps to the next due time. The handler runs in
-    this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
+    Each pass is a real one; what is parked, postponed or blocked comes back at once, because the clock jumps to the next due time. The handler runs
+    in this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
     the test; for settings against crashes and timeouts ask ``replay``.
 
     :param handler: an importable name (``"shop.arrivals:land"``) or any callable.

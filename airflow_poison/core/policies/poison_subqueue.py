@@ -11,7 +11,7 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import settings, transactions
 from airflow_poison.core.policies.base import OneAtATime
 from airflow_poison.core.policies.counts import aborted
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
+from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt, Return
 from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
 from airflow_poison.core.policies.wcf import WcfSettings

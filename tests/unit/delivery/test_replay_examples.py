@@ -9,10 +9,10 @@ import pytest
 from airflow_poison.core.delivery.replay import replay
 from airflow_poison.core.events import ROUTINE
 from tests.conformance.examples import EXAMPLES
-from tests.conformance.examples.shape import Calls, Example, Story
 
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.replayed import Replay
+    from tests.conformance.examples.shape import Calls, Example, Story
 
 
 def story_of(result: Replay) -> Story:
