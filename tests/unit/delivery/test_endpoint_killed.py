@@ -287,6 +287,18 @@ def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
     assert report.decided.halt is None, "it is the other task that tells of it"
 
 
+def test_m3_4_a_message_that_was_dropped_stays_so_though_each_endpoint_counts_anew() -> None:
+    """One attempt of a first pass, three of a second one, which drops it and dies."""
+    handlers = Handlers({}, hopeless=frozenset([0]))
+
+    report, seen, _ = live(POLICIES["Msmq3"], handlers, [1, 8])
+
+    assert [(state_of(words[0]), attempts_of(words[0])) for words in seen] == [(State.CRASHED, 1), (State.ENDED, 4)]
+    assert handlers.begun == [0, 0, 0, *range(1, ROWS)]
+    assert report.decided is not None
+    assert isinstance(report.decided.ends[0], Dispose)
+
+
 def test_a_block_that_was_stored_blocks_again() -> None:
     handlers = Handlers({}, hopeless=frozenset([0]))
     policy = DefaultMessaging(max_failed_deliveries=2, exception_destination="None")

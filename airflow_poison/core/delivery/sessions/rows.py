@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, FULL, IS_SETTLED, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park
 from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.policies.decisions import AfterRollback, Park
+    from airflow_poison.core.policies.decisions import AfterRollback
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.seam import Policy
 
 _EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
 _DIED = {State.CRASHED, State.TIMED_OUT}
@@ -89,17 +89,24 @@ class Entries:
         """
         entry, word = self._as_it_came(row), self._initial[row]
         if attempts_of(word):
-            after = self._count_attempts(entry, self._policy.open(self._opening), last)
+            after = self._count_attempts(entry, last)
             if isinstance(after, Dispose | Block) or (isinstance(after, Halt) and state_of(word) in _DIED):
                 entry.led_to = after
         return entry
 
     def next_end(self, row: int) -> Park | Dispose | Block | None:
-        """Return what the next receive of a message makes of it, as the message alone tells; None when it is delivered."""
+        """Return what a receive of a message made of it, as the message alone tells; None when it is delivered again.
+
+        Its attempts may be those of several endpoints: where one has forgotten the others', it ends before they are counted up.
+        """
         entry, receiver = self._as_it_came(row), self._policy.open(self._opening)
-        self._count_attempts(entry, receiver, None)
-        decision = receiver.before(entry, self._now)
-        return None if isinstance(decision, Deliver | Halt) else decision
+        for _ in range(attempts_of(self._initial[row]) + 1):
+            decision = receiver.before(entry, self._now)
+            if isinstance(decision, Park | Dispose | Block):
+                return decision
+            entry.counts = decision.counts
+            entry.counts = receiver.after_rollback(entry, _EARLIER_ROLLBACK, self._now).counts
+        return None
 
     def _as_it_came(self, row: int) -> BatchEntry:
         number, at = divmod(row, _SLICE)
@@ -107,8 +114,9 @@ class Entries:
         counts = Counts(cells.abort_counts[at] or 0, cells.move_counts[at] or 0)
         return BatchEntry(row, cells.lookup_ids[at], cells.sizes[at] or 0, cells.expiries[at], counts, cells.groups[at], self._batch)
 
-    def _count_attempts(self, entry: BatchEntry, receiver: Receiver, last: Failure | None) -> AfterRollback | None:
+    def _count_attempts(self, entry: BatchEntry, last: Failure | None) -> AfterRollback | None:
         """Give an entry the counts that it has after its attempts, as the policy would have counted them; return what the last one led to."""
+        receiver = self._policy.open(self._opening)
         attempts, after = attempts_of(self._initial[entry.row]), None
         for attempt in range(1, attempts + 1):
             decision = receiver.before(entry, self._now)
