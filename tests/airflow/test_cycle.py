@@ -98,7 +98,7 @@ def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_wi
     second = run_dag(cycle_only("cycles_again", ONE_CYCLE, only_even, on_poison=notifier))
     assert second.returned["retry_cycle.return"]["returned"] == 5
     assert second.returned["retry_cycle.receive"]["poisoned"] == 5
-    assert waiting(store) == {"main": 0, "retry": 0, "poison": 5, "postponed": 0}
+    assert waiting(store) == {"main": 0, "retry": 0, "poison": 5, "postponed": 0, "transmission": 0}
     [alert] = alerts_in(tmp_path / "alerts")
     assert alert["line"] == "orders: MOVED_POISON x 5"
     assert (alert["queue"], alert["count"], len(alert["lookup_ids"]), alert["kind"]) == ("orders", 5, 5, "poison")
