@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.seam import DataFile, Shortened
 
 
 class State(Protocol):
@@ -71,6 +72,14 @@ class Log(Protocol):
 
         Raises TableChangedError when a file to be added is not there, StoreUnreachableError when the log cannot be written.
         """
+        ...
+
+    def removals(self) -> Mapping[str, float]:
+        """Return when files were removed from the table, in seconds since 1970 of the machine, as far back as the log goes."""
+        ...
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        """Write a checkpoint and remove what is needed for no version that was the newest at some time within the retention."""
         ...
 
     def details(self, version: int) -> Mapping[str, object] | None:

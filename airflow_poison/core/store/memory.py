@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.seam import FORMAT_VERSION
+from airflow_poison.core.store.seam import FORMAT_VERSION, Shortened
 from airflow_poison.core.store.table import files, rows, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.layout import CONTROL
@@ -22,7 +23,7 @@ from airflow_poison.core.store.table.queue import Queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from airflow_poison.core.store.log import State
     from airflow_poison.core.store.seam import Control, DataFile
@@ -67,6 +68,7 @@ class MemoryLog:
         self._lock = Lock()
         self._newest = MemoryState()
         self._details: list[Mapping[str, object]] = []
+        self._removals: dict[str, float] = {}
 
     def load(self) -> MemoryState:
         """Return the newest version."""
@@ -90,8 +92,19 @@ class MemoryLog:
                 numbers={**base.numbers, **commit.numbers, **commit.lasting},
             )
             self._details.append({**commit.details, "operation": commit.operation})
+            self._removals |= dict.fromkeys(removed, time.time())
         reach(f"store.{commit.operation}.after_commit")
         return True
+
+    def removals(self) -> Mapping[str, float]:
+        """Return when files were removed."""
+        with self._lock:
+            return dict(self._removals)
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        """Do nothing: a log in memory has no files, and shows its newest version only."""
+        del retention
+        return Shortened(oldest=self._newest.version)
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version."""

@@ -15,17 +15,19 @@ from uuid import uuid4
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import actions, foreign, repair
+from airflow_poison.core.store.delta import actions, foreign, repair, shortening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import timedelta
 
     from deltalake import DeltaTable
 
     from airflow_poison.core.store.log import Commit, State
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.seam import DataFile, Shortened
 
 LOG = "_delta_log"
+_LOOKS = 3
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -35,6 +37,8 @@ class DeltaState:
     def __init__(self, table: DeltaTable) -> None:
         self.table = table
         self.version: int = table.version()
+        self.has_entry = True
+        """Whether the log had the version's own entry when it was loaded."""
 
     @cached_property
     def files(self) -> tuple[DataFile, ...]:
@@ -71,12 +75,11 @@ class DeltaLog:
 
     def newest(self) -> DeltaState:
         """Return the newest version, whoever made it; a last commit that a loss of power cut short is taken away first."""
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         for _ in range(2):
             try:
-                state = DeltaState(DeltaTable(self._root))
+                state = self._loaded()
             except (TableNotFoundError, DeltaError) as error:
                 if not repair.repair(self._root):
                     message = f"The log of the queue table {self._root} cannot be read: {_first_line(error)}. Restore {LOG} from a backup."
@@ -86,6 +89,22 @@ class DeltaLog:
                 return state
         message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
         raise TableChangedError(message)
+
+    def _loaded(self) -> DeltaState:
+        """Load what is there now. A reader that was slow while the log was shortened looks again. Raises DeltaError."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        for more in reversed(range(_LOOKS)):
+            try:
+                state = DeltaState(DeltaTable(self._root))
+            except DeltaError:
+                if not more:
+                    raise
+            else:
+                state.has_entry = self._json(state.version).exists()
+                return state
+        raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
@@ -103,8 +122,9 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
+        self._check_not_shortened(base)
         if self._durable:
-            durability.sync(self._json(base.version + 1))
+            durability.sync_if_there(self._json(base.version + 1))
             durability.sync(Path(self._root, LOG))
         self._known = max(self._known, base.version + 1)
         reach(f"store.{commit.operation}.after_commit")
@@ -123,6 +143,28 @@ class DeltaLog:
                 details: dict[str, object] = json.loads(info.get("userMetadata", "{}"))
                 return details
         return None
+
+    def removals(self) -> Mapping[str, float]:
+        """Return when files were removed from the table, as far back as the log goes."""
+        return shortening.removals(Path(self._root, LOG))
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
+        return shortening.shorten(self.newest(), Path(self._root, LOG), retention, durable=self._durable)
+
+    def _check_not_shortened(self, base: DeltaState) -> None:
+        """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
+
+        Entries go from the oldest on, so as long as that of ``base`` is there, the next one is ours or was taken. Only a process that stood still
+        for longer than the retention can come too late.
+        """
+        if base.has_entry and not self._json(base.version).exists():
+            message = (
+                f"The log of the queue table {self._root} was shortened beyond version {base.version} while this process stood still: whether "
+                f"its change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance "
+                "longer than any process may stand still."
+            )
+            raise TableChangedError(message)
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
         """Raise TableChangedError when the table differs from what the package has last left: see ``foreign``. Costs one short read."""

@@ -36,13 +36,13 @@ def write_new(root: str, sub_queue: str, move_count: int, table: pa.Table, prefi
     return write(root, new_path(sub_queue, move_count, prefix), table)
 
 
-def renamed(root: str, file: DataFile, place: str | None = None) -> DataFile:
+def renamed(root: str, file: DataFile, place: str | None = None, prefix: str = "") -> DataFile:
     """Give a file that no version names yet a new name, in the same partition or another sub-queue's. Raises TableChangedError when it is gone.
 
     Each try of a commit does so after it has loaded the version that it builds on: so a file that the try adds was not there under that name
     before, and whoever cleans up (``cleaning``) can never have it in a list that is older than the version.
     """
-    path = new_path(place or file.sub_queue, file.move_count)
+    path = new_path(place or file.sub_queue, file.move_count, prefix)
     target = Path(root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -11,6 +11,7 @@ CONTROL = "_ctl"
 SEND_LOCK = "_send.lock"
 MANIFEST = "manifest.json"
 
+_VERSION_DIGITS = 20
 _PARTITION = re.compile(r"(?:.*/)?sub_queue=([^/]+)/move_count=(\d+)/[^/]+")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
@@ -36,9 +37,20 @@ def event_prefix(version: int) -> str:
     return f"{version:020d}-"
 
 
-def event_version(path: str) -> int:
-    """Return the version that an event file was committed with."""
-    return int(path.rpartition("/")[2].partition("-")[0])
+def joined_prefix(first: int, last: int) -> str:
+    """Return the beginning of names of event files that were joined from those of versions ``first`` to ``last``."""
+    return f"{first:020d}-{last:020d}-"
+
+
+def event_versions(path: str) -> tuple[int, int]:
+    """Return the first and the last version whose events an event file holds."""
+    first, second = path.rpartition("/")[2].split("-")[:2]
+    return int(first), int(second) if is_joined(path) else int(first)
+
+
+def is_joined(path: str) -> bool:
+    """Whether an event file was joined from others: its name has two versions where others have one and a part."""
+    return len(path.rpartition("/")[2].split("-")[1]) == _VERSION_DIGITS
 
 
 def stage_folder(key: str) -> str:

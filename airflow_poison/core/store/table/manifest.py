@@ -86,6 +86,20 @@ def _write(table: Table, own: Path, manifest: Manifest) -> None:
     reach("store.seal.after_rename")
 
 
+def final_paths(root: str) -> Iterator[str]:
+    """Yield the final paths that any manifest of the table names. Asked again until the stage has kept still: a take-over renames folders."""
+    pattern = f"*/*/{MANIFEST}"
+    while True:
+        listed = sorted(Path(root, STAGE).glob(pattern))
+        try:
+            found = [json.loads(path.read_text()) for path in listed]
+        except FileNotFoundError:
+            continue
+        if listed == sorted(Path(root, STAGE).glob(pattern)):
+            break
+    yield from (str(values["path"]) for body in found for _, values in body["files"])
+
+
 def _parse(text: str, prefix: str) -> Manifest:
     body = json.loads(text)
     return Manifest(

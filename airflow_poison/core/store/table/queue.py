@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Replacement
-from airflow_poison.core.store.table import appending, claiming, files, finishing, history, manifest, moving, replacing, stage
+from airflow_poison.core.store.table import appending, claiming, cleaning, compaction, files, finishing, history, manifest, moving, replacing, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import Claim, Control, DataFile, Manifest, Returned, Sent, Snapshot
+    from airflow_poison.core.store.seam import Claim, Cleaned, Compacted, Control, DataFile, Manifest, Returned, Sent, Shortened, Snapshot
     from airflow_poison.core.store.table.base import Table, View
 
 
@@ -162,6 +162,18 @@ class Queue:
         result = (self._table.log.details(version) or {}).get("result", {})
         assert isinstance(result, dict)
         return result
+
+    def compact(self, *, min_files: int) -> Compacted:
+        """Join small files. Raises ConservationError, TableChangedError."""
+        return compaction.compact(self._table, min_files)
+
+    def clean(self, *, retention: timedelta, safe_age: timedelta) -> Cleaned:
+        """Remove what nobody needs any more."""
+        return cleaning.clean(self._table, retention, safe_age)
+
+    def shorten_log(self, *, retention: timedelta) -> Shortened:
+        """Write a checkpoint and remove old entries of the log."""
+        return self._table.log.shorten(retention)
 
     def remove_outbox(self, files: Sequence[DataFile], now: datetime) -> None:
         """Remove outbox files whose messages have been sent on."""

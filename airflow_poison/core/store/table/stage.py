@@ -86,6 +86,12 @@ def earlier(root: str, claim: Claim) -> Sequence[Path]:
     return [path for path in fenced if path.is_dir()]
 
 
+def names(key: str, attempt: str) -> tuple[str, str]:
+    """Return where, below the table's root, the folder of a holder of a claim may lie: before the fence and after it."""
+    folder = f"{stage_folder(key)}/{attempt}"
+    return folder, folder + _FENCED
+
+
 def clear(root: str, key: str) -> None:
     """Remove everything staged under a run key; what cannot be removed is harmless (maintenance sweeps it)."""
     remove_tree(Path(root, stage_folder(key)))

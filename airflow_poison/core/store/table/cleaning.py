@@ -1,0 +1,224 @@
+"""Cleaning: remove files that no version within the retention needs, and what killed verbs have left; never what somebody may still commit.
+
+The rule that makes this safe beside senders, passes and other cleaners, stopped and woken ones too: **each try of a commit gives the files that it
+adds new names after it has loaded the version that it builds on** (``files.renamed``, ``stage.Attempt``). A cleaner lists names first, commits a
+fence, and looks at a version after it. A name in its list was there before the fence; a try that adds it has loaded an older version; so its
+commit came before the fence, and the name is in the version that the cleaner looks at, or it never comes. No clock has a part in this.
+
+Only outcomes of a pass have fixed names, those in its manifest. Manifests are read between listing and fence: one that has gone by then belongs
+to a pass that has ended, before the fence.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import EVENT
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.seam import Cleaned
+from airflow_poison.core.store.table import history, manifest, stage
+from airflow_poison.core.store.table.layout import STAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
+
+    from airflow_poison.core.store.table.base import Table, View
+
+FENCE = "fence"
+_SENDS = "send-"
+_GONE = ".gone-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file, or a folder of the stage.
+
+    :param path: below the table's root.
+    :param size: bytes that its removal gives back: none while the file has another name.
+    :param age: seconds since it was made, changed, linked or renamed.
+    """
+
+    path: str
+    size: int
+    age: float
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What lay in the folder before the fence."""
+
+    files: tuple[_Found, ...]
+    temporary: tuple[_Found, ...]
+    stages: tuple[_Found, ...]
+
+    @classmethod
+    def of(cls, root: str) -> _Listing:
+        files = [found for folder in Path(root).glob("sub_queue=*/move_count=*") for found in _in_folder(root, folder)]
+        return cls(
+            files=tuple(file for file in files if file.name.endswith(".parquet") and not file.name.startswith(".")),
+            temporary=tuple(file for file in files if file.name.startswith(".")),
+            stages=tuple(_stages(root)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What must stay, and why.
+
+    :param live: in the newest version, or claimed.
+    :param staged: outcomes of passes that somebody will finish.
+    :param told: named by events.
+    :param stages: folders of living claims.
+    :param removals: when files were removed from the table, in seconds since 1970, as far as the log knows.
+    :param since: the beginning of the retention.
+    """
+
+    live: frozenset[str]
+    staged: frozenset[str]
+    told: frozenset[str]
+    stages: frozenset[str]
+    removals: Mapping[str, float]
+    since: float
+    safe_age: float
+
+    def verdict(self, file: _Found) -> str:
+        """Return the name of the number of ``Cleaned`` that a data file counts in; empty for a living one."""
+        removed = self.removals.get(file.path)
+        if file.path in self.live:
+            return ""
+        if file.path in self.staged:
+            return "kept_staged"
+        if removed is None:
+            return "kept_young" if file.age < self.safe_age else "orphans"
+        if removed >= self.since:
+            return "kept_retention"
+        return "kept_told" if file.path in self.told else "expired"
+
+    def verdict_of_stage(self, folder: _Found) -> str:
+        """Return the same of a folder of the stage. A send's has no claim: its age decides."""
+        if folder.path in self.stages:
+            return ""
+        if folder.path.startswith(f"{STAGE}/{_SENDS}") and folder.age < self.safe_age:
+            return "kept_young"
+        return "stages"
+
+    def verdict_of_temporary(self, file: _Found) -> str:
+        """Return the same of a file that its writer has not finished."""
+        return "kept_young" if file.age < self.safe_age else "temporary"
+
+
+_REMOVED = frozenset({"expired", "orphans", "stages", "temporary"})
+
+
+def clean(table: Table, retention: timedelta, safe_age: timedelta) -> Cleaned:
+    """Remove what nobody needs; two cleaners at once remove the same. Files that are not ours by their names are left alone."""
+    listing = _Listing.of(table.root)
+    reach("store.clean.after_listing")
+    staged = frozenset(manifest.final_paths(table.root))
+    needed = _needed(table, table.view(), staged, retention, safe_age)
+    if not any(verdict in _REMOVED for _, verdict in _judged(listing, needed)):
+        return _counted(listing, needed)
+    reach("store.clean.before_fence")
+    table.change(lambda view: (Commit(FENCE, numbers={FENCE: view.state.version + 1}), None))
+    needed = _needed(table, table.view(), staged, retention, safe_age)
+    for found, verdict in _judged(listing, needed):
+        if verdict in _REMOVED:
+            reach("store.clean.before_remove")
+            _remove(table.root, found)
+    reach("store.clean.after_removes")
+    return _counted(listing, needed)
+
+
+def _needed(table: Table, view: View, staged: frozenset[str], retention: timedelta, safe_age: timedelta) -> _Needed:
+    """Return what a version needs. The log's removals are read after it: what is removed later is still live in it."""
+    attempts = ((claim.key, attempt) for claim in view.snapshot.claims for attempt in (claim.attempt, *claim.earlier))
+    return _Needed(
+        live=frozenset(view.live) | view.claimed,
+        staged=staged,
+        told=frozenset(history.named_files(table.root, [file for file in view.live.values() if file.sub_queue == EVENT])),
+        stages=frozenset(path for key, attempt in attempts for path in stage.names(key, attempt)),
+        removals=table.log.removals(),
+        since=time.time() - retention.total_seconds(),
+        safe_age=safe_age.total_seconds(),
+    )
+
+
+def _judged(listing: _Listing, needed: _Needed) -> Iterator[tuple[_Found, str]]:
+    yield from ((file, needed.verdict(file)) for file in listing.files)
+    yield from ((file, needed.verdict_of_temporary(file)) for file in listing.temporary)
+    yield from ((folder, needed.verdict_of_stage(folder)) for folder in listing.stages)
+
+
+def _counted(listing: _Listing, needed: _Needed) -> Cleaned:
+    judged = list(_judged(listing, needed))
+    counts = Counter(verdict for _, verdict in judged if verdict)
+    return Cleaned(**counts, size=sum(found.size for found, verdict in judged if verdict in _REMOVED))
+
+
+def _in_folder(root: str, folder: Path) -> Iterator[_Found]:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False) and (found := _look(root, Path(entry.path))) is not None:
+                yield found
+
+
+def _look(root: str, path: Path) -> _Found | None:
+    try:
+        seen = path.lstat()
+    except FileNotFoundError:
+        return None
+    return _Found(str(path.relative_to(root)), seen.st_size if seen.st_nlink == 1 else 0, time.time() - max(seen.st_mtime, seen.st_ctime))
+
+
+def _stages(root: str) -> Iterator[_Found]:
+    """Yield the folders of single holders of claims, those of sends, and those that a killed cleaner had put aside."""
+    for folder in _folders(Path(root, STAGE)):
+        whole = folder.name.startswith((_SENDS, _GONE))
+        found = [folder] if whole else _folders(folder)
+        yield from (_tree(root, path) for path in found)
+        if not whole and not found:
+            with suppress(OSError):  # somebody puts something there
+                folder.rmdir()
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink())
+    except FileNotFoundError:
+        return []
+
+
+def _tree(root: str, folder: Path) -> _Found:
+    """Return a folder with all that it holds; it is as young as its youngest file."""
+    seen = [found for path in (folder, *folder.rglob("*")) if (found := _look(root, path)) is not None]
+    size = sum(found.size for found in seen if not Path(root, found.path).is_dir())
+    return _Found(str(folder.relative_to(root)), size, min((found.age for found in seen), default=0.0))
+
+
+def _remove(root: str, found: _Found) -> None:
+    """Remove a file; a folder is put aside first, whole, so that nobody ever finds a part of it."""
+    path = Path(root, found.path)
+    if not found.path.startswith(f"{STAGE}/"):
+        path.unlink(missing_ok=True)
+        return
+    aside = Path(root, STAGE, f"{_GONE}{uuid4().hex}")
+    with suppress(FileNotFoundError):  # another cleaner, or the pass itself
+        path.rename(aside)
+    reach("store.clean.after_aside")
+    stage.remove_tree(aside)
+    with suppress(OSError):  # not empty, or the stage itself
+        if path.parent != Path(root, STAGE):
+            path.parent.rmdir()

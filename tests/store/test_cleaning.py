@@ -1,0 +1,386 @@
+"""Cleaning: what no version within the retention needs goes; what anybody may still need or commit stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.delta import actions
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.seam import Cleaned, Replacement
+from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.seam import QueueTable
+    from tests.store.points import AtPoint
+
+NONE = timedelta(0)
+WEEK = timedelta(days=7)
+DAY = timedelta(days=1)
+
+
+def clean(queue: QueueTable, retention: timedelta = NONE, safe_age: timedelta = NONE) -> Cleaned:
+    return queue.clean(retention=retention, safe_age=safe_age)
+
+
+def on_disk(queue: QueueTable) -> set[str]:
+    return {str(path.relative_to(queue.uri)) for path in Path(queue.uri).glob("sub_queue=*/*/*")}
+
+
+def live(queue: QueueTable) -> set[str]:
+    return {file.path for file in queue._table.log.load().files}  # type: ignore[attr-defined]
+
+
+def orphan(queue: QueueTable, name: str = "left.parquet") -> Path:
+    path = Path(queue.uri, "sub_queue=main/move_count=0", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left by a killed verb")
+    return path
+
+
+def settle(queue: QueueTable, key: str = "run") -> None:
+    claimed = claim(queue, key)
+    assert queue.finish(claimed, seal(queue, claimed), now=NOW)
+
+
+def test_what_only_versions_before_the_retention_need_goes(queue: QueueTable) -> None:
+    send(queue, 3, "1")
+    settle(queue)
+    send(queue, 2, "2")
+    done = clean(queue)
+    assert done.expired == 2  # the messages, and the claim's row
+    assert done.size > 0
+    assert on_disk(queue) == live(queue)
+    assert ids(queue) == [4, 5]
+
+
+def test_what_a_version_within_the_retention_needs_stays(queue: QueueTable) -> None:
+    send(queue, 3)
+    before = on_disk(queue)
+    settle(queue)
+    version = queue.snapshot().version
+    done = clean(queue, WEEK)
+    assert (done.expired, done.kept_retention, done.size) == (0, 2, 0)
+    assert before <= on_disk(queue)
+    assert queue.snapshot().version == version  # nothing to remove: no commit
+
+
+def test_a_reader_of_an_older_version_within_the_retention_reads_it(delta_queue: QueueTable) -> None:
+    versions: dict[int, list[int]] = {}
+    for number in range(8):
+        send(delta_queue, 3, str(number))
+        versions[delta_queue.snapshot().version] = ids(delta_queue)
+        settle(delta_queue, str(number))
+    delta_queue.compact(min_files=2)
+    clean(delta_queue, timedelta(hours=1))
+    delta_queue.shorten_log(retention=timedelta(hours=1))
+    for version, there in versions.items():
+        frame = pl.read_delta(delta_queue.uri, version=version).filter(pl.col("sub_queue") == "main")
+        assert sorted(frame["lookup_id"].to_list()) == there
+
+
+def test_a_file_removed_before_the_retention_goes_and_later_ones_stay(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(delta_queue, 1, "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(actions, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
+        settle(delta_queue, "1")
+    entry = max(Path(delta_queue.uri, "_delta_log").glob("*.json"))
+    os.utime(entry, (time.time() - 8 * 24 * 3_600,) * 2)
+    send(delta_queue, 1, "2")
+    settle(delta_queue, "2")
+    done = clean(delta_queue, WEEK)
+    assert (done.expired, done.kept_retention) == (2, 2)
+
+
+def test_claimed_files_stay_however_old(queue: QueueTable) -> None:
+    send(queue, 3)
+    claimed = claim(queue)
+    clean(queue)
+    assert rows_of(queue, claimed).num_rows == 3
+    assert queue.finish(claimed, seal(queue, claimed), now=NOW)
+
+
+def test_a_second_name_of_a_file_outlives_the_first(queue: QueueTable) -> None:
+    send(queue, 3)
+    park_all(queue)
+    queue.move_files(lambda snapshot: snapshot.files, SubQueue.MAIN, LATER)
+    rows = all_rows(queue)
+    done = clean(queue)
+    assert done.expired >= 2
+    assert all_rows(queue) == rows
+
+
+def test_what_no_version_mentions_goes_when_it_is_old_enough(queue: QueueTable) -> None:
+    send(queue, 1)
+    left = orphan(queue)
+    assert clean(queue, WEEK, DAY) == Cleaned(kept_young=1)
+    assert left.exists()
+    done = clean(queue, WEEK, NONE)
+    assert (done.orphans, done.size, left.exists()) == (1, 21, False)
+    assert ids(queue) == [1]
+
+
+def test_hidden_files_go_and_others_are_not_ours(queue: QueueTable) -> None:
+    send(queue, 1)
+    hidden, notes = orphan(queue, ".0123"), orphan(queue, "notes.txt")
+    assert clean(queue, WEEK, DAY) == Cleaned(kept_young=1)
+    assert clean(queue).temporary == 1
+    assert (hidden.exists(), notes.exists()) == (False, True)
+
+
+def test_two_cleaners_at_once_remove_the_same(queue: QueueTable, at_point: AtPoint) -> None:
+    send(queue, 3)
+    settle(queue)
+    send(queue, 1, "2")
+    at_point.do("store.clean.before_remove", lambda: clean(queue))
+    clean(queue)
+    assert on_disk(queue) == live(queue)
+
+
+# The stage ---------------------------------------------------------------------------------------------------------
+
+
+def stages(queue: QueueTable) -> set[str]:
+    return {str(path.relative_to(Path(queue.uri, "_stage"))) for path in Path(queue.uri, "_stage").glob("*/*")}
+
+
+def test_the_stage_of_a_living_claim_stays_with_those_of_its_earlier_holders(queue: QueueTable) -> None:
+    send(queue, 3)
+    first = claim(queue)
+    queue.stage_table(first, put(rows_of(queue, first), "retry", due_at=LATER))
+    seal(queue, first)
+    second = queue.take_over(first, lease=LEASE, now=NOW)
+    assert second is not None
+    there = stages(queue)
+    clean(queue)
+    assert stages(queue) == there
+    manifest = queue.manifest(second)
+    assert manifest is not None
+    assert queue.finish(second, manifest, now=NOW)
+    assert ids(queue, SubQueue.RETRY) == [1, 2, 3]
+
+
+def test_what_a_killed_finish_has_linked_stays_until_somebody_finishes(queue: QueueTable, at_point: AtPoint) -> None:
+    send(queue, 3)
+    first = claim(queue)
+    queue.stage_table(first, put(rows_of(queue, first), "retry", due_at=LATER))
+    manifest = seal(queue, first)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    at_point.do("store.finish.after_links", stop)
+    with pytest.raises(KeyboardInterrupt):
+        queue.finish(first, manifest, now=NOW)
+    assert clean(queue).kept_staged == 1
+    assert queue.finish(first, manifest, now=NOW)
+    assert ids(queue, SubQueue.RETRY) == [1, 2, 3]
+
+
+def test_the_stage_of_a_pass_that_has_ended_goes(queue: QueueTable, at_point: AtPoint) -> None:
+    send(queue, 3)
+    first = claim(queue)
+    manifest = seal(queue, first)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    at_point.do("store.finish.before_clearing", stop)
+    with pytest.raises(KeyboardInterrupt):
+        queue.finish(first, manifest, now=NOW)
+    assert clean(queue, WEEK, DAY).stages == 1
+    assert not any(Path(queue.uri, "_stage").iterdir())
+
+
+def test_a_sends_stage_goes_when_it_is_old(queue: QueueTable) -> None:
+    folder = Path(queue.uri, "_stage", "send-abc")
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"12345")
+    assert clean(queue, WEEK, DAY) == Cleaned(kept_young=1)
+    done = clean(queue)
+    assert (done.stages, done.size, folder.exists()) == (1, 5, False)
+
+
+def test_what_a_killed_cleaner_put_aside_goes(queue: QueueTable) -> None:
+    Path(queue.uri, "_stage", ".gone-1").mkdir(parents=True)
+    assert clean(queue, WEEK, DAY).stages == 1
+
+
+# Races: everything old enough at once ------------------------------------------------------------------------------
+
+RACES: dict[str, Callable[[QueueTable], object]] = {
+    "append": lambda queue: send(queue, 2, "second"),
+    "move": lambda queue: queue.move_files(lambda snapshot: snapshot.files[:1], SubQueue.POISON, NOW),
+    "replace": lambda queue: queue.replace_files([Replacement(queue.snapshot().files[0], put(all_of(queue), "poison"))], [], NOW),
+    "split": lambda queue: queue.split_file(queue.snapshot().files[0], [all_of(queue).slice(0, 1), all_of(queue).slice(1)], NOW),
+    "claim": claim,
+    "compact": lambda queue: queue.compact(min_files=2),
+    "alter": lambda queue: queue.alter(lambda control: replace(control, reason="x"), lambda _, __: [], NOW),
+}
+
+
+def all_of(queue: QueueTable) -> pa.Table:
+    return queue.read(queue.snapshot().files[0])
+
+
+@pytest.mark.parametrize("verb", RACES)
+@pytest.mark.parametrize("point", ["store.clean.after_listing", "store.clean.before_fence", "store.fence.before_commit", "store.clean.before_remove"])
+def test_a_verb_that_runs_while_a_cleaner_stands_still_loses_nothing(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
+    send(queue, 3, "0")
+    for number in range(3):
+        send(queue, 1, f"f{number}")
+    orphan(queue)
+    at_point.do(point, lambda: RACES[verb](queue))
+    clean(queue)
+    assert_whole(queue)
+    assert set(range(1, 7)) <= set(ids(queue))
+    for held in queue.snapshot().claims:
+        assert queue.finish(held, seal(queue, held), now=NOW)
+
+
+@pytest.mark.parametrize("verb", RACES)
+def test_a_cleaner_that_runs_before_the_commit_of_a_verb_makes_it_begin_again_or_fail_and_loses_nothing(
+    queue: QueueTable, at_point: AtPoint, verb: str
+) -> None:
+    send(queue, 3, "0")
+    for number in range(3):
+        send(queue, 1, f"f{number}")
+    at_point.do(f"store.{verb}.before_commit", lambda: clean(queue))
+    with suppress(TableChangedError):
+        RACES[verb](queue)
+    assert_whole(queue)
+    assert set(range(1, 7)) <= set(ids(queue))
+    for held in queue.snapshot().claims:
+        assert queue.finish(held, seal(queue, held), now=NOW)
+
+
+def assert_whole(queue: QueueTable) -> None:
+    """Every file of the newest version is there, and every living claim can be finished."""
+    assert live(queue) <= on_disk(queue)
+    for held in queue.snapshot().claims:
+        assert Path(queue.stage(held)).is_dir()
+
+
+def test_a_sender_whose_files_were_cleaned_up_fails_and_sends_once_when_it_runs_again(queue: QueueTable, at_point: AtPoint) -> None:
+    at_point.do("store.append.after_files", lambda: clean(queue))
+    with pytest.raises(TableChangedError):
+        send(queue, 3)
+    assert send(queue, 3).first_lookup_id == 1
+    assert ids(queue) == [1, 2, 3]
+
+
+def test_a_final_commit_while_a_cleaner_stands_still_keeps_its_outcomes(queue: QueueTable, at_point: AtPoint) -> None:
+    send(queue, 3)
+    first = claim(queue)
+    queue.stage_table(first, put(rows_of(queue, first), "retry", due_at=LATER))
+    manifest = seal(queue, first)
+    orphan(queue)
+    at_point.do("store.clean.before_fence", lambda: queue.finish(first, manifest, now=NOW))
+    clean(queue)
+    assert_whole(queue)
+    assert ids(queue, SubQueue.RETRY) == [1, 2, 3]
+
+
+def test_a_holder_that_was_shut_out_leaves_nothing_that_counts(queue: QueueTable) -> None:
+    send(queue, 3)
+    first = claim(queue)
+    queue.stage_table(first, put(rows_of(queue, first), "retry", due_at=LATER))
+    manifest = seal(queue, first)
+    second = queue.take_over(first, lease=LEASE, now=NOW)
+    assert second is not None
+    queue.release(second)
+    clean(queue)
+    with pytest.raises((ClaimLostError, TableChangedError)):
+        queue.finish(first, manifest, now=NOW)
+    assert ids(queue, SubQueue.MAIN) == [1, 2, 3]
+
+
+# The log -----------------------------------------------------------------------------------------------------------
+
+
+def entries(queue: QueueTable) -> list[int]:
+    return sorted(int(path.stem) for path in Path(queue.uri, "_delta_log").glob("*.json"))
+
+
+def many(queue: QueueTable, count: int) -> None:
+    for number in range(count):
+        send(queue, 1, f"many-{queue.snapshot().version}-{number}")
+
+
+def test_the_log_is_shortened_to_what_the_retention_needs(delta_root: str) -> None:
+    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
+    many(queue, 70)
+    before = all_rows(queue)
+    done = queue.shorten_log(retention=WEEK)
+    assert (done.entries, done.oldest) == (0, 0)
+    done = queue.shorten_log(retention=NONE)
+    assert done.oldest == 60
+    assert entries(queue)[0] == 60
+    assert done.entries == 60 + 2
+    assert all_rows(queue) == before
+    assert DeltaStore(delta_root).open("orders").snapshot() == queue.snapshot()
+    assert send(queue, 1, "many-2-0").repeated
+    assert send(queue, 1, "after").first_lookup_id == 71
+
+
+def test_versions_within_the_retention_can_be_read_after_the_log_was_shortened(delta_queue: QueueTable) -> None:
+    many(delta_queue, 60)
+    log = Path(delta_queue.uri, "_delta_log")
+    for version in entries(delta_queue)[:45]:
+        os.utime(log / f"{version:020d}.json", (time.time() - 8 * 24 * 3_600,) * 2)
+    done = delta_queue.shorten_log(retention=WEEK)
+    assert done.oldest == 40
+    assert DeltaTable(delta_queue.uri, version=44).version() == 44
+    assert ids(delta_queue) == list(range(1, 61))
+
+
+def test_a_checkpoint_that_does_not_say_what_the_log_says_stops_the_shortening(delta_queue: QueueTable) -> None:
+    many(delta_queue, 60)
+    log = Path(delta_queue.uri, "_delta_log")
+    (log / f"{60:020d}.checkpoint.parquet").write_bytes((log / f"{20:020d}.checkpoint.parquet").read_bytes())
+    with pytest.raises(TableChangedError, match="do not lead to version"):
+        delta_queue.shorten_log(retention=NONE)
+    assert entries(delta_queue)[0] == 0
+
+
+def test_a_commit_that_comes_after_its_place_was_cleaned_up_is_not_acknowledged(delta_queue: QueueTable, at_point: AtPoint) -> None:
+    """A process that stood still for longer than the retention: its entry would lie below the checkpoint, where nobody looks."""
+    send(delta_queue, 1, "first")
+
+    def meanwhile() -> None:
+        many(delta_queue, 70)
+        delta_queue.shorten_log(retention=NONE)
+
+    at_point.do("store.alter.before_commit", meanwhile)
+    with pytest.raises((TableChangedError, StoreUnreachableError), match=r"shortened|cannot be written"):
+        RACES["alter"](delta_queue)
+    assert delta_queue.snapshot().control == CONTROL
+    RACES["alter"](delta_queue)
+    assert delta_queue.snapshot().control.reason == "x"
+
+
+def test_old_temporary_files_of_the_log_go(delta_queue: QueueTable) -> None:
+    log = Path(delta_queue.uri, "_delta_log")
+    old, young, other = log / "_commit_1.json.tmp", log / "_commit_2.json.tmp", log / "mine.txt"
+    for path in (old, young, other):
+        path.write_text(json.dumps({}))
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+    assert delta_queue.shorten_log(retention=WEEK).entries == 1
+    assert [path.exists() for path in (old, young, other)] == [False, True, True]
