@@ -22,8 +22,9 @@ from airflow_poison.core.delivery.sessions.child import Tools
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
+from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Dispose, Halt
+from airflow_poison.core.policies.decisions import Block, Dispose, Halt, Park
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
@@ -285,6 +286,42 @@ def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
     assert report.halted
     assert report.decided is not None
     assert report.decided.halt is None, "it is the other task that tells of it"
+
+
+def test_the_last_of_several_verdicts_counts() -> None:
+    """The second pass was told that it is unprocessable; the first one knew only an exception."""
+    for _ in range(10):
+        handlers = Handlers({(0, 0): FailureKind.EXCEPTION, (0, 1): FailureKind.UNPROCESSABLE})
+        report, seen, _ = live(POLICIES["ActivationSpecification, one session"], handlers, [2, 6])
+
+        assert state_of(seen[1][0]) is State.ENDED
+        assert handlers.begun == [0, 0, *range(1, ROWS)]
+        assert report.decided is not None
+        assert isinstance(report.decided.ends[0], Dispose)
+
+
+def test_a_verdict_whose_rollback_was_stored_holds_already() -> None:
+    handlers = Handlers({(0, 0): FailureKind.UNPROCESSABLE})
+
+    report, seen, _ = live(POLICIES["ActivationSpecification, one session"], handlers, [2])
+
+    assert state_of(seen[0][0]) is State.UNTOUCHED
+    assert handlers.begun == [*range(ROWS)]
+    assert report.decided is not None
+    assert isinstance(report.decided.ends[0], Dispose)
+
+
+def test_wcf_41_the_verdict_on_one_member_of_a_batch_is_none_on_the_others() -> None:
+    """Without retries the innocents go through a retry cycle; only the culprit is moved at once, also when the pass dies behind that."""
+    with pytest.warns(ConfigurationWarning):
+        policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, receive_error_handling="Move", max_batch_size=3)
+    for killed_at in range(5, 12):
+        handlers = Handlers({(2, 0): FailureKind.UNPROCESSABLE})
+        report, _, _ = live(policy, handlers, [killed_at])
+        assert report.decided is not None
+        assert {row: type(end) for row, end in report.decided.ends.items() if row != 2} | {0: Park, 1: Park} == {
+            row: type(end) for row, end in report.decided.ends.items() if row != 2
+        }
 
 
 def test_m3_4_a_message_that_was_dropped_stays_so_though_each_endpoint_counts_anew() -> None:

@@ -53,7 +53,6 @@ HALT_EVENTS: Mapping[Halted, EventType] = {
     Halted.STOPPED: EventType.STOPPED,
     Halted.FAULTED: EventType.FAULTED,
 }
-_GIVEN_UP = {FailureKind.UNPROCESSABLE, FailureKind.UNREADABLE}
 
 
 class EndpointSession:
@@ -196,9 +195,9 @@ class _Delivery:
         if state is State.HALTED:
             how = self._policy.halts_as
             return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
-        if state is State.ENDED and failure is not None and failure.kind is FailureKind.POSTPONED:
+        if failure is not None and state is State.ENDED and failure.kind is FailureKind.POSTPONED:
             return GiveBack(entry.counts, now + failure.delay)
-        if state is State.ENDED and failure is not None and failure.kind in _GIVEN_UP:
+        if failure is not None and (failure.kind is FailureKind.UNPROCESSABLE or (state is State.ENDED and failure.kind is FailureKind.UNREADABLE)):
             return endpoint.receiver.give_up(entry, failure, now)
         return entry.led_to or (self._entries.next_end(row) if state is State.ENDED else None)
 

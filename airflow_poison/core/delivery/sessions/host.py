@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
@@ -48,7 +49,8 @@ class JournalHost:
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count one attempt for every member (spec WCF-41)."""
         for entry in entries:
-            self._log_failure(entry, failure, innocent=entry is not culprit)
+            innocent = entry is not culprit
+            self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
         for entry in reversed(entries):
             value = self._words[entry.row]
             if state_of(value) not in SETTLED:
@@ -85,6 +87,11 @@ class JournalHost:
     def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
         attempts = attempts_of(self._words[entry.row])
         self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
+
+
+def _of_another(failure: Failure) -> Failure:
+    """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
+    return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
 
 
 class LastFailureHost(JournalHost):

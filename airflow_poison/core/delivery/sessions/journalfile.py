@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import time
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -70,11 +71,11 @@ class Journal:
     """The writing end of one journal file and its log.
 
     :param folder: an existing folder. A driver that gives a try up renames its folder; then no new journal can start in it.
-    :param partition: names the file, together with a random part.
+    :param partition: names the file, together with the time and a random part.
     """
 
     def __init__(self, folder: Path, partition: str) -> None:
-        name = f"{partition}-{secrets.token_hex(6)}"
+        name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
         self.log_path = folder / f"{name}.log"
         hidden = folder / f".{name}.new"
