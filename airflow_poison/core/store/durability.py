@@ -45,6 +45,14 @@ def sync_files(root: str, names: Sequence[str]) -> None:
         sync(folder)
 
 
+def sync_ancestors(folder: Path) -> None:
+    """Force a folder and all above it to disk, as far up as this user may list them: others are not new. Raises OSError for the folder itself."""
+    sync(folder)
+    with suppress(OSError):
+        for each in folder.parents:
+            sync(each)
+
+
 def sync_up(folder: Path, root: Path) -> None:
     """Force a folder and those above it up to ``root`` to disk."""
     for each in (folder, *folder.parents):

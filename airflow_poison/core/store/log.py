@@ -82,6 +82,13 @@ class Log(Protocol):
         """Write a checkpoint and remove what is needed for no version that was the newest at some time within the retention."""
         ...
 
+    def confirm(self, state: State) -> None:
+        """Make a version as durable as one's own commit is: whoever made it may have died before it did so.
+
+        Called before an answer is given that rests on a version of somebody else: what was to be done has been done already.
+        """
+        ...
+
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version; None when the log keeps them no longer."""
         ...

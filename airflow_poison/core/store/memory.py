@@ -106,6 +106,9 @@ class MemoryLog:
         del retention
         return Shortened(oldest=self._newest.version)
 
+    def confirm(self, state: State) -> None:
+        """Do nothing: a store in memory ends with its process."""
+
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version."""
         return self._details[version]

@@ -31,7 +31,10 @@ CONSTRAINT = {"queue_verbs_only": "lookup_id < -9000000000000000000"}  # no row 
 
 
 def create(root: Path, name: str, control: Control, *, durable: bool) -> None:
-    """Make the table ``root/name``; nothing happens when another process has made it meanwhile. Raises OSError."""
+    """Make the table ``root/name``; nothing happens when another process has made it meanwhile. Raises OSError.
+
+    What is in it is on disk then; its own name in ``root`` is for the caller to sync.
+    """
     from deltalake import DeltaTable
 
     beside = root / f".new-{uuid4().hex}"
@@ -46,8 +49,6 @@ def create(root: Path, name: str, control: Control, *, durable: bool) -> None:
             durability.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])
         reach("store.create.before_rename")
         _take_place(beside, root / name)
-        if durable:
-            durability.sync(root)
     finally:
         remove_tree(beside)
 

@@ -131,6 +131,12 @@ class DeltaLog:
         self._checkpoint(base.version + 1)
         return True
 
+    def confirm(self, state: State) -> None:
+        """Force the entry of a version to disk, and the list of all entries."""
+        if self._durable:
+            durability.sync_if_there(self._json(state.version))
+            durability.sync(Path(self._root, LOG))
+
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version; None when its file was cleaned up."""
         try:

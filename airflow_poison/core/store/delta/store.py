@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError
+from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta.log import LOG, DeltaLog
 from airflow_poison.core.store.names import check_name
@@ -51,6 +52,8 @@ class DeltaStore:
             self._root.mkdir(parents=True, exist_ok=True)
             if not (place / LOG).is_dir():
                 creation.create(self._root, name, control, durable=self._durable)
+            if self._durable:  # an existing one, too: whoever made it may have died before it was on disk
+                durability.sync_ancestors(self._root)
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("written", error)) from error
         return self.open(name)

@@ -30,7 +30,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     The files are written before the turn is taken: then nobody waits for a slow source of batches.
     """
     state = table.log.load()
-    if (done := _sent_before(state, key)) is not None:
+    if (done := _sent_before(table, state, key)) is not None:
         return done
     incoming = Incoming(table.root, base=sequence.last_id(state))
     reach("store.append.before_files")
@@ -50,7 +50,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
 def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
     for _ in patience(table.root):
         state = table.log.load()
-        if (done := _sent_before(state, key)) is not None:
+        if (done := _sent_before(table, state, key)) is not None:
             return done
         base, holds = sequence.last_id(state), table.control(state).holds_sends
         incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
@@ -64,9 +64,11 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
     raise AssertionError  # pragma: no cover  (patience raises)
 
 
-def _sent_before(state: State, key: str) -> Sent | None:
+def _sent_before(table: Table, state: State, key: str) -> Sent | None:
+    """Return what an earlier send with this key did; it is durable then, whatever became of its process."""
     messages = state.number(f"send:{key}")
     if messages is None:
         return None
+    table.log.confirm(state)
     first, held = state.number(f"first:{key}") or 0, state.number(f"held:{key}") or 0
     return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held)

@@ -1,0 +1,303 @@
+"""After a call returns, a loss of power takes nothing of it back (store.md section 7): held against a disk that keeps only what was synced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.message import DESTINATION, SubQueue
+from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.seam import QueueState
+from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
+from tests.store.power import Disk, PowerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+PLACE = "new/parents of/the store"
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk.recording(tmp_path / "disk", monkeypatch)
+
+
+@pytest.fixture
+def store(disk: Disk) -> DeltaStore:
+    return DeltaStore(str(disk.root / PLACE))
+
+
+@pytest.fixture
+def queue(store: DeltaStore) -> QueueTable:
+    return store.create("orders", CONTROL, NOW)
+
+
+def told(queue: QueueTable) -> object:
+    """Everything that a table says: files, claims, control row, rows and events."""
+    snapshot = queue.snapshot()
+    outbox = [queue.read(file).to_pylist() for file in snapshot.outbox]
+    return snapshot, all_rows(queue), outbox, list(queue.events())
+
+
+def survives(disk: Disk, store: QueueStore, target: Path) -> None:
+    """Fail unless every queue says after a loss of power what it says now."""
+    after = DeltaStore(str(disk.after_power_loss(target) / PLACE), durable=False)
+    assert list(after.names()) == list(store.names())
+    for name in store.names():
+        assert told(after.open(name)) == told(store.open(name))
+
+
+def appended(queue: QueueTable) -> None:
+    send(queue, 10)
+
+
+def appended_in_many_files(queue: QueueTable) -> None:
+    queue.append([numbered(40)], "many", NOW)
+    file = queue.snapshot().files[0]
+    rows = queue.read(file)
+    queue.split_file(file, [rows.slice(number, 1) for number in range(40)], NOW)
+
+
+def held(queue: QueueTable) -> None:
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _before, _after: (), NOW)
+    send(queue, 3)
+
+
+def enabled(queue: QueueTable) -> None:
+    held(queue)
+    queue.alter(lambda control: control.enabled(), lambda _before, _after: (Event(EventType.QUEUE_ENABLED, NOW),), NOW)
+
+
+def claimed(queue: QueueTable) -> None:
+    send(queue, 10)
+    claim(queue)
+
+
+def claimed_a_piece(queue: QueueTable) -> None:
+    send(queue, 10)
+    claim(queue, messages=3)
+
+
+def renewed(queue: QueueTable) -> None:
+    send(queue, 10)
+    queue.renew(claim(queue), lease=LEASE, now=LATER)
+
+
+def taken_over(queue: QueueTable) -> None:
+    send(queue, 10)
+    assert queue.take_over(claim(queue), lease=LEASE, now=LATER)
+
+
+def released(queue: QueueTable) -> None:
+    send(queue, 10)
+    queue.release(claim(queue))
+
+
+def finished(queue: QueueTable) -> None:
+    send(queue, 10)
+    park_all(queue)
+
+
+def returned(queue: QueueTable) -> None:
+    finished(queue)
+    assert queue.move_files(lambda snapshot: snapshot.files, SubQueue.MAIN, LATER).messages == 10
+
+
+def replaced(queue: QueueTable) -> None:
+    send(queue, 10)
+    file = queue.snapshot().files[0]
+    queue.replace_file(file, put(queue.read(file).slice(3), "poison"), [Event(EventType.DROPPED, NOW, 1)], NOW)
+
+
+def removed(queue: QueueTable) -> None:
+    send(queue, 10)
+    file = queue.snapshot().files[0]
+    queue.replace_file(file, queue.read(file).slice(0, 0), [], NOW)
+
+
+def checkpointed(queue: QueueTable) -> None:
+    for number in range(CHECKPOINT_INTERVAL + 1):
+        send(queue, 1, f"send-{number}")
+
+
+STEPS = [
+    appended,
+    appended_in_many_files,
+    held,
+    enabled,
+    claimed,
+    claimed_a_piece,
+    renewed,
+    taken_over,
+    released,
+    finished,
+    returned,
+    replaced,
+    removed,
+    checkpointed,
+]
+
+
+def test_a_new_queue_with_new_folders_above_it_survives(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    survives(disk, store, tmp_path / "after")
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_what_a_call_has_done_survives(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path, step: Callable[[QueueTable], None]) -> None:
+    step(queue)
+
+    survives(disk, store, tmp_path / "after")
+
+
+def test_a_sealed_outcome_survives(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    send(queue, 10)
+    held = claim(queue)
+    queue.stage_table(held, put(rows_of(queue, held), "retry", due_at=LATER))
+    sealed = seal(queue, held, {"seen": 10})
+
+    after = DeltaStore(str(disk.after_power_loss(tmp_path / "after") / PLACE), durable=False).open("orders")
+    found = after.manifest(held)
+    assert found == sealed
+    assert after.finish(held, found, now=NOW)
+    assert all_rows(after) == all_rows(after)
+    assert [file.rows for file in after.snapshot().files] == [10]
+
+
+def test_what_the_relay_has_sent_on_survives_in_both_queues(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    send(queue, 10)
+    _into_the_outbox(queue)
+
+    assert relay(store, queue, VirtualClock(NOW)) == 10
+
+    survives(disk, store, tmp_path / "after")
+
+
+def _into_the_outbox(queue: QueueTable) -> None:
+    file = queue.snapshot().files[0]
+    rows = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
+    import pyarrow as pa
+
+    from airflow_poison.core.message import table_schema
+
+    queue.replace_file(file, pa.Table.from_pylist(rows, schema=table_schema()), [], NOW)
+
+
+# Answers that rest on what a dead process has committed ---------------------------------------------------------------
+
+
+def dies_before_the_sync_of(disk: Disk, what: Callable[[Path], bool], act: Callable[[], object]) -> None:
+    """Do something whose process ends before it has synced a path."""
+
+    def die(path: Path) -> None:
+        if what(path):
+            raise PowerLostError
+
+    disk.before_sync = die
+    with pytest.raises(PowerLostError):
+        act()
+    disk.before_sync = lambda _path: None
+
+
+def is_entry(version: int) -> Callable[[Path], bool]:
+    return lambda path: path.name == f"{version:020d}.json"
+
+
+def test_a_repeated_send_is_acknowledged_when_the_first_ones_commit_is_on_disk(
+    disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path
+) -> None:
+    newest = queue.snapshot().version
+    dies_before_the_sync_of(disk, is_entry(newest + 1), lambda: send(queue, 10))
+
+    assert send(store.open("orders"), 10).repeated
+
+    survives(disk, store, tmp_path / "after")
+
+
+def test_a_pass_that_was_finished_before_is_on_disk_when_that_is_told(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    send(queue, 10)
+    held = claim(queue)
+    queue.stage_table(held, put(rows_of(queue, held), "retry", due_at=LATER))
+    sealed = seal(queue, held)
+    dies_before_the_sync_of(disk, is_entry(queue.snapshot().version + 1), lambda: queue.finish(held, sealed, now=NOW))
+
+    assert not store.open("orders").finish(held, sealed, now=NOW)
+
+    survives(disk, store, tmp_path / "after")
+
+
+def test_a_change_that_had_been_made_before_is_on_disk_when_that_is_told(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    def disable(queue: QueueTable) -> object:
+        return queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _before, _after: (), NOW)
+
+    dies_before_the_sync_of(disk, is_entry(queue.snapshot().version + 1), lambda: disable(queue))
+
+    disable(store.open("orders"))
+
+    survives(disk, store, tmp_path / "after")
+
+
+def test_a_relay_removes_nothing_before_what_a_dead_one_had_sent_is_on_disk(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    """Else the message would be in neither queue."""
+    send(queue, 10)
+    _into_the_outbox(queue)
+    elsewhere = store.create("elsewhere", CONTROL, NOW)
+    first = elsewhere.snapshot().version + 1
+    dies_before_the_sync_of(
+        disk, lambda path: path.name == f"{first:020d}.json" and "elsewhere" in str(path), lambda: relay(store, queue, VirtualClock(NOW))
+    )
+
+    relay(store, queue, VirtualClock(NOW))
+
+    survives(disk, store, tmp_path / "after")
+    assert len(all_rows(elsewhere)) == 10
+
+
+def test_a_queue_that_a_dead_process_has_made_is_on_disk_when_it_is_made_again(disk: Disk, store: DeltaStore, tmp_path: Path) -> None:
+    dies_before_the_sync_of(disk, lambda path: path == disk.root / PLACE, lambda: store.create("orders", CONTROL, NOW))
+    assert (disk.root / PLACE / "orders").is_dir()
+
+    send(store.create("orders", CONTROL, NOW), 3)
+
+    survives(disk, store, tmp_path / "after")
+
+
+# Order and cost -------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data files, their folders, the entry built upon; then the own entry, then the log's folder; then the acknowledgement."""
+    version = queue.snapshot().version + 1
+    disk.synced.clear()
+
+    send(queue, 10)
+
+    (file,) = queue.snapshot().files
+    root = f"{PLACE}/orders"
+    log = f"{root}/_delta_log"
+    data, parents = f"{root}/{file.path}", [str(parent) for parent in Path(root, file.path).parents][:3]
+    assert disk.synced == [data, *parents, f"{log}/{version - 1:020d}.json", f"{log}/{version:020d}.json", log]
+
+
+def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
+    queue = DeltaStore(str(disk.root / PLACE), durable=False).create("orders", CONTROL, NOW)
+
+    finished(queue)
+
+    assert disk.synced == []
+
+
+def test_the_disk_of_these_tests_loses_what_was_not_synced(disk: Disk, tmp_path: Path) -> None:
+    store = DeltaStore(str(disk.root / PLACE), durable=False)
+    send(store.create("orders", CONTROL, NOW), 3)
+
+    with pytest.raises(AssertionError):
+        survives(disk, store, tmp_path / "after")
