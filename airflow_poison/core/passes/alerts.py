@@ -82,21 +82,30 @@ def send_alerts(
     :param tell: called once for each alert; after an error the other alerts are told all the same.
     Raises AlertError when an alert failed: all of this range are told again next time, with the same keys.
     """
-    failed: list[str] = []
-    with alert_subscription(table, subscriber, clock, kinds).range() as told:
+    subscription, told, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
+    while not ended:  # behind a range that a dead run has left lies what has happened since
+        alerts, ended = _tell_range(subscription, tell)
+        told += alerts
+    return told
+
+
+def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tuple[list[Alert], bool]:
+    """Tell of one range; return its alerts, and whether it was the last."""
+    table, failed = subscription.table, list[str]()
+    with subscription.range() as told:
         alerts = _alerts(table, told.key, told.events)
         for alert in alerts:
             try:
                 tell(alert)
-                reach("pass.alert.after_one")
             except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
                 failed.append(f"{alert.event} ({type(error).__name__}: {error})")
+            reach("pass.alert.after_one")
         if failed:
             raise AlertError(
                 f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
                 "Mend the notifier and run the task again: the alerts are repeated with the same keys."
             )
-    return alerts
+    return alerts, not told.repeated
 
 
 def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: Iterable[AlertKind] = tuple(AlertKind)) -> Subscription:

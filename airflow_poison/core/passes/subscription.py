@@ -36,12 +36,14 @@ class EventRange:
 
     :param key: names the range: the same whenever it is told again.
     :param events: read while they are asked for, once: a range may hold millions.
+    :param repeated: an earlier run began to tell it and died: what has happened since is another range.
     """
 
     key: str
     since: int
     until: int
     events: Iterator[Event]
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ class Subscription:
         if first and pending is None:
             self._set(told=since, telling=until)
         reach("pass.alert.before_telling")
-        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events))
+        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
-        if first or until - since >= QUIET_VERSIONS:
+        if first or pending is not None or until - since >= QUIET_VERSIONS:
             self._set(told=until, telling=None)
 
     @property

@@ -268,9 +268,8 @@ def test_an_alert_that_fails_is_given_again_with_the_same_key_though_more_has_ha
         send_alerts(table, "me", broken, CLOCK)
     orders(store, "Move", messages=2)
     receive(store, table, key="later")
-    [again] = send_alerts(table, "me", tried.append, CLOCK)
+    [again, later] = send_alerts(table, "me", tried.append, CLOCK)
     assert (again.key, again.count) == (tried[0].key, 3)
-    [later] = send_alerts(table, "me", tried.append, CLOCK)
     assert (later.count, later.lookup_ids) == (2, (4, 5))
     assert later.key != again.key
 
@@ -288,6 +287,31 @@ def test_a_process_that_dies_while_telling_leaves_the_alert_to_the_next(store: Q
         send_alerts(table, "me", die, CLOCK)
     [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
     assert [alert.key] == keys
+
+
+def test_what_has_happened_since_a_run_died_is_told_by_the_same_run_that_repeats_its_alerts(store: QueueStore) -> None:
+    table = orders(store, "Move")
+    receive(store, table)
+    with pytest.raises(KeyboardInterrupt):
+        send_alerts(table, "me", dies, CLOCK)
+    receive(store, orders(store, "Move"), key="later")
+    told = send_alerts(table, "me", lambda _: None, CLOCK)
+    assert [alert.lookup_ids for alert in told] == [(1, 2, 3), (4, 5, 6)]
+    assert send_alerts(table, "me", lambda _: None, CLOCK) == []
+
+
+def test_a_range_that_a_dead_run_left_is_closed_though_nothing_of_it_is_wanted_any_more(store: QueueStore) -> None:
+    table = orders(store, "Move")
+    receive(store, table)
+    with pytest.raises(KeyboardInterrupt):
+        send_alerts(table, "me", dies, CLOCK, kinds=[AlertKind.POISON])
+    assert send_alerts(table, "me", lambda _: None, CLOCK, kinds=[AlertKind.QUEUE_DISABLED]) == []
+    receive(store, orders(store, "Move"), key="later")
+    assert [alert.lookup_ids for alert in send_alerts(table, "me", lambda _: None, CLOCK)] == [(4, 5, 6)]
+
+
+def dies(alert: Alert) -> None:
+    raise KeyboardInterrupt
 
 
 def test_every_subscriber_is_told_and_one_that_begins_now_hears_nothing_of_the_past(store: QueueStore) -> None:
