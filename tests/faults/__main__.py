@@ -29,6 +29,7 @@ def main() -> int:
     unvisited = sorted(named_points() - score.visited.keys())
     for what, number in score.unnamed.most_common(15):
         print(f"error of no name of ours, {number} times: {what}")
+    print(f"quiet ends: {score.drained:.0f} s, checks: {score.checked:.0f} s")
     print(f"points never visited: {', '.join(unvisited) or 'none'}")
     print(json.dumps(score.to_dict() | {"unvisited": len(unvisited), "seed": given.seed, "seconds": round(time.monotonic() - started)}))
     return 0 if score.verdict.passed else 1

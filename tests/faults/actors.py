@@ -37,8 +37,6 @@ from tests.faults.world import DELAY, LEASE, FastClock, bodies, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
-
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.store.seam import Claim, QueueTable
 
@@ -91,6 +89,8 @@ def prepare(place: Place) -> None:
     """Make the queues of an episode."""
     for name, rules in queues().items():
         declare(place.store, name, rules.policy, place.clock)
+        for number in range(2):
+            act_quietly(Task("send", name, f"send-{name}-{number}", number), place)
 
 
 def enter(place: Place, run: int, queue: str) -> None:
@@ -249,6 +249,16 @@ ADMINISTRATION = (
 )
 
 
+def _recovers_or_enables(actor: Actor) -> None:
+    control = actor.table.snapshot().control
+    if control.state is QueueState.ENABLED:
+        return
+    try:
+        recover(actor.table, actor.clock)
+    except PoisonError:
+        enable(actor.table, actor.clock)
+
+
 def maintains(actor: Actor) -> None:
     """Maintain the queue, when this version of the package can."""
     if importlib.util.find_spec("airflow_poison.core.passes.maintain") is None:
@@ -265,6 +275,7 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
     "alert": alerts,
     "declare": declares,
     "administer": administers,
+    "recover": _recovers_or_enables,
     "maintain": maintains,
 }
 
@@ -272,26 +283,20 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
 # The end of an episode ------------------------------------------------------------------------------------------------
 
 
-def drain(place: Place, unsent: list[Task], patience: float = 90.0) -> None:
-    """Do, without any fault, what is left to do, until nothing waits any more; raises TimeoutError when that takes too long."""
+def drain(place: Place, queue: str, unsent: list[Task], patience: float = 60.0) -> None:
+    """Do, without any fault, what is left to do in a queue, until nothing waits any more. Raises TimeoutError when that takes too long."""
     watch_claims()
-    until = time.monotonic() + patience
+    until, ordinal = time.monotonic() + patience, 0
     for task in unsent:
-        os.environ[QUEUE] = task.queue
         act_quietly(task, place)
-    ordinal = 0
-    while waiting := [name for name in queues() if not _quiet(place, name)]:
+    while not _quiet(place, queue):
         if time.monotonic() > until:
-            message = (
-                f"{waiting} did not become quiet: {[asdict(place.store.open(name).snapshot().depth(SubQueue.MAIN, _now(place))) for name in waiting]}"
-            )
+            snapshot = place.store.open(queue).snapshot()
+            message = f"{queue} did not become quiet: {[asdict(file) for file in snapshot.files]}, {snapshot.claims}, {snapshot.control}"
             raise TimeoutError(message)
-        for name in waiting:
-            ordinal += 1
-            _receive_all(place, name, ordinal)
-    for name in queues():
-        os.environ[QUEUE] = name
-        act_quietly(Task("alert", name, "last", 0), place)
+        ordinal += 1
+        _receive_all(place, queue, ordinal)
+    act_quietly(Task("alert", queue, "last", 0), place)
 
 
 def act_quietly(task: Task, place: Place) -> None:
@@ -299,13 +304,8 @@ def act_quietly(task: Task, place: Place) -> None:
     ROLES[task.role](Actor(task, store, store.open(task.queue), place.clock, random.Random(task.seed)))
 
 
-def _now(place: Place) -> datetime:
-    return place.clock.now()
-
-
 def _receive_all(place: Place, name: str, ordinal: int) -> None:
-    os.environ[QUEUE] = name
-    actor = Actor(Task("receive", name, f"drain-{ordinal}", ordinal), place.store, place.store.open(name), place.clock, random.Random(ordinal))
+    actor = Actor(Task("receive", name, f"drain-{name}-{ordinal}", ordinal), place.store, place.store.open(name), place.clock, random.Random(ordinal))
     _recovers_or_enables(actor)
     returns(actor)
     try:
@@ -313,16 +313,6 @@ def _receive_all(place: Place, name: str, ordinal: int) -> None:
     except QueueHaltedError:
         return
     time.sleep(0.05)
-
-
-def _recovers_or_enables(actor: Actor) -> None:
-    control = actor.table.snapshot().control
-    if control.state is QueueState.ENABLED:
-        return
-    try:
-        recover(actor.table, actor.clock)
-    except PoisonError:
-        enable(actor.table, actor.clock)
 
 
 def _quiet(place: Place, name: str) -> bool:

@@ -33,7 +33,7 @@ from tests.faults.actors import Place, Task
 from tests.faults.checker import check
 from tests.faults.inject import CALLS, ERRORS, Injector, Plan, What
 from tests.faults.ledger import Reader, note
-from tests.faults.points import named_points
+from tests.faults.points import OF_THE_HANDLER, named_points
 from tests.faults.verdict import Verdict
 from tests.faults.world import LEASE, SPEED, queues
 
@@ -42,11 +42,15 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE = 4  # runs that go on; those that are stopped wait beside them
 _MOST = 16
+_HOLDING = ("store.claim.before_fence", "store.claim.after", "pass.deliver", "delivery.", "store.outcomes", "store.seal", "store.finish.", "handler.")
+"""Where a receiver has a claim: one that is stopped there can be overtaken."""
+_MEMORY = "/dev/shm"
+"""Where episodes take place if possible: no kill of a process takes anything from a file system, whatever it lies on."""
 _LONGEST_RUN = 60.0
 _LONGEST_STOP = 4.0
-_ROLES = {"send": 24, "receive": 46, "return": 8, "alert": 8, "administer": 16, "declare": 1, "maintain": 5}
+_ROLES = {"send": 24, "receive": 46, "return": 8, "alert": 8, "administer": 16, "declare": 1, "maintain": 5, "recover": 0}
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
-_OF_RECEIVERS = _FAULTS | {What.STOP: 40}
+_OF_RECEIVERS = _FAULTS | {What.STOP: 75}
 _DONE, _FAILED, _BROKEN = 0, 3, 4
 
 
@@ -66,6 +70,11 @@ class Run:
     overtaken: bool = False
 
 
+def _expected(role: str) -> Counter[str]:
+    """Return points that runs of a role will reach: where receivers have a claim; the others show it by and by."""
+    return Counter(point for point in (*named_points(), *OF_THE_HANDLER) if role == "receive" and point.startswith(_HOLDING))
+
+
 @dataclass(slots=True)
 class Score:
     """What a campaign has seen."""
@@ -76,8 +85,11 @@ class Score:
     io_errors: int = 0
     runs: int = 0
     visited: Counter[str] = field(default_factory=Counter)
+    visits: dict[str, Counter[str]] = field(default_factory=lambda: {role: _expected(role) for role in _ROLES})
     faulted: Counter[str] = field(default_factory=Counter)
     unnamed: Counter[str] = field(default_factory=Counter)
+    drained: float = 0.0
+    checked: float = 0.0
     verdict: Verdict = field(default_factory=Verdict)
 
     def to_dict(self) -> dict[str, object]:
@@ -95,16 +107,17 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
+        self._patience = 12.0 if bug else 120.0
         self._place = Place(str(folder), time.monotonic())
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
         self._again: list[tuple[Task, int]] = []
         self._follow: list[tuple[float, Task, int]] = []
+        self._calm: set[str] = set()
         self._unsent: dict[str, Task] = {}
         self._killed: dict[int, bool] = {}
         self._numbers = 0
-        self._points = sorted(named_points() | {"handler.begin", "handler.end"})
-        self._visits: dict[str, Counter[str]] = {role: Counter() for role in _ROLES}
+        self._visits = score.visits
 
     def run(self) -> Verdict:
         self._alone(lambda: actors.prepare(self._place))
@@ -119,8 +132,13 @@ class Episode:
                 run.kill_at = None
             self._look()
             time.sleep(0.005)
+        faults = time.monotonic()
         self._drain()
-        return self._verdict()
+        drained = time.monotonic()
+        verdict = self._verdict()
+        self._score.drained += drained - faults
+        self._score.checked += time.monotonic() - drained
+        return verdict
 
     # What is started --------------------------------------------------------------------------------------------------
 
@@ -133,7 +151,7 @@ class Episode:
             return self._again.pop(0)
         self._numbers += 1
         role = self._chance.choices([*_ROLES], [*_ROLES.values()])[0]
-        queue = self._chance.choice([*queues()])
+        queue = self._chance.choice(["move", "reject"] if role == "return" else [*queues()])
         isolation = "process" if role == "receive" and self._chance.random() < 0.02 else "none"
         return Task(role, queue, f"{role}-{self._numbers}", self._chance.getrandbits(40), isolation), 0
 
@@ -149,17 +167,19 @@ class Episode:
             case What.FULL:
                 return Plan(what, number=chance.choice([0, 1, 2_000, 5_000, 40_000]))
             case _:
-                return Plan(what, self._point(role), 1, number=chance.choice(ERRORS))
+                holding = what is What.STOP and role == "receive" and chance.random() < 0.9
+                point = self._point(role, _HOLDING if holding else ("",))
+                return Plan(what, point, 1 if point else chance.randint(1, 9), number=chance.choice(ERRORS))
 
-    def _point(self, role: str) -> str:
+    def _point(self, role: str, parts: tuple[str, ...]) -> str:
         """Return a point that runs of the role reach, rather one where little has happened yet."""
-        reached = [point for point in self._visits[role] if point]
+        reached = sorted(point for point in self._visits[role] if point.startswith(parts))
         if not reached:
             return ""
         return self._chance.choices(reached, [1 / (1 + self._score.faulted[point]) for point in reached])[0]
 
     def _start(self, task: Task, tries: int) -> None:
-        plan = self._plan(task.role)
+        plan = Plan() if task.key in self._calm and self._chance.random() < 0.8 else self._plan(task.role)
         number = self._score.runs = self._score.runs + 1
         if task.role == "send":
             self._unsent.setdefault(task.key, task)
@@ -241,11 +261,18 @@ class Episode:
             case "fault":
                 self._score.faulted[str(line["point"])] += 1
                 self._score.io_errors += line["what"] in {"error", "call", "full"}
+                if run is not None and isinstance(visited := line.get("visited"), dict):
+                    self._score.visited.update(visited)
+                    self._visits[run.task.role].update(visited)
             case "points":
                 visited = line["visited"]
                 assert isinstance(visited, dict)
                 self._score.visited.update(visited)
                 self._visits[str(line["role"])].update(visited)
+            case "error" if line["type"] == "QueueHaltedError" and run is not None:
+                if not any(task.role == "recover" and task.queue == run.task.queue for _, task, _ in self._follow):
+                    self._numbers += 1
+                    self._follow.append((0.0, Task("recover", run.task.queue, f"recover-{self._numbers}", 0), 0))
             case "error" if line.get("unnamed"):
                 self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
             case "sent":
@@ -258,6 +285,7 @@ class Episode:
             run.stopped_at = time.monotonic()
             if run.task.role == "receive":  # either Airflow thinks it is dead and runs it again, or another run finds its claim expired
                 other = replace(run.task, key=f"{run.task.key}-other") if self._chance.random() < 0.5 else run.task
+                self._calm.add(other.key)
                 self._follow.append((time.monotonic() + (0.0 if other is run.task else LEASE.total_seconds() / SPEED), other, run.tries + 1))
             return
         del self._runs[pid]
@@ -271,22 +299,51 @@ class Episode:
 
     def _drain(self) -> None:
         time.sleep(LEASE.total_seconds() / SPEED)
-        for _ in range(60):  # some messages end every process that delivers them
+        left, until = {*queues()}, time.monotonic() + self._patience
+        while left:  # some messages end every process that delivers them
+            if time.monotonic() > until:
+                self._score.verdict.stuck.append(f"{sorted(left)} did not become quiet, see {self._place.folder}")
+                return
             for line in self._reader.news():
                 self._heed(line)
-            if not self._alone(lambda: actors.drain(self._place, [*self._unsent.values()])):
-                return
+            left = self._side_by_side({queue: self._ending(queue) for queue in left})
 
-    def _alone(self, act: Callable[[], None]) -> bool:
-        """Do something in a process of its own and wait for it; return whether it was killed. Raises RuntimeError when it failed."""
-        number = self._score.runs = self._score.runs + 1
-        _, status = os.waitpid(self._fork(number, "", act), 0)
-        if os.WIFSIGNALED(status):
-            self._killed[number] = False
-            return True
-        if os.WEXITSTATUS(status):
-            self._score.verdict.stuck.append(f"the quiet end failed, see {self._place.folder}")
-        return False
+    def _ending(self, queue: str) -> Callable[[], None]:
+        unsent = [task for task in self._unsent.values() if task.queue == queue]
+        return lambda: actors.drain(self._place, queue, unsent)
+
+    def _alone(self, act: Callable[[], None]) -> None:
+        self._side_by_side({"": act})
+
+    def _side_by_side(self, acts: Mapping[str, Callable[[], None]]) -> set[str]:
+        """Do things without faults, each in a process of its own, and wait for them; return those that were killed all the same."""
+        started = {}
+        for queue, act in acts.items():
+            number = self._score.runs = self._score.runs + 1
+            started[self._fork(number, queue, act)] = number, queue
+        killed, until = set(), time.monotonic() + self._patience
+        for pid, (number, queue) in started.items():
+            status = self._ended(pid, until)
+            if status is None:
+                self._score.verdict.stuck.append(f"the quiet end of {queue!r} did not come, see {self._place.folder}")
+            elif os.WIFSIGNALED(status):
+                self._killed[number] = False
+                killed.add(queue)
+            elif os.WEXITSTATUS(status):
+                self._score.verdict.stuck.append(f"the quiet end of {queue!r} failed, see {self._place.folder}")
+        return killed
+
+    @staticmethod
+    def _ended(pid: int, until: float) -> int | None:
+        """Return how a process ended; None when it had to be ended because it took too long."""
+        while time.monotonic() < until:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return status
+            time.sleep(0.005)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return None
 
     def _verdict(self) -> Verdict:
         for line in self._reader.news():
@@ -317,7 +374,7 @@ def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: boo
     score, started, number = Score(), time.monotonic(), 0
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     while time.monotonic() - started < budget.seconds and (score.kills < budget.kills or score.zombies < budget.zombies):
-        folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
         verdict = Episode(folder, seed + number, budget.episode, score, bug).run()
         score.verdict.add(verdict)
         number += 1

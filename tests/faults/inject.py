@@ -77,7 +77,7 @@ class Injector:
         visits = self.visited[point] if plan.point else self.visited.total()
         if plan.point in {"", point} and visits == plan.visit:
             self._fired = True
-            note("fault", what=plan.what.value, point=point)
+            note("fault", what=plan.what.value, point=point, visited=dict(self.visited))
             self._fire()
 
     def _fire(self) -> None:

@@ -99,7 +99,7 @@ class _Replay:
         gone = [before[number] for number in sorted(before.keys() - after.keys())]
         if not gone:
             return
-        dropped = {event.number for event in events if event.type in {"DROPPED"}}
+        dropped = {event.number for event in events if event.type == "DROPPED"}
         if made.operation == "finish":
             self._history.settled += [row for row in gone if row.number not in dropped]
             self._history.left += gone
