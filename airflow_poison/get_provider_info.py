@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_poison.operators.alert",
                     "airflow_poison.operators.alter",
                     "airflow_poison.operators.inspect",
+                    "airflow_poison.operators.maintain",
                     "airflow_poison.operators.move",
                     "airflow_poison.operators.remove",
                 ],
@@ -57,6 +58,11 @@ def get_provider_info() -> dict[str, object]:
                     "spark_conf": {
                         "label": "Spark settings",
                         "description": 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.',
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "durable": {
+                        "label": "Durable",
+                        "description": "false: do not force commits to disk. Faster, and a loss of power may take acknowledged messages. Empty: true.",
                         "schema": {"type": ["string", "null"]},
                     },
                 },

@@ -14,12 +14,14 @@ from airflow_poison.hooks.connection import StoreConnection, spark_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from datetime import timedelta
 
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.message import Message, SubQueue
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.maintain import MaintainResult
     from airflow_poison.core.passes.recover import RecoverResult
     from airflow_poison.core.passes.remove import RemoveResult
     from airflow_poison.core.passes.restart import RestartResult
@@ -63,13 +65,13 @@ class QueueHook(BaseHook):
             from airflow.sdk.log import mask_secret
 
             mask_secret(dict(settings.storage_options))
-        return settings if settings.store else StoreConnection(embedded_store(), settings.storage_options, settings.spark, settings.spark_conf)
+        return settings if settings.store else replace(settings, store=embedded_store())
 
     def store(self) -> QueueStore:
         """Return the store. Raises StoreUnreachableError when its root cannot be read or written."""
         from airflow_poison.core.store import open_store
 
-        return open_store(self.settings.store, dict(self.settings.storage_options) or None)
+        return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
     def queue(self, name: str, policy: Policy | None = None) -> QueueTable:
         """Return a queue.
@@ -204,6 +206,17 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.recover import recover
 
         return recover(self.store().open(name), SystemClock(), lookup_id=lookup_id)
+
+    def maintain(self, name: str, retention: timedelta | None = None) -> MaintainResult:
+        """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
+
+        :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.maintain import RETENTION, maintain
+
+        store = self.store()
+        return maintain(store.open(name), SystemClock(), store=store, retention=RETENTION if retention is None else retention)
 
     def spark(self) -> SparkSession:
         """Return the running Spark session, or start one. Raises JavaError and SparkDistributionError."""

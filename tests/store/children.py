@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import deltalake  # noqa: F401  (imported, never used, before the fork: a child starts in milliseconds)
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
@@ -84,11 +87,19 @@ def take_away(queue: QueueTable) -> None:
             queue.replace_files([Replacement(file, left, removed=1)], [Event(EventType.DROPPED, NOW, 2)], NOW)
 
 
+def keep_tidy(queue: QueueTable) -> None:
+    """All of maintenance, with nothing kept for readers of older versions."""
+    queue.compact(min_files=2)
+    queue.clean(retention=timedelta(0), safe_age=timedelta(0))
+    queue.shorten_log(retention=timedelta(0))
+
+
 VERBS: dict[str, Callable[[QueueTable], object]] = {
     "append": lambda queue: send(queue, 30, "second"),
     "receive": receive,
     "move": give_back,
     "replace": take_away,
+    "maintain": keep_tidy,
 }
 
 
@@ -106,3 +117,31 @@ def claim_many(root: str, consumer: str, claims: int) -> None:
 
 def create_one(root: str) -> None:
     DeltaStore(root, durable=False).create("orders", CONTROL, NOW)
+
+
+def send_patiently(root: str, sender: str, sends: int) -> None:
+    """Send again with the same key whenever a maintainer that keeps nothing has removed the files before they were committed."""
+    queue = DeltaStore(root, durable=False).open("orders")
+    for number in range(sends):
+        while True:
+            with suppress(TableChangedError):
+                queue.append([numbered(3)], f"{sender}-{number}", NOW)
+                break
+
+
+def park_many(root: str, consumer: str, passes: int) -> None:
+    """Passes in which every message fails and is parked."""
+    queue = DeltaStore(root, durable=False).open("orders")
+    for number in range(passes):
+        held = queue.claim(f"{consumer}-{number}", lease=LATER - NOW, now=NOW, max_messages=6)
+        if held is not None:
+            queue.stage_table(held, put(rows_of(queue, held), "retry", due_at=LATER))
+            queue.finish(held, seal(queue, held), now=NOW)
+
+
+def keep_tidy_often(root: str, times: int) -> None:
+    queue = DeltaStore(root, durable=False).open("orders")
+    for _ in range(times):
+        queue.compact(min_files=2)
+        queue.clean(retention=timedelta(seconds=5), safe_age=timedelta(0))
+        queue.shorten_log(retention=timedelta(seconds=1))

@@ -35,7 +35,7 @@ def removals(log: Path) -> Mapping[str, float]:
     """Return when the entries of the log removed files, by path; a file that was added again later is not among the dead for its reader."""
     found: dict[str, float] = {}
     for version in sorted(_versions(log, _ENTRY)):
-        entry = log / f"{version:020d}.json"
+        entry = _entry(log, version)
         try:
             lines, changed = entry.read_text(encoding="utf-8").splitlines(), entry.stat().st_mtime
         except FileNotFoundError:  # another maintainer has shortened the log
@@ -57,7 +57,7 @@ def shorten(state: DeltaState, log: Path, retention: timedelta, *, durable: bool
     kept = _last_unneeded_checkpoint(log, time.time() - retention.total_seconds())
     needless = [] if kept is None else _before(log, kept)
     if kept is not None and needless:
-        _check(log, kept, state)
+        _check(log, kept)
         _force(log, kept, durable=durable)
     size = entries = 0
     for path in (*needless, *_temporary(log)):
@@ -88,23 +88,33 @@ def _last_unneeded_checkpoint(log: Path, since: float) -> int | None:
     return max((version for version in checkpoints if version <= first_needed), default=None)
 
 
-def _check(log: Path, version: int, newest: DeltaState) -> None:
-    """Go from a checkpoint by the entries after it to the newest version, which was read without it. Raises TableChangedError."""
+def _check(log: Path, version: int) -> None:
+    """Hold a checkpoint against all entries before it, from the oldest checkpoint on. Raises TableChangedError."""
     try:
-        live = checkpoint_paths(log / f"{version:020d}.checkpoint.parquet")
-        for number in range(version + 1, newest.version + 1):
-            added, removed = _changes(log / f"{number:020d}.json")
-            live = (live - removed) | added
+        there, first = set[str](), 0
+        if 0 not in _versions(log, _ENTRY):
+            first = min(_versions(log, _CHECKPOINT)) + 1
+            there = checkpoint_paths(_checkpoint(log, first - 1))
+        for number in range(first, version + 1):
+            added, removed = _changes(_entry(log, number))
+            there = (there - removed) | added
+        difference = ", ".join(sorted(there ^ checkpoint_paths(_checkpoint(log, version)))[:3])
     except (OSError, ValueError) as error:
         difference = str(error)
-    else:
-        difference = ", ".join(sorted(live ^ {file.path for file in newest.files})[:3])
     if difference:
         message = (
-            f"The checkpoint of version {version} in {log} and the entries after it do not lead to version {newest.version}: {difference}. Nothing "
-            "of the log was removed. Look at the table with 'airflow poison check'; restore the log from a backup if it says so."
+            f"The checkpoint of version {version} in {log} does not name the files that the entries before it lead to: {difference}. Nothing of "
+            "the log was removed. Look at the table with 'airflow poison check'; restore the log from a backup if it says so."
         )
         raise TableChangedError(message)
+
+
+def _entry(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.json"
+
+
+def _checkpoint(log: Path, version: int) -> Path:
+    return log / f"{version:020d}.checkpoint.parquet"
 
 
 def _changes(entry: Path) -> tuple[set[str], set[str]]:
@@ -117,15 +127,15 @@ def _changes(entry: Path) -> tuple[set[str], set[str]]:
 def _force(log: Path, version: int, *, durable: bool) -> None:
     """Force a checkpoint to disk before what it replaces goes."""
     if durable:
-        for path in (log / f"{version:020d}.checkpoint.parquet", log / "_last_checkpoint"):
+        for path in (_checkpoint(log, version), log / "_last_checkpoint"):
             durability.sync_if_there(path)
         durability.sync(log)
 
 
 def _before(log: Path, version: int) -> list[Path]:
     """Return what a checkpoint makes needless, the oldest entries first, then older checkpoints."""
-    entries = [log / f"{number:020d}.json" for number in sorted(_versions(log, _ENTRY)) if number < version]
-    return entries + [log / f"{number:020d}.checkpoint.parquet" for number in sorted(_versions(log, _CHECKPOINT)) if number < version]
+    entries = [_entry(log, number) for number in sorted(_versions(log, _ENTRY)) if number < version]
+    return entries + [_checkpoint(log, number) for number in sorted(_versions(log, _CHECKPOINT)) if number < version]
 
 
 def _temporary(log: Path) -> Iterator[Path]:
@@ -143,7 +153,7 @@ def _age_mark(path: Path) -> float:
 
 
 def _changed(log: Path, version: int) -> float:
-    return _age_mark(log / f"{version:020d}.json")
+    return _age_mark(_entry(log, version))
 
 
 def _versions(log: Path, pattern: re.Pattern[str]) -> set[int]:

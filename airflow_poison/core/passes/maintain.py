@@ -1,0 +1,109 @@
+"""Maintain: keep a queue's folder small and its log short, while senders and passes go on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.passes.relay import relay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.seam import Claim, QueueStore, QueueTable
+
+RETENTION = timedelta(days=7)
+SAFE_AGE = timedelta(days=1)
+MIN_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult:
+    """What a maintenance did.
+
+    :param relayed: messages that a killed pass had left in the outbox, sent on now.
+    :param compacted: small files that were joined: ``files``, ``into``, ``rows``, ``size`` (bytes).
+    :param removed: files and folders that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``.
+    :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
+    :param freed_bytes: what the removal has given back to the disk.
+    :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
+    :param expired_claims: claims that nobody renews: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
+    """
+
+    queue: str
+    relayed: int = 0
+    compacted: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, int] = field(default_factory=dict)
+    freed_bytes: int = 0
+    oldest_version: int = 0
+    checkpoint: int = -1
+    expired_claims: tuple[Mapping[str, object], ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        parts = {name: dict(getattr(self, name)) for name in ("compacted", "removed", "kept")}
+        return asdict(self) | parts | {"expired_claims": [dict(claim) for claim in self.expired_claims]}
+
+
+def maintain(
+    table: QueueTable,
+    clock: Clock,
+    *,
+    store: QueueStore | None = None,
+    retention: timedelta = RETENTION,
+    safe_age: timedelta = SAFE_AGE,
+    min_files: int = MIN_FILES,
+) -> MaintainResult:
+    """Join small files, remove what nobody needs any more, shorten the log. Each step is whole by itself: killed anywhere, run it again.
+
+    :param store: where messages are sent on that a killed pass had left in the outbox; without it they wait.
+    :param retention: how long versions of the table can still be read; longer than the longest pass and the slowest reader.
+    :param safe_age: what belongs to no version stays so long: a send that takes longer may lose its files, fails, and sends nothing.
+    :param min_files: as many small files have to follow each other before they are joined.
+
+    Claims are left alone; expired ones are reported. Raises SettingError, TableChangedError, ConservationError; nothing is lost then.
+    """
+    _check(retention, safe_age, min_files)
+    reach("pass.maintain.before_relay")
+    relayed = relay(store, table, clock) if store is not None else 0
+    reach("pass.maintain.before_compaction")
+    compacted = table.compact(min_files=min_files)
+    reach("pass.maintain.before_cleaning")
+    cleaned = table.clean(retention=retention, safe_age=safe_age)
+    reach("pass.maintain.before_shortening")
+    shortened = table.shorten_log(retention=retention)
+    reach("pass.maintain.after_shortening")
+    gone = {name: getattr(cleaned, name) for name in ("expired", "orphans", "stages", "temporary")}
+    return MaintainResult(
+        queue=table.name,
+        relayed=relayed,
+        compacted=asdict(compacted),
+        removed=gone | {"log_entries": shortened.entries},
+        kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "told")},
+        freed_bytes=cleaned.size + shortened.size,
+        oldest_version=shortened.oldest,
+        checkpoint=shortened.checkpoint,
+        expired_claims=tuple(_reported(claim) for claim in table.expired(clock.now())),
+    )
+
+
+def _check(retention: timedelta, safe_age: timedelta, min_files: int) -> None:
+    for name, value in (("retention", retention), ("safe_age", safe_age)):
+        if value < timedelta(0):
+            raise SettingError(name, value, "0 or more")
+    if min_files < 2:  # noqa: PLR2004
+        raise SettingError("min_files", min_files, "2 or more")
+
+
+def _reported(claim: Claim) -> Mapping[str, object]:
+    return {
+        "key": claim.key,
+        "sub_queue": claim.files[0].sub_queue,
+        "messages": claim.messages,
+        "expired_at": claim.expires_at.isoformat(),
+    }

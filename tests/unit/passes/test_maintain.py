@@ -1,0 +1,113 @@
+"""Maintain as a verb: what it does in one call, what it reports, what it refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_poison import Message, Msmq4
+from airflow_poison.core import fault_points
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.maintain import MaintainResult, maintain
+from airflow_poison.core.passes.receive import LEASE, ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+NOW = datetime(2013, 1, 1, tzinfo=UTC)
+REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")
+NONE = timedelta(0)
+
+
+@pytest.fixture(params=["memory", "delta"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
+    return MemoryStore() if request.param == "memory" else DeltaStore(str(tmp_path / "store"), durable=False)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(NOW)
+
+
+def a_queue(store: QueueStore, clock: VirtualClock, sends: int) -> QueueTable:
+    table = declare(store, "orders", REJECT, clock)
+    for number in range(sends):
+        send(table, [pa.RecordBatch.from_pydict({"body": pa.array([b"bad"], pa.binary())})], key=str(number), clock=clock)
+    return table
+
+
+def refuse(message: Message) -> None:
+    raise ValueError(message.body)
+
+
+def test_small_files_are_joined_and_what_nobody_needs_goes(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 5)
+    before = table.snapshot()
+    result = maintain(table, clock, retention=NONE, safe_age=NONE, min_files=3)
+    assert (result.compacted["files"], result.compacted["into"], result.compacted["rows"]) == (5, 1, 5)
+    assert result.removed["expired"] >= 5
+    assert result.freed_bytes > 0
+    assert sum(file.rows for file in table.snapshot().files) == sum(file.rows for file in before.files)
+    again = maintain(table, clock, retention=NONE, safe_age=NONE, min_files=3)
+    assert (again.compacted["files"], again.removed["expired"], again.removed["orphans"]) == (0, 0, 0)
+
+
+def test_by_default_versions_of_a_week_stay(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 20)
+    result = maintain(table, clock)
+    assert result.compacted["files"] == 20
+    assert (result.removed["expired"], result.kept["retention"]) == (0, 20)
+
+
+def test_a_relay_that_died_is_finished_once(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 2)
+    ReceivePass(table, REJECT, refuse, LocalEngine, clock, isolation="none").run("run")  # without a store, the outbox waits
+    assert len(table.snapshot().outbox) == 1
+    assert maintain(table, clock).relayed == 0
+    assert maintain(table, clock, store=store).relayed == 2
+    assert maintain(table, clock, store=store).relayed == 0
+    assert sum(file.rows for file in store.open("orders.dead-letter").snapshot().files) == 2
+
+
+def test_an_expired_claim_is_reported_and_left_alone(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 2)
+    held = table.claim("run-0", lease=LEASE, now=clock.now(), max_messages=10)
+    assert maintain(table, clock).expired_claims == ()
+    clock.advance(LEASE)
+    result = maintain(table, clock, retention=NONE, safe_age=NONE, min_files=2)
+    expired = {"key": "run-0", "sub_queue": "main", "messages": 2, "expired_at": (NOW + LEASE).isoformat()}
+    assert result.expired_claims == (expired,)
+    assert table.snapshot().claims == (held,)
+
+
+@pytest.mark.parametrize("wrong", [{"retention": timedelta(-1)}, {"safe_age": timedelta(-1)}, {"min_files": 1}])
+def test_what_cannot_be_is_refused(store: QueueStore, clock: VirtualClock, wrong: dict[str, timedelta | int]) -> None:
+    with pytest.raises(SettingError):
+        maintain(a_queue(store, clock, 1), clock, **wrong)  # type: ignore[arg-type]
+
+
+def test_each_step_has_a_fault_point(store: QueueStore, clock: VirtualClock) -> None:
+    reached: list[str] = []
+    table = a_queue(store, clock, 1)
+    fault_points.install(reached.append)
+    try:
+        maintain(table, clock)
+    finally:
+        fault_points.install(None)
+    steps = ["before_relay", "before_compaction", "before_cleaning", "before_shortening", "after_shortening"]
+    assert [point for point in reached if point.startswith("pass.maintain.")] == [f"pass.maintain.{step}" for step in steps]
+
+
+def test_a_result_is_plain_values() -> None:
+    assert MaintainResult("orders", expired_claims=({"key": "k"},)).to_dict()["expired_claims"] == [{"key": "k"}]
