@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.script import Action, Verb
+from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.passes.alter import alter, disable, enable
 from airflow_poison.core.passes.move import put_back
 from airflow_poison.core.passes.remove import remove
@@ -41,7 +43,8 @@ def act(table: QueueTable, clock: Clock, action: Action, number: Callable[[str],
         case Verb.DISABLE:
             disable(table, clock)
         case Verb.ALTER:
-            alter(table, clock, settings=action.settings)
+            with warnings.catch_warnings(action="ignore", category=ConfigurationWarning):
+                alter(table, clock, settings=action.settings)
         case Verb.REMOVE:
             remove(table, number(action.message), clock)
         case Verb.PUT_BACK:

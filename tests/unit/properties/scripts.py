@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Script, Scripted, Verb
+from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.policies.opening import Access
 from tests.unit.properties.systems import SIZE_LIMIT, TICK
 
@@ -79,8 +79,3 @@ def replays(draw: st.DrawFn, policies: st.SearchStrategy[Policy]) -> tuple[Polic
     policy = draw(policies)
     script = draw(scripts())
     return policy, script, replay(policy, script, access=draw(access_to(policy)), most_receives=MOST_RECEIVES)
-
-
-def openings(script: Script, verbs: frozenset[str] | None = None) -> int:
-    """Return how often an endpoint opens at most: at the start, and whenever people do something."""
-    return 1 + sum(verbs is None or Verb(action.verb) in verbs for action in script.actions)

@@ -1,0 +1,42 @@
+"""The main worked examples, and eventful scripts with crashes: passes over the memory store, each handler in a child process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.policies import SYSTEMS
+from airflow_poison.core.store.memory import MemoryStore
+from tests.conformance.agreement import assert_agree, assert_as_the_example_says, keeps_order, replayed
+from tests.conformance.main_examples import MAIN
+from tests.conformance.passes import Player
+from tests.unit.properties.table_scripts import eventful_examples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.examples.shape import Example
+    from tests.conformance.played import Played
+
+
+def played(example: Example, folder: Path) -> Played:
+    folder.mkdir(exist_ok=True)
+    return Player(example, MemoryStore(), LocalEngine, folder, isolation="process").play()
+
+
+def one_at_a_time(example: Example) -> bool:
+    """Several sessions write their calls side by side."""
+    return keeps_order(example) and example.policy.server_sessions == 1
+
+
+@pytest.mark.parametrize("example", MAIN, ids=lambda example: example.id)
+def test_worked_example_in_child_processes(example: Example, tmp_path: Path) -> None:
+    assert_as_the_example_says(example, played(example, tmp_path), in_order=one_at_a_time(example))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_child_processes_do_what_the_replay_does(system: str, tmp_path: Path) -> None:
+    for number, example in enumerate(eventful_examples(system, most=3)):
+        assert_agree(replayed(example), played(example, tmp_path / str(number)), in_order=one_at_a_time(example))
