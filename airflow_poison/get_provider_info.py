@@ -62,7 +62,7 @@ def get_provider_info() -> dict[str, object]:
                     },
                     "durable": {
                         "label": "Durable",
-                        "description": "false: do not force commits to disk. Faster, and a loss of power may take acknowledged messages. Empty: true.",
+                        "description": "false: commits are not forced to disk; a loss of power may take acknowledged messages. Empty: true.",
                         "schema": {"type": ["string", "null"]},
                     },
                 },

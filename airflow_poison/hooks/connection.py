@@ -1,4 +1,4 @@
-"""What a connection of type ``poison`` may say: four named fields in its extra, nothing else."""
+"""What a connection of type ``poison`` may say: five named fields in its extra, nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LOCAL_SPARK = "local[*]"
-FIELDS = ("store", "storage_options", "spark", "spark_conf")
+FIELDS = ("store", "storage_options", "spark", "spark_conf", "durable")
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
 
@@ -27,12 +27,14 @@ class StoreConnection:
     :param storage_options: options of the store's file system, text by name.
     :param spark: a Spark master, or the id of a connection of type ``spark``.
     :param spark_conf: Spark settings, text by name.
+    :param durable: whether every commit is forced to disk before it is acknowledged.
     """
 
     store: str
     storage_options: Mapping[str, str] = field(default_factory=dict)
     spark: str = LOCAL_SPARK
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    durable: bool = True
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any], conn_id: str) -> Self:
@@ -45,6 +47,7 @@ class StoreConnection:
             storage_options=_texts(conn_id, "storage_options", extra.get("storage_options")),
             spark=_text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK,
             spark_conf=_texts(conn_id, "spark_conf", extra.get("spark_conf")),
+            durable=_flag(conn_id, "durable", extra.get("durable"), default=True),
         )
 
 
@@ -77,6 +80,16 @@ def _text(conn_id: str, name: str, value: object) -> str:
     if value is not None and not isinstance(value, str):
         raise SettingError(f"{conn_id}.extra.{name}", value, "text")
     return (value or "").strip()
+
+
+def _flag(conn_id: str, name: str, value: object, *, default: bool) -> bool:
+    """Return a JSON boolean, given as one or as its text: forms give text."""
+    if value is None or value == "":
+        return default
+    known = {"true": True, "false": False}.get(str(value).strip().lower())
+    if known is None:
+        raise SettingError(f"{conn_id}.extra.{name}", value, "true or false")
+    return known
 
 
 def _texts(conn_id: str, name: str, value: object) -> dict[str, str]:

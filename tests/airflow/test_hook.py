@@ -55,6 +55,23 @@ def test_a_connection_names_store_options_and_spark(monkeypatch: pytest.MonkeyPa
     assert settings == StoreConnection("/queues", {"region": "eu"}, "spark://host:7077", {"spark.executor.cores": "2"})
 
 
+@pytest.mark.parametrize(("value", "durable"), [(None, True), ("", True), (True, True), ("true", True), (False, False), (" False ", False)])
+def test_a_connection_switches_durability_off_by_name(value: object, durable: bool) -> None:  # noqa: FBT001
+    assert StoreConnection.parse({"durable": value}, "poison_default").durable is durable
+
+
+def test_durability_is_switched_off_for_the_embedded_store_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_default", {"durable": "false"})
+
+    assert QueueHook().settings == StoreConnection(str(HOME / "poison"), durable=False)
+    assert QueueHook().store()._durable is False  # type: ignore[attr-defined]  # the folder's own store
+
+
+def test_a_word_that_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(SettingError, match="durable='sometimes'"):
+        StoreConnection.parse({"durable": "sometimes"}, "poison_default")
+
+
 def test_a_store_that_cannot_be_opened_is_said_by_the_connection_test(monkeypatch: pytest.MonkeyPatch) -> None:
     define_connection(monkeypatch, "poison_far", {"store": "s3://nobody/here"})
     works, why = QueueHook("poison_far").test_connection()

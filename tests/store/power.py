@@ -49,7 +49,7 @@ class Disk:
         real = os.fsync
 
         def fsync(descriptor: int) -> None:
-            path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
             if path.is_relative_to(root):
                 disk.before_sync(path)
                 disk.synced.append(str(path.relative_to(root)))

@@ -12,6 +12,7 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import DESTINATION, SubQueue
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store import open_store
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.seam import QueueState
@@ -293,6 +294,17 @@ def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
     finished(queue)
 
     assert disk.synced == []
+
+
+def test_who_switches_durability_off_by_name_is_warned_once(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    uri = str(disk.root / PLACE)
+
+    send(open_store(uri, durable=False).create("orders", CONTROL, NOW), 3)
+    send(open_store(uri, durable=False).open("orders"), 3, "again")
+
+    assert disk.synced == []
+    (record,) = [record for record in caplog.records if "durable=False" in record.getMessage()]
+    assert (record.levelname, uri in record.getMessage()) == ("WARNING", True)
 
 
 def test_the_disk_of_these_tests_loses_what_was_not_synced(disk: Disk, tmp_path: Path) -> None:
