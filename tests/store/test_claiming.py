@@ -13,6 +13,7 @@ import pytest
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.seam import Claim, Control, QueueState
+from airflow_poison.core.store.table import claiming
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -283,3 +284,39 @@ def test_a_claim_and_a_control_row_come_back_as_they_were(queue: QueueTable) -> 
     assert snapshot.claims == (claimed,)
     assert isinstance(snapshot.claims[0], Claim)
     assert snapshot.control == Control(policy={"system": "msmq4", "receive_retry_count": 5})
+
+
+def test_many_small_files_are_joined_before_they_are_claimed(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_MANY", 4)
+    for number in range(6):
+        send(queue, 2, str(number))
+    held = claim(queue)
+    assert [(file.min_lookup_id, file.max_lookup_id) for file in held.files] == [(1, 12)]
+    assert queue.read(held.files[0])["lookup_id"].to_pylist() == list(range(1, 13))
+
+
+def test_a_joined_file_that_is_too_large_is_split_again_and_claimed_in_order(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_MANY", 4)
+    for number in range(8):
+        send(queue, 1, str(number))
+    held = claim(queue, messages=5)
+    assert [number for file in held.files for number in queue.read(file)["lookup_id"].to_pylist()] == [1, 2, 3, 4, 5]
+    assert ids(queue) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_many_small_files_that_cannot_be_joined_are_claimed_as_they_are(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claiming, "_MANY", 4)
+    for number in range(6):
+        queue.append([batch(b"x", priority=[number])], str(number), NOW)
+    assert len(claim(queue).files) == 6
+
+
+def test_files_that_another_pass_claims_while_they_are_joined_are_left_to_it(
+    queue: QueueTable, monkeypatch: pytest.MonkeyPatch, at_point: AtPoint
+) -> None:
+    monkeypatch.setattr(claiming, "_MANY", 4)
+    for number in range(6):
+        send(queue, 1, str(number))
+    at_point.do("store.compact.after_files", lambda: claim(queue, "faster", 2))
+    held = claim(queue)
+    assert [file.min_lookup_id for file in held.files] == [3, 4, 5, 6]

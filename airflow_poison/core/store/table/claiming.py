@@ -9,7 +9,7 @@ from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, Setting
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Claim, QueueState
-from airflow_poison.core.store.table import files, presence, rows, stage
+from airflow_poison.core.store.table import compaction, files, presence, rows, stage
 from airflow_poison.core.store.table.layout import CLAIM
 from airflow_poison.core.store.table.moving import split_file
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import SubQueue
     from airflow_poison.core.store.seam import DataFile
     from airflow_poison.core.store.table.base import Table, View
+
+_MANY = 64  # files
+_SMALL = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,17 @@ def claim(table: Table, wanted: Wanted) -> Claim | None:
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
     attempt = stage.Attempt(table.root, wanted.key)
-    while isinstance(answer := table.change(lambda view: _plan(table, view, wanted, attempt)), _TooLarge):
-        _split_first(table, answer.file, wanted.max_messages)
+    join = True
+
+    def plan(view: View) -> tuple[Commit | None, Claim | _TooLarge | _TooMany | None]:
+        return _plan(table, view, wanted, attempt, join=join)
+
+    while isinstance(answer := table.change(plan), _TooLarge | _TooMany):
+        if isinstance(answer, _TooLarge):
+            _split_first(table, answer.file, wanted.max_messages)
+        else:
+            compaction.compact(table, _MANY, [wanted.sub_queue.value])
+            join = False
     return _settled(table, answer, attempt)
 
 
@@ -63,7 +75,13 @@ class _TooLarge:
     file: DataFile
 
 
-def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> tuple[Commit | None, Claim | _TooLarge | None]:
+class _TooMany:
+    """The next files are so many and so small that it is worth joining them before they are claimed: they are read anyway."""
+
+
+def _plan(
+    table: Table, view: View, wanted: Wanted, attempt: stage.Attempt, *, join: bool
+) -> tuple[Commit | None, Claim | _TooLarge | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -79,6 +97,8 @@ def _plan(table: Table, view: View, wanted: Wanted, attempt: stage.Attempt) -> t
     picked = _pick(view, wanted.sub_queue, wanted.max_messages)
     if picked is None or isinstance(picked, _TooLarge):
         return None, picked
+    if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
+        return None, _TooMany()
     presence.check_whole(table.root, picked)
     made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
     return _record(table, made, replaced=None), made
