@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -18,7 +20,9 @@ from deltalake import DeltaTable
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.delta import actions
+from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Cleaned, Replacement
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
@@ -384,3 +388,52 @@ def test_old_temporary_files_of_the_log_go(delta_queue: QueueTable) -> None:
     os.utime(other, (0, 0))
     assert delta_queue.shorten_log(retention=WEEK).entries == 1
     assert [path.exists() for path in (old, young, other)] == [False, True, True]
+
+
+# Two threads, each at its point ------------------------------------------------------------------------------------
+
+
+def in_between(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
+    """Let a verb stand before its commit while a cleaner lists; let it go on when the cleaner stands at a point."""
+    stands, goes_on = Event(), Event()
+
+    def stand() -> None:
+        stands.set()
+        assert goes_on.wait(30)
+
+    at_point.do(f"store.{verb}.before_commit", stand)
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(RACES[verb], queue)
+
+        def let_go() -> None:
+            goes_on.set()
+            done.result(30)
+
+        at_point.do(point, let_go)
+        assert stands.wait(30)
+        clean(queue)
+        done.result(30)
+
+
+@pytest.mark.parametrize("point", ["store.clean.before_fence", "store.clean.before_remove"])
+@pytest.mark.parametrize("verb", ["append", "move", "replace", "split", "claim", "compact"])
+def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
+    """Before the fence, the commit is in the version that the cleaner looks at; after it, the commit begins again with other names."""
+    send(queue, 3, "0")
+    for number in range(3):
+        send(queue, 1, f"f{number}")
+    orphan(queue)
+    in_between(queue, at_point, verb, point)
+    assert_whole(queue)
+    assert set(range(1, 7)) <= set(ids(queue))
+    for held in queue.snapshot().claims:
+        assert queue.finish(held, seal(queue, held), now=NOW)
+
+
+def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs 1.6.6 refuses it by itself; the protocol does not."""
+    log = delta_queue._table.log  # type: ignore[attr-defined]
+    base = log.load()
+    monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: self._json(base.version).unlink())
+    with pytest.raises(TableChangedError, match="shortened beyond version"):
+        log.commit(base, Commit("alter", numbers={"late": 1}))
