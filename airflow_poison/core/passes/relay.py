@@ -44,7 +44,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
         targets = _targets(rows, table.name)
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
-            queue = store.create(target, _neutral(snapshot.control), clock.now())
+            queue = _made(store, target, table.name, snapshot.control, clock)
             reach("pass.relay.before_send")
             sent += queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
         reach("pass.relay.before_removal")
@@ -56,6 +56,15 @@ def dead_letter_queue(queue: str) -> str:
     """Return the name of a queue's own dead-letter queue, cut where it would be too long for a name, and never the queue's."""
     name = f"{queue[: MAX_NAME - len(_SUFFIX)]}{_SUFFIX}"
     return name if name != queue else f"{queue[: MAX_NAME - len(_SUFFIX) - 1]}{_SUFFIX}"
+
+
+def _made(store: QueueStore, target: str, origin: str, control: Control, clock: Clock) -> QueueTable:
+    """Return the queue; the dead-letter queue where the file system takes its name for another queue's (``Orders`` for ``orders``)."""
+    row, now = _neutral(control), clock.now()
+    try:
+        return store.create(target, row, now)
+    except QueueNameError:
+        return store.create(dead_letter_queue(origin), row, now)
 
 
 def _neutral(control: Control) -> Control:

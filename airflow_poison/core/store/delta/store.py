@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError
+from airflow_poison.core.errors import QueueNameError, QueueNotFoundError, StoreUnreachableError
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta.log import LOG, DeltaLog
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.store.seam import Control
+
+
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class DeltaStore:
@@ -47,10 +52,10 @@ class DeltaStore:
     def create(self, name: str, control: Control, now: datetime) -> Queue:
         """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
         del now
-        place = self._root / check_name(name)
+        check_name(name)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            if not (place / LOG).is_dir():
+            if not self._is_there(name):
                 creation.create(self._root, name, control, durable=self._durable)
             if self._durable:  # an existing one, too: whoever made it may have died before it was on disk
                 durability.sync_ancestors(self._root)
@@ -65,7 +70,7 @@ class DeltaStore:
         the table, or when a file of messages is gone or has another size than the log says.
         """
         place = self._root / check_name(name)
-        if not (place / LOG).is_dir():
+        if not self._is_there(name):
             known = ", ".join(self.names()) or "none yet"
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
@@ -87,6 +92,17 @@ class DeltaStore:
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
 
+    def _is_there(self, name: str) -> bool:
+        """Whether there is a queue of this name. Raises QueueNameError where the file system takes it for another one's."""
+        if not (self._root / name / LOG).is_dir():
+            return False
+        if name not in os.listdir(self._root):  # noqa: PTH208  (names only; asked at every opening)
+            raise QueueNameError(
+                f"{name!r} is the name of another queue to the file system of {self.uri}, which does not tell upper case from lower case, or drops "
+                f"a dot at the end. Queues there: {', '.join(self.names())}. Use the name as it stands there, or another one."
+            )
+        return True
+
     def _unreachable(self, done: str, error: OSError) -> str:
         return (
             f"The store {self.uri} cannot be {done}: {error.strerror or error}. "
@@ -96,16 +112,34 @@ class DeltaStore:
 
 def local_path(uri: str) -> Path:
     """Return the absolute path that a root URI names. Raises StoreUnreachableError for anything that is no file system."""
-    parts = urlsplit(uri)
-    if "://" not in uri and parts.scheme != "file":
-        return Path(uri).expanduser().absolute()
-    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
-        return Path(unquote(parts.path)).absolute()
+    path = _file_path(uri) if uri.startswith("file:") else None if "://" in uri else uri
+    if path is not None:
+        return _readable(Path(path).expanduser().absolute())
     message = (
         f"The store {uri!r} is not supported: this version keeps queue tables on local or shared file systems only. "
         "Use a path or a file:// URI of a folder that the driver and the executors see (a local disk, NFS, a mounted volume)."
     )
     raise StoreUnreachableError(message)
+
+
+def _readable(root: Path) -> Path:
+    """Return a path that every library below us reads alike. Raises StoreUnreachableError."""
+    found = _MISREAD.search(str(root))
+    if found is not None:
+        raise StoreUnreachableError(
+            f"The store {str(root)!r} cannot be opened: delta-rs misreads {found[0]!r} in a path. Use a folder whose path has no backslash, no "
+            "control character, and no '%' before two hexadecimal digits."
+        )
+    return root
+
+
+def _file_path(uri: str) -> str | None:
+    """Return the path of a ``file:`` URI, which has neither a query nor a fragment: ``?`` and ``#`` are characters of a name."""
+    rest = uri.removeprefix("file:")
+    if not rest.startswith("//"):
+        return unquote(rest)
+    host, slash, path = rest[2:].partition("/")
+    return unquote(f"{slash}{path}") if host in {"", "localhost"} else None
 
 
 def _could_be_made(root: Path) -> bool:
