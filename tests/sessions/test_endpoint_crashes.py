@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions import launcher
+from airflow_poison.core.delivery.sessions import launcher, wire
+from airflow_poison.core.delivery.sessions.journal import read_journals
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import FailureKind
@@ -21,6 +22,7 @@ from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
 
     from tests.sessions.conftest import Opener
@@ -38,7 +40,6 @@ def living_sessions() -> list[psutil.Process]:
 def kill_and_wait(processes: list[psutil.Process]) -> None:
     for process in processes:
         process.kill()
-    psutil.wait_procs(processes, 10)
     for process in processes:
         _gone(process)
 
@@ -75,10 +76,11 @@ def test_a_hang_is_ended_after_the_transaction_timeout_and_its_neighbours_are_no
 
 
 def test_two_hangs_at_the_same_time_last_one_timeout(session: Opener, tmp_path: Path) -> None:
+    opened = session(RECORDED, policy=specification(2, backout_threshold=1, transaction_timeout=timedelta(seconds=2)))
+    opened.deliver(batch_of(saying(tmp_path, "meet 2", "meet 2")))
     began = time.monotonic()
-    policy = specification(2, backout_threshold=1, transaction_timeout=timedelta(seconds=2))
 
-    report = session(RECORDED, policy=policy).deliver(batch_of(saying(tmp_path, "hang", "hang")))
+    report = opened.deliver(batch_of(saying(tmp_path, "hang", "hang"), first_id=2))
 
     assert told(report.words) == [(State.ENDED, 1, 1)] * 2
     assert time.monotonic() - began < 3.9
@@ -141,8 +143,6 @@ def test_a_session_that_was_stopped_and_then_killed_while_idle_charges_nobody(se
 
 
 def test_sessions_that_cannot_be_started_charge_nobody(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.delivery.sessions.journal import read_journals
-
     opened = session(SCRIPT, policy=specification(2))
 
     def refuse(journal: int, log: int) -> launcher.ChildProcess:
@@ -159,8 +159,6 @@ def test_sessions_that_cannot_be_started_charge_nobody(session: Opener, journals
 def test_a_handler_that_is_not_found_where_it_runs_charges_nobody(
     session: Opener, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.delivery.sessions.journal import read_journals
-
     module = tmp_path / "vanishing.py"
     module.write_text("def handle(message):\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -175,8 +173,6 @@ def test_a_handler_that_is_not_found_where_it_runs_charges_nobody(
 
 
 def test_a_child_that_cannot_be_kept_running_is_not_restarted_for_ever(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.delivery.sessions.journal import read_journals
-
     opened = session(SCRIPT, policy=specification(1))
     opened.deliver(batch_of(["ok"]))
     start = launcher.start_child
@@ -189,6 +185,43 @@ def test_a_child_that_cannot_be_kept_running_is_not_restarted_for_ever(session: 
     kill_and_wait(living_sessions())
     monkeypatch.setattr(launcher, "start_child", start_dying)
     with pytest.raises(ServerSessionError, match="nothing was delivered by it"):
+        opened.deliver(batch_of(["ok"], first_id=1))
+    opened.close()
+
+    assert told(read_journals([journals]).words) == [COMMITTED, UNTOUCHED]
+
+
+def test_a_child_that_dies_whenever_it_is_handed_a_message_charges_nobody(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = session(SCRIPT, policy=specification(2))
+    opened.deliver(batch_of(["ok"]))
+
+    def send_to_the_dead(sock: socket.socket, *numbers: int) -> None:
+        kill_and_wait(living_sessions())
+        raise wire.PeerGoneError
+
+    monkeypatch.setattr(wire, "send_numbers", send_to_the_dead)
+    with pytest.raises(ServerSessionError, match="before it had taken a message"):
+        opened.deliver(batch_of(["ok"] * 2, first_id=1))
+    opened.close()
+
+    assert told(read_journals([journals]).words) == [COMMITTED, UNTOUCHED, UNTOUCHED]
+
+
+def test_a_child_that_dies_with_a_message_on_its_way_charges_nobody(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is in its socket when it dies: no handler was called with it."""
+    opened = session(SCRIPT, policy=specification(1))
+    opened.deliver(batch_of(["ok"]))
+    send = wire.send_numbers
+
+    def send_to_the_dying(sock: socket.socket, *numbers: int) -> None:
+        for child in living_sessions():
+            child.suspend()
+        send(sock, *numbers)
+        for child in living_sessions():
+            child.kill()
+
+    monkeypatch.setattr(wire, "send_numbers", send_to_the_dying)
+    with pytest.raises(ServerSessionError, match="before it had taken a message"):
         opened.deliver(batch_of(["ok"], first_id=1))
     opened.close()
 

@@ -65,6 +65,16 @@ def test_wmq_29_a_sweep_goes_on_behind_the_last_and_wraps_to_the_top() -> None:
     assert rows([queue.take() for _ in range(5)]) == [2, 3, 0, 1, None]
 
 
+def test_wmq_29_a_second_sweep_goes_on_too() -> None:
+    queue = source(sweeping(), "   ")
+    entries = [taken(queue.take()) for _ in range(3)]
+    queue.put_back(entries)
+    again = taken(queue.take())
+    queue.put_back([again])
+
+    assert [again.row, *rows([queue.take() for _ in range(4)])] == [0, 1, 2, 0, None]
+
+
 def test_wmq_29_a_sweep_never_meets_what_is_in_flight() -> None:
     queue = source(sweeping(), "   ")
     first, second, third = (taken(queue.take()) for _ in range(3))
