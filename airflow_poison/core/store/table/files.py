@@ -61,7 +61,8 @@ def one_row(sub_queue: str, move_count: int = 0, **cells: object) -> pa.Table:
 
 
 def read_columns(root: str, path: str, names: Sequence[str]) -> pa.Table:
-    """Return columns of a file as they are. Does not import pandas. Raises TableChangedError when the file is gone."""
+    """Return columns of a file as they are. Does not import pandas. Raises TableChangedError when the file is gone or damaged."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
@@ -69,6 +70,8 @@ def read_columns(root: str, path: str, names: Sequence[str]) -> pa.Table:
             return parquet.read(list(names))
     except FileNotFoundError as error:
         raise TableChangedError(gone(root, path)) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableChangedError(damaged(root, path, error)) from error
 
 
 def read(root: str, file: DataFile) -> pa.Table:
@@ -85,6 +88,14 @@ def gone(root: str, path: str) -> str:
     return (
         f"The file {path} of the queue table {root} is gone, and no verb of this package removed it. Restore it from a backup, "
         "or find what deletes files there (VACUUM with a short retention, a cleaning job) and stop that."
+    )
+
+
+def damaged(root: str, path: str, why: object) -> str:
+    """Return the words for a file that cannot be read, or is not what it was."""
+    return (
+        f"The file {path} of the queue table {root} is damaged or cannot be read: {str(why).strip().splitlines()[0][:200].rstrip('.')}. "
+        "Nothing was changed. Put it back from a backup; if others cannot be read either, look at the disk and at this user's rights."
     )
 
 

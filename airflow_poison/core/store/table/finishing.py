@@ -88,13 +88,32 @@ _NOTHING_COMMITTED = " Nothing was committed; the outcomes of the pass are kept 
 
 
 def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
-    """Give a staged file its final name. Event files have the version in their name: it is their place in history."""
+    """Give an unharmed staged file its final name. Event files have the version in their name: it is their place in history."""
+    source, listed = Path(table.root, STAGE, staged), file
     if file.sub_queue == EVENT:
         file = replace(file, path=new_path(EVENT, 0, prefix=f"{event_prefix(version)}{part:06d}-"))
     try:
-        link(Path(table.root, STAGE, staged), Path(table.root, file.path))
+        link(source, Path(table.root, file.path))
     except FileNotFoundError as error:
         if not table.view().held(claim):  # a later holder has renamed the stage since we looked
             raise ClaimLostError(stage.lost(claim)) from error
         raise TableChangedError(files.gone(table.root, f"{STAGE}/{staged}") + _NOTHING_COMMITTED) from error
+    _check_unharmed(table, file, f"{STAGE}/{staged}", listed)
     return file
+
+
+def _check_unharmed(table: Table, file: DataFile, staged: str, listed: DataFile) -> None:
+    """Read the footer once more: a file that was damaged since it was sealed must not take the place of the messages that are claimed."""
+    import pyarrow as pa
+
+    try:
+        found = files.describe(table.root, file.path)
+    except (pa.ArrowInvalid, OSError) as error:
+        why: object = error
+    else:
+        if (found.rows, found.size) == (listed.rows, listed.size):
+            return
+        why = f"it has {found.rows} rows and {found.size} bytes instead of {listed.rows} and {listed.size}"
+    if file.path not in table.view().live:
+        table.discard([file.path])
+    raise TableChangedError(files.damaged(table.root, staged, why) + _NOTHING_COMMITTED)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import ClaimLostError, ConservationError
+from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, OUTBOX, TALLY, SubQueue
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.seam import DataFile, Manifest
 from airflow_poison.core.store.table import stage
-from airflow_poison.core.store.table.files import describe
+from airflow_poison.core.store.table.files import damaged, describe
 from airflow_poison.core.store.table.layout import MANIFEST, STAGE, new_path, partition_of
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
@@ -37,14 +37,20 @@ def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
 
 
 def find(table: Table, claim: Claim) -> Manifest | None:
-    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals."""
+    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals.
+
+    Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
+    """
     folder = Path(table.root, STAGE)
     for attempt in (*stage.earlier(table.root, claim), stage.own(table.root, claim)):
         try:
             text = Path(attempt, MANIFEST).read_text()
         except FileNotFoundError:
             continue
-        return _parse(text, str(attempt.relative_to(folder)))
+        try:
+            return _parse(text, str(attempt.relative_to(folder)))
+        except ValueError as error:
+            raise TableChangedError(damaged(table.root, f"{attempt.relative_to(table.root)}/{MANIFEST}", error)) from error
     return None
 
 
