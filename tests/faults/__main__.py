@@ -1,4 +1,5 @@
 """``python -m tests.faults``: the fault campaign. The last line is one JSON object."""
+# ruff: noqa: T201
 
 from __future__ import annotations
 
@@ -10,6 +11,11 @@ import time
 from tests.faults.campaign import Budget, run_campaign
 from tests.faults.planted import BUGS
 from tests.faults.points import named_points
+
+_ELSEWHERE = ("store.clean.", "store.log.", "pass.maintain.", "store.upgrade.")
+"""Points of what the campaign leaves to other tests: what removes files and log entries would take the history from the checker."""
+_ENOUGH = 1_000
+"""Kills from which on every point must have been visited."""
 
 
 def main() -> int:
@@ -26,13 +32,14 @@ def main() -> int:
     started = time.monotonic()
     budget = Budget(given.kills, given.zombies, given.seconds, given.episode)
     score = run_campaign(given.seed, budget, bug=given.planted, stop_at_first=given.stop_at_first, tell=lambda line: print(line, flush=True))
-    unvisited = sorted(named_points() - score.visited.keys())
+    unvisited = sorted(point for point in named_points() - score.visited.keys() if not point.startswith(_ELSEWHERE))
     for what, number in score.unnamed.most_common(15):
         print(f"error of no name of ours, {number} times: {what}")
     print(f"quiet ends: {score.drained:.0f} s, checks: {score.checked:.0f} s")
     print(f"points never visited: {', '.join(unvisited) or 'none'}")
     print(json.dumps(score.to_dict() | {"unvisited": len(unvisited), "seed": given.seed, "seconds": round(time.monotonic() - started)}))
-    return 0 if score.verdict.passed else 1
+    complete = not unvisited or score.kills < _ENOUGH
+    return 0 if score.verdict.passed and complete else 1
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import time
@@ -33,10 +32,12 @@ from airflow_poison.core.store.table import queue as tables
 from airflow_poison.core.store.table import stage
 from tests.faults.handler import ORIGIN
 from tests.faults.ledger import FOLDER, QUEUE, RUN, note
+from tests.faults.maintainers import maintain_one
 from tests.faults.world import DELAY, LEASE, FastClock, bodies, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.store.seam import Claim, QueueTable
 
@@ -260,12 +261,9 @@ def _recovers_or_enables(actor: Actor) -> None:
 
 
 def maintains(actor: Actor) -> None:
-    """Maintain the queue, when this version of the package can."""
-    if importlib.util.find_spec("airflow_poison.core.passes.maintain") is None:
-        return
-    from tests.faults.maintainers import maintain_one
-
-    maintain_one(actor.table, actor.clock)
+    """Join small files."""
+    assert isinstance(actor.table, tables.Queue)
+    maintain_one(actor.table._table)
 
 
 ROLES: Mapping[str, Callable[[Actor], None]] = {

@@ -246,7 +246,7 @@ class Episode:
     def _longest_stop(run: Run) -> float:
         return _LONGEST_STOP if run.attempts else 0.4
 
-    def _heed(self, line: Mapping[str, object]) -> None:
+    def _heed(self, line: Mapping[str, object]) -> None:  # noqa: C901  (one short case a kind of line)
         run = next((run for run in self._runs.values() if run.number == line["run"]), None)
         match line["kind"]:
             case "made" if run is not None:

@@ -135,10 +135,8 @@ class _Replay:
             was = before.get(number)
             if was is None or was.place == row.place:
                 continue
-            if row.place == "main":
-                wanted = set() if was.place in _UNTOLD else {"RETURNED"}
-            else:
-                wanted = _COMES_TO.get(row.place, set())
+            returned = set() if was.place in _UNTOLD else {"RETURNED"}
+            wanted = returned if row.place == "main" else _COMES_TO.get(row.place, set())
             if wanted and sum(told.pop((kind, number), 0) for kind in wanted) != 1:
                 self._say("events", made, f"{number} came from {was.place} to {row.place}, and not one event of {wanted} tells it")
         for (kind, number), times in told.items():
