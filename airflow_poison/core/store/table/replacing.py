@@ -29,6 +29,7 @@ class _Replacing:
 
     replaced: list[DataFile] = field(default_factory=list)
     written: list[DataFile] = field(default_factory=list)
+    removed: int = 0
     events: Sequence[Event] = ()
     change: Callable[[Control], Control] | None = None
     alone: bool = False
@@ -51,6 +52,7 @@ def replace_files(
     try:
         for replacement in replacements:
             replacing.replaced.append(replacement.file)
+            replacing.removed += replacement.removed
             replacing.written += _written(table, replacement)
     except BaseException:
         table.discard([file.path for file in replacing.written])
@@ -77,7 +79,8 @@ def _plan(table: Table, view: View, replacing: _Replacing) -> tuple[Commit | Non
     added, removed = [*replacing.written, *record, *control.add], [*(view.live[file.path] for file in replacing.replaced), *control.remove]
     if not added and not removed:
         return None, None
-    return Commit("replace", add=added, remove=removed, scratch=[*(file.path for file in record), *control.scratch]), None
+    details = {"removed": replacing.removed}
+    return Commit("replace", add=added, remove=removed, details=details, scratch=[*(file.path for file in record), *control.scratch]), None
 
 
 def _written(table: Table, replacement: Replacement) -> Iterator[DataFile]:

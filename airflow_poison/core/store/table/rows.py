@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.errors import NewerFormatError
+from airflow_poison.core.errors import NewerFormatError, TableChangedError
 from airflow_poison.core.store.seam import FORMAT_VERSION, Claim, Control, DataFile, QueueState
 from airflow_poison.core.store.table.files import one_row
 from airflow_poison.core.store.table.layout import CLAIM, CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -34,6 +35,19 @@ def file_from_dict(values: Mapping[str, object]) -> DataFile:
     return DataFile(**{**values, **instants})  # type: ignore[arg-type]  # the names and types are those of asdict
 
 
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    """Turn what unreadable rows raise into words."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        message = (
+            f"{what} cannot be read ({type(error).__name__}: {error}): somebody else has written it. Nothing was committed by this verb. "
+            "Restore the table to a version before that (RESTORE, or a backup); 'airflow poison check' names the file."
+        )
+        raise TableChangedError(message) from error
+
+
 def control_to_row(control: Control) -> pa.Table:
     """Return the one row of the ``_ctl`` partition."""
     poison_reader = {"state": control.poison_state.value, "reason": control.poison_reason}
@@ -48,8 +62,12 @@ def control_to_row(control: Control) -> pa.Table:
 
 
 def control_from_row(table: pa.Table, name: str) -> Control:
-    """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at."""
-    row = table.to_pylist()[0]
+    """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at, TableChangedError for anything else."""
+    with _readable(f"The control row of queue {name!r}"):
+        return _control(table.to_pylist()[0], name)
+
+
+def _control(row: Mapping[str, Any], name: str) -> Control:
     version: int = row["lookup_id"]
     if version > FORMAT_VERSION:
         message = (
@@ -89,8 +107,12 @@ def claim_to_row(claim: Claim) -> pa.Table:
 
 
 def claim_from_row(table: pa.Table) -> Claim:
-    """Return what ``claim_to_row`` wrote."""
-    row = table.to_pylist()[0]
+    """Return what ``claim_to_row`` wrote. Raises TableChangedError for anything else."""
+    with _readable("A claim"):
+        return _claim(table.to_pylist()[0])
+
+
+def _claim(row: Mapping[str, Any]) -> Claim:
     body = json.loads(row["body"])
     return Claim(
         key=row["message_id"],
