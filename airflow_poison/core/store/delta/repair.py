@@ -34,13 +34,14 @@ def repair(root: str) -> bool:
 
 def _remove_torn_commit(log: Path) -> bool:
     commits = sorted(path for path in log.glob("*.json") if path.stem.isdigit())
-    if len(commits) < 2 or _readable(commits[-1]):  # noqa: PLR2004  (a table's first commit is never torn: creation renames it whole)
+    if len(commits) < 2 or is_readable(commits[-1]):  # noqa: PLR2004  (a table's first commit is never torn: creation renames it whole)
         return False
     commits[-1].unlink()
     return True
 
 
-def _readable(commit: Path) -> bool:
+def is_readable(commit: Path) -> bool:
+    """Whether every line of a commit is an action."""
     try:
         lines = commit.read_text().splitlines()
         return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
@@ -49,7 +50,7 @@ def _readable(commit: Path) -> bool:
 
 
 def _remove_torn_checkpoints(log: Path) -> bool:
-    torn = [path for path in log.glob("*.checkpoint*.parquet") if not _whole(path)]
+    torn = [path for path in log.glob("*.checkpoint*.parquet") if not is_whole(path)]
     for path in torn:
         path.unlink(missing_ok=True)
     if torn:
@@ -57,7 +58,8 @@ def _remove_torn_checkpoints(log: Path) -> bool:
     return bool(torn)
 
 
-def _whole(checkpoint: Path) -> bool:
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint ends as a Parquet file does."""
     size = checkpoint.stat().st_size
     if size < 2 * len(_MAGIC):
         return False

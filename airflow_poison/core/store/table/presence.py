@@ -12,7 +12,7 @@ from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.store.table.files import describe, gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from airflow_poison.core.store.seam import DataFile
 
@@ -40,7 +40,7 @@ def check_whole(root: str, found: Iterable[DataFile]) -> None:
             raise TableChangedError(changed(root, file, difference))
 
 
-def footer_difference(root: str, file: DataFile) -> str:
+def footer_difference(root: str, file: DataFile, names: Sequence[str] = _COMPARED) -> str:
     """Return how a file's footer differs from the log, in words; empty when it does not. Raises TableChangedError, StoreUnreachableError."""
     import pyarrow as pa
 
@@ -55,7 +55,7 @@ def footer_difference(root: str, file: DataFile) -> str:
         raise StoreUnreachableError(_unreadable(root, file, error)) from error
     return "; ".join(
         f"its footer says {name.replace('_', ' ')} {getattr(footer, name)}; expected {getattr(file, name)}"
-        for name in _COMPARED
+        for name in names
         if getattr(footer, name) != getattr(file, name)
     )
 

@@ -1,0 +1,144 @@
+"""Files: what the log names is there, whole and in its place; what it does not name is an orphan."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.message import EVENT, OUTBOX
+from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.core.passes.checking.ledger import MESSAGES
+from airflow_poison.core.store.delta import past as pasts
+from airflow_poison.core.store.table import presence
+from airflow_poison.core.store.table.layout import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import timedelta
+
+    from airflow_poison.core.store.delta.past import Past
+    from airflow_poison.core.store.seam import DataFile
+
+_OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
+
+
+def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
+    """Yield live files that are gone, changed, unreadable or misplaced. Reads footers."""
+    for file in live:
+        if partition_of(file.path) != (file.sub_queue, file.move_count):
+            what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
+            yield Finding(Kind.FILE_MISPLACED, Severity.ERROR, what, file.path, RESTORE)
+            continue
+        names = _OF_MESSAGES if file.sub_queue in MESSAGES or file.sub_queue == OUTBOX else ("rows",)
+        try:
+            presence.check_there(root, [file])
+            difference = presence.footer_difference(root, file, names)
+        except StoreUnreachableError as error:
+            yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, _cause(error), file.path, "give this user the right to read it")
+        except TableChangedError:
+            yield _changed(root, file)
+        else:
+            if difference:
+                yield Finding(Kind.FILE_CHANGED, Severity.ERROR, difference, file.path, RESTORE)
+
+
+def _cause(error: StoreUnreachableError) -> str:
+    return f"it cannot be read: {error.__cause__}"
+
+
+def _changed(root: str, file: DataFile) -> Finding:
+    try:
+        size = Path(root, file.path).stat().st_size
+    except FileNotFoundError:
+        what = f"a file with {file.rows} row(s) is gone, and no commit removed it"
+        return Finding(Kind.FILE_MISSING, Severity.ERROR, what, file.path, RESTORE)
+    return Finding(Kind.FILE_CHANGED, Severity.ERROR, f"it has {size} bytes; expected {file.size}", file.path, RESTORE)
+
+
+# Orphans --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Orphans:
+    files: int = 0
+    size: int = 0
+    example: str = ""
+
+    def add(self, name: str, size: int) -> None:
+        self.files, self.size, self.example = self.files + 1, self.size + size, self.example or name
+
+
+def check_orphans(root: str, past: Past, safe_age: timedelta) -> Iterator[Finding]:
+    """Yield files that no version names, a finding for each folder. Young ones may be a send's or a pass's that is under way."""
+    for folder in sorted(Path(root).glob("sub_queue=*/move_count=*")):
+        found = _Orphans()
+        below = folder.relative_to(root).as_posix()
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False) and f"{below}/{entry.name}" not in past.named:
+                seen = entry.stat(follow_symlinks=False)
+                if time.time() - max(seen.st_mtime, seen.st_ctime) >= safe_age.total_seconds():
+                    found.add(entry.name, seen.st_size)
+        if found.files:
+            what = f"{found.files} file(s) with {found.size} bytes are named by no version, such as {found.example}: a verb that was killed left them"
+            yield Finding(Kind.ORPHANED_FILES, Severity.NOTE, what, below, REPAIR, mendable=True)
+
+
+# The log itself -------------------------------------------------------------------------------------------------------
+
+
+def check_log(root: str, past: Past) -> Iterator[Finding]:
+    """Yield what is wrong with the log's own files."""
+    if past.damage:
+        todo = f"restore {pasts.LOG} from a backup; {REPORT}"
+        yield Finding(Kind.LOG_DAMAGED, Severity.ERROR, past.damage, pasts.LOG, todo)
+    for name in past.torn:
+        where = f"{pasts.LOG}/{name}"
+        if name.endswith(".json"):
+            what = "the last commit is empty or cut short, as a loss of power leaves it: it was never acknowledged, and does not count"
+            yield Finding(Kind.LAST_COMMIT_TORN, Severity.WARNING, what, where, f"{REPAIR}, or let the next verb take it away", mendable=True)
+        else:
+            what = "a checkpoint is cut short: only a shortcut for readers, but some stumble over it"
+            yield Finding(Kind.CHECKPOINT_TORN, Severity.WARNING, what, where, REPAIR, mendable=True)
+    if not past.damage and not past.torn:
+        yield from _check_checkpoint(root, past)
+
+
+def _check_checkpoint(root: str, past: Past) -> Iterator[Finding]:
+    """Yield when readers, who begin with a checkpoint, see other files than the commits say."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from airflow_poison.core.store.delta.actions import files_of
+
+    try:
+        seen = {file.path for file in files_of(DeltaTable(root, version=past.version))}
+    except (DeltaError, OSError) as error:
+        what = f"readers cannot open version {past.version}: {str(error).partition(chr(10))[0]}"
+        yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, pasts.LOG, RESTORE)
+        return
+    differing = seen.symmetric_difference(past.live())
+    if differing:
+        what = f"readers see {len(seen)} files where the commits say {len(past.live())}: a checkpoint is wrong about {min(differing)}"
+        yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, pasts.LOG, f"remove the newest checkpoint and _last_checkpoint; {REPORT}")
+
+
+def check_events(past: Past) -> Iterator[Finding]:
+    """Yield event files whose name, their place in history, is not the version that they were committed with."""
+    for entry in past.entries:
+        for file in entry.adds:
+            if file.sub_queue == EVENT and entry.ours and not _in_place(file.path, entry.version, entry.operation):
+                what = f"events that were committed with version {entry.version} say another in their name: they are told out of order"
+                yield Finding(Kind.EVENT_ORDER, Severity.ERROR, what, file.path, REPORT)
+
+
+def _in_place(path: str, version: int, operation: str) -> bool:
+    """Whether a file of events is where it belongs; joined ones say the first and the last version that they hold."""
+    words = path.rpartition("/")[2].split("-")
+    versions = [int(word) for word in words[:2] if word.isdigit() and len(word) == 20]  # noqa: PLR2004  (digits of a version)
+    if operation == "compact":
+        return len(versions) > 0 and max(versions) < version
+    return versions == [version]

@@ -1,0 +1,115 @@
+"""Claims and stages: who holds what, whose time is over, and what nobody holds any more."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.core.store.table import files, rows, stage
+from airflow_poison.core.store.table.layout import CLAIM, MANIFEST, STAGE, stage_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.store.delta.past import Past
+    from airflow_poison.core.store.seam import Claim, DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of a version.
+
+    :param unreadable: rows that are no claims: the file, and why.
+    """
+
+    found: Sequence[Claim]
+    unreadable: Sequence[tuple[str, str]]
+
+
+def read_claims(root: str, live: Mapping[str, DataFile]) -> Claims:
+    """Return the claims that can be read."""
+    import pyarrow as pa
+
+    found: list[Claim] = []
+    unreadable: list[tuple[str, str]] = []
+    for file in live.values():
+        if file.sub_queue == CLAIM:
+            try:
+                found.append(rows.claim_from_row(files.read_columns(root, file.path, rows.CLAIM_COLUMNS)))
+            except (PoisonError, OSError, ValueError, KeyError, TypeError, IndexError, pa.ArrowException) as error:
+                unreadable.append((file.path, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+    return Claims(found, unreadable)
+
+
+def check_claims(root: str, claims: Claims, live: Mapping[str, DataFile], now: datetime) -> Iterator[Finding]:
+    """Yield claims that cannot be kept."""
+    for path, why in claims.unreadable:
+        yield Finding(Kind.CLAIM_UNREADABLE, Severity.ERROR, f"a claim cannot be read ({why})", path, RESTORE)
+    holders: dict[str, str] = {}
+    for claim in claims.found:
+        gone = [file.path for file in claim.files if file.path not in live]
+        if gone:
+            what = f"a claim names {len(gone)} file(s) that are no part of the queue any more, such as {gone[0]}: its pass can never end"
+            yield Finding(Kind.CLAIM_FILES_GONE, Severity.ERROR, what, claim.key, RESTORE)
+        shared = [file.path for file in claim.files if file.path in holders]
+        if shared:
+            what = f"two claims hold {len(shared)} file(s), such as {shared[0]}: the other is {holders[shared[0]]}"
+            yield Finding(Kind.CLAIMS_OVERLAP, Severity.ERROR, what, claim.key, REPORT)
+        holders |= {file.path: claim.key for file in claim.files}
+        if claim.expires_at <= now:
+            yield _expired(root, claim, now, whole=not gone)
+
+
+def _expired(root: str, claim: Claim, now: datetime, *, whole: bool) -> Finding:
+    """Return the finding for a claim that was not renewed; it can be given back only when nobody has worked on its messages."""
+    ago = timedelta(seconds=int((now - claim.expires_at).total_seconds()))
+    left = worked(root, claim)
+    what = f"the claim of {claim.messages} messages expired {ago} ago and nobody has taken it over: {left or 'nothing of it was delivered'}"
+    todo = REPAIR if not left else "run the receive task of the queue: it goes on where that pass stopped, and delivers nothing twice"
+    return Finding(Kind.CLAIM_EXPIRED, Severity.WARNING, what, claim.key, todo, mendable=not left and whole)
+
+
+def worked(root: str, claim: Claim) -> str:
+    """Return what a claim's holders have left that must not be forgotten, in words; empty: nothing."""
+    folder = Path(root, stage_folder(claim.key))
+    for attempt in folder.glob("*"):
+        if (attempt / MANIFEST).exists():
+            return "its outcome is sealed and waits for its commit"
+    journals = list(folder.glob(f"*/{stage.JOURNAL}/*.journal"))
+    return f"{len(journals)} journal(s) say what was delivered" if journals else ""
+
+
+# Stages ---------------------------------------------------------------------------------------------------------------
+
+
+def check_stages(root: str, claims: Claims, past: Past, safe_age: timedelta) -> Iterator[Finding]:
+    """Yield folders of the stage without a claim. Young ones may be about to get one."""
+    if claims.unreadable:
+        return  # whose they are cannot be told
+    held = {stage_folder(claim.key) for claim in claims.found}
+    finished = {stage_folder(name.removeprefix("run:")) for name in past.numbers() if name.startswith("run:")}
+    for folder in _folders(Path(root, STAGE)):
+        where = f"{STAGE}/{folder.name}"
+        if where in held or _age(folder) < safe_age.total_seconds():
+            continue
+        whose = "of a pass that has ended" if where in finished else "that no claim names: its pass was released, or its claim was removed"
+        yield Finding(Kind.STAGE_LEFT, Severity.NOTE, f"a stage {whose}", where, REPAIR, mendable=True)
+
+
+def _folders(parent: Path) -> list[Path]:
+    try:
+        return sorted(path for path in parent.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def _age(folder: Path) -> float:
+    """Return the age of the youngest file in a folder, in seconds."""
+    times = [path.lstat().st_mtime for path in (folder, *folder.rglob("*"))]
+    return time.time() - max(times)

@@ -1,0 +1,175 @@
+"""Mend: what a check found and what can be mended without guessing. No message is ever deleted, and nothing that a journal says is forgotten."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.errors import PoisonError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.passes.check import SAFE_AGE, CheckResult, check_folder
+from airflow_poison.core.passes.checking import foreigners, holders
+from airflow_poison.core.passes.checking.findings import Kind
+from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.passes.return_due import return_held
+from airflow_poison.core.store.delta import past as pasts
+from airflow_poison.core.store.delta import repair as power
+from airflow_poison.core.store.delta.log import DeltaLog
+from airflow_poison.core.store.log import Commit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.passes.checking.foreigners import Intrusion
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+LEASE = timedelta(minutes=2)
+_EVERYTHING = timedelta(days=365_000)
+"""A retention that keeps every file of every version: to remove them is maintenance, not repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What a repair did.
+
+    :param done: what was mended, a sentence each.
+    :param failed: what could not be, and why.
+    :param after: the check of the queue afterwards.
+    """
+
+    queue: str
+    done: tuple[str, ...]
+    failed: tuple[str, ...]
+    after: CheckResult
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return {"queue": self.queue, "done": list(self.done), "failed": list(self.failed), "after": self.after.to_dict()}
+
+
+def repair(store: QueueStore, name: str, clock: Clock, *, accept: bool = False, safe_age: timedelta = SAFE_AGE) -> RepairResult:
+    """Mend a queue as far as that needs no guess.
+
+    What a loss of power left of the log goes; commits of somebody else are undone where that loses nothing; the table gets this version's
+    format; the outbox is sent on, held messages come to ``main``; expired claims of which nothing was delivered are given back; orphans and
+    stages without a claim are removed. Safe beside every other verb, and to repeat.
+
+    :param accept: let what somebody else has committed stand, as it is now.
+    """
+    root = str(Path(store.uri, name))
+    done: list[str] = []
+    failed: list[str] = []
+    if power.repair(root):
+        done.append("took away what a loss of power had left of the log")
+    try:
+        done += _settle_foreign(root, accept=accept)
+        if any(finding.kind is Kind.FORMAT_OLDER for finding in check_folder(name, root, clock, safe_age=safe_age).findings):
+            done.append("upgraded the table to the format of this version")
+        table = store.open(name)
+    except PoisonError as error:
+        failed.append(str(error))
+    else:
+        for step in (_relay, _bring_held, _release, _clean):
+            try:
+                done += step(store, table, clock, safe_age)
+            except PoisonError as error:
+                failed.append(str(error))
+    return RepairResult(name, tuple(done), tuple(failed), check_folder(name, root, clock, safe_age=safe_age))
+
+
+def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:
+    """Remove what killed makers of queues have left beside the queues."""
+    done = []
+    for folder in sorted(Path(store.uri).glob(".new-*")):
+        if time.time() - folder.stat().st_mtime >= safe_age.total_seconds():
+            shutil.rmtree(folder, ignore_errors=True)
+            done.append(f"removed {folder.name}, a queue that was never made")
+    return tuple(done)
+
+
+# Somebody else's commits ----------------------------------------------------------------------------------------------
+
+
+def _settle_foreign(root: str, *, accept: bool) -> Iterator[str]:
+    """Undo or accept what somebody else has committed last."""
+    past = pasts.read(root)
+    last = [found for found in foreigners.intrusions(past) if not found.seen and found.changed]
+    for found in last:
+        if accept:
+            yield _accept(root, found)
+        elif foreigners.restorable(found):
+            yield _restore(root, found)
+
+
+def _accept(root: str, found: Intrusion) -> str:
+    log = DeltaLog(root, durable=True)
+    state = log.newest()
+    details = {"from": found.entries[0].version, "to": found.entries[-1].version}
+    if state.version != found.entries[-1].version or not log.commit(state, Commit("accept", details=details)):
+        raise TableChangedError(f"Somebody has committed to {root} while its changes were being accepted. Look again with a check.")
+    return f"accepted what somebody else has committed: version {details['from']} to {details['to']}"
+
+
+def _restore(root: str, found: Intrusion) -> str:
+    """Go back to the last version of ours, with our mark: what was there after it is no part of the table any more, and stays on disk."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import CommitProperties
+
+    details = {"operation": "restore", "mark": uuid4().hex, "to": found.last_own}
+    properties = CommitProperties(max_commit_retries=0, custom_metadata={"userMetadata": json.dumps(details)})
+    table = DeltaTable(root)
+    if table.version() != found.entries[-1].version:
+        raise TableChangedError(f"Somebody has committed to {root} while it was being mended. Look again with a check.")
+    reach("pass.repair.before_restore")
+    try:
+        table.restore(found.last_own, commit_properties=properties)
+    except DeltaError as error:
+        cause = str(error).partition("\n")[0]
+        message = f"The queue table {root} cannot go back to version {found.last_own}: {cause}. Restore the missing files from a backup."
+        raise TableChangedError(message) from error
+    return f"went back to version {found.last_own}: undid what somebody else has committed since"
+
+
+# What was left undone -------------------------------------------------------------------------------------------------
+
+
+def _relay(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del safe_age
+    sent = relay(store, table, clock)
+    return [f"sent {sent} message(s) of the outbox on"] if sent else []
+
+
+def _bring_held(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del store, safe_age
+    moved = return_held(table, clock.now())
+    return [f"brought {moved} held message(s) to main"] if moved else []
+
+
+def _release(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    """Give expired claims back of which nothing was delivered: looked at again when no earlier holder can write any more."""
+    del store, safe_age
+    done = []
+    for claim in table.expired(clock.now()):
+        if holders.worked(table.uri, claim):
+            continue
+        mine = table.take_over(claim, lease=LEASE, now=clock.now())
+        if mine is not None and not holders.worked(table.uri, mine):
+            table.release(mine)
+            done.append(f"gave {mine.messages} message(s) of the expired claim {mine.key} back")
+    return done
+
+
+def _clean(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del store, clock
+    cleaned = table.clean(retention=_EVERYTHING, safe_age=safe_age)
+    numbers = {"orphaned file(s)": cleaned.orphans, "stage folder(s)": cleaned.stages, "unfinished file(s)": cleaned.temporary}
+    told = ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
+    return [f"removed {told}"] if told else []

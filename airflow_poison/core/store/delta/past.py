@@ -1,0 +1,198 @@
+"""The history of a queue table as its log tells it, version by version. Reads only, and mends nothing: a check has to see what is damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_poison.core.store.delta import foreign, repair
+from airflow_poison.core.store.seam import DataFile
+from airflow_poison.core.store.table.layout import partition_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+LOG = "_delta_log"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version.
+
+    :param operation: of a commit of ours: its own name; else what its writer calls it.
+    :param details: what a commit of ours says of itself.
+    :param removes: paths.
+    :param numbers: the application transactions that it sets.
+    :param configuration: the table's properties from this version on; None: as before.
+    :param misplaced: files whose path and partition values disagree.
+    """
+
+    version: int
+    ours: bool
+    operation: str
+    writer: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    adds: Sequence[DataFile] = ()
+    removes: Sequence[str] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    configuration: Mapping[str, str] | None = None
+    protocol: bool = False
+    misplaced: Sequence[DataFile] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the log still has.
+
+    :param base: the live files at the version before the first entry; ``base_numbers``: the numbers then.
+    :param torn: names of the last commit and of checkpoints that a loss of power has cut short.
+    :param damage: why the history cannot be followed to its end, in words; empty when it can.
+    :param named: every path that the log names, also those of files that were removed before the first entry.
+    """
+
+    entries: Sequence[Entry]
+    base: Mapping[str, DataFile]
+    base_numbers: Mapping[str, int]
+    configuration: Mapping[str, str]
+    torn: Sequence[str] = ()
+    damage: str = ""
+    named: frozenset[str] = frozenset()
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self.entries[-1].version if self.entries else -1
+
+    def live(self, version: int | None = None) -> dict[str, DataFile]:
+        """Return the live files of a version, by path; None: the newest."""
+        files = dict(self.base)
+        for entry in self.entries:
+            if version is not None and entry.version > version:
+                break
+            for path in entry.removes:
+                files.pop(path, None)
+            files.update((file.path, file) for file in entry.adds)
+        return files
+
+    def numbers(self) -> dict[str, int]:
+        """Return the newest number of each name."""
+        found = dict(self.base_numbers)
+        for entry in self.entries:
+            found.update(entry.numbers)
+        return found
+
+
+def read(root: str) -> Past:
+    """Return the history of the table at ``root``."""
+    from deltalake.exceptions import DeltaError
+
+    log = Path(root, LOG)
+    torn = [path.name for path in sorted(log.glob("*.checkpoint*.parquet")) if not repair.is_whole(path)]
+    names = sorted(path for path in log.glob("*.json") if path.stem.isdigit())
+    if len(names) > 1 and not repair.is_readable(names[-1]):
+        torn.append(names.pop().name)
+    if not names:
+        return Past((), {}, {}, {}, torn, f"{LOG} holds no commit: the table cannot be read")
+    entries, damage = _entries(names)
+    if not entries:
+        return Past((), {}, {}, {}, torn, damage)
+    try:
+        base, numbers, configuration = _base(root, entries[0].version)
+    except DeltaError as error:
+        return Past((), {}, {}, {}, torn, f"{LOG} begins with version {entries[0].version}, and no checkpoint says what was there: {error}")
+    if entries[0].version:
+        entries = entries[1:]  # the base is what it has left
+    configuration = next((entry.configuration for entry in reversed(entries) if entry.configuration is not None), configuration)
+    named = frozenset(base) | {file.path for entry in entries for file in entry.adds} | {path for entry in entries for path in entry.removes}
+    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log))
+
+
+def _entries(names: Sequence[Path]) -> tuple[list[Entry], str]:
+    """Return the entries up to the first that is missing or cannot be read, and what is wrong with that."""
+    found: list[Entry] = []
+    for path in names:
+        version = int(path.stem)
+        if found and version != found[-1].version + 1:
+            return found, f"{LOG} has no commit of version {found[-1].version + 1}, but later ones"
+        try:
+            found.append(_entry(version, path.read_text(encoding="utf-8").splitlines()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return found, f"{LOG}/{path.name} cannot be read ({type(error).__name__}: {error})"
+    return found, ""
+
+
+def _entry(version: int, lines: Sequence[str]) -> Entry:
+    actions = [json.loads(line) for line in lines]
+    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    details = foreign.details_of(info)
+    adds = [(action["add"], _file(action["add"])) for action in actions if "add" in action]
+    return Entry(
+        version=version,
+        ours=details is not None,
+        operation=str(info.get("operation", "") if details is None else details["operation"]),
+        writer=str(info.get("engineInfo", "")),
+        details=details or {},
+        adds=[file for _, file in adds],
+        removes=[unquote(action["remove"]["path"]) for action in actions if "remove" in action],
+        numbers={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
+        configuration=next((action["metaData"].get("configuration") or {} for action in actions if "metaData" in action), None),
+        protocol=any("protocol" in action for action in actions),
+        misplaced=[file for _, file in adds if partition_of(file.path) != (file.sub_queue, file.move_count)],
+    )
+
+
+def _file(add: Mapping[str, Any]) -> DataFile:
+    statistics = json.loads(add.get("stats") or "{}")
+    least, greatest, place = statistics.get("minValues") or {}, statistics.get("maxValues") or {}, add["partitionValues"]
+    return DataFile(
+        path=unquote(add["path"]),
+        sub_queue=str(place.get("sub_queue")),
+        move_count=int(place.get("move_count") or 0),
+        rows=statistics.get("numRecords") or 0,
+        size=add["size"],
+        min_lookup_id=least.get("lookup_id") or 0,
+        max_lookup_id=greatest.get("lookup_id") or 0,
+        min_priority=least.get("priority") or 0,
+        max_priority=greatest.get("priority") or 0,
+        min_enqueued_at=_instant(least.get("enqueued_at")),
+        min_due_at=_instant(least.get("due_at")),
+        max_due_at=_instant(greatest.get("due_at")),
+    )
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], Mapping[str, str]]:
+    """Return what was there before the first entry; for a log that was cleaned up what a checkpoint says of that entry's version."""
+    if first == 0:
+        return {}, {}, {}
+    from deltalake import DeltaTable
+
+    from airflow_poison.core.store.delta.actions import files_of
+
+    table = DeltaTable(root, version=first)
+    seq = table.transaction_version("seq")
+    return {file.path: file for file in files_of(table)}, {} if seq is None else {"seq": seq}, table.metadata().configuration
+
+
+def _buried(log: Path) -> frozenset[str]:
+    """Return the paths that checkpoints list as removed."""
+    return frozenset(path for checkpoint in log.glob("*.checkpoint.parquet") if repair.is_whole(checkpoint) for path in _removed(checkpoint))
+
+
+def _removed(checkpoint: Path) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(checkpoint) as parquet:
+            cells = parquet.read(["remove.path"]).column("remove").to_pylist()
+    except (OSError, pa.ArrowException):
+        return
+    yield from (unquote(cell["path"]) for cell in cells if cell is not None and cell.get("path"))
