@@ -39,7 +39,7 @@ test: setup  ## all tests: unit and store, then real processes, Spark, Airflow, 
 	$(BIN)/python -m pytest tests/docs
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
-	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py
+	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
 	@$(BIN)/python -m tests.faults $(FAULTS)
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON

@@ -33,6 +33,7 @@ from airflow_poison.core.store.table import stage
 from tests.faults.handler import ORIGIN
 from tests.faults.ledger import FOLDER, QUEUE, RUN, note
 from tests.faults.maintainers import maintain_one
+from tests.faults.planted import replace
 from tests.faults.world import DELAY, LEASE, FastClock, bodies, queues
 
 if TYPE_CHECKING:
@@ -121,9 +122,9 @@ def watch_claims() -> None:
         note("made", key=attempt.key, attempt=name)
         return name
 
-    tables.Queue.claim = lambda *given, **named: noted(claim(*given, **named))  # type: ignore[method-assign]
-    tables.Queue.take_over = lambda *given, **named: noted(take_over(*given, **named))  # type: ignore[method-assign]
-    stage.Attempt.made = noted_made  # type: ignore[method-assign]
+    replace(tables.Queue, "claim", lambda *given, **named: noted(claim(*given, **named)))
+    replace(tables.Queue, "take_over", lambda *given, **named: noted(take_over(*given, **named)))
+    replace(stage.Attempt, "made", noted_made)
 
 
 # What they do ---------------------------------------------------------------------------------------------------------

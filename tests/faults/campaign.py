@@ -93,7 +93,7 @@ class Score:
     verdict: Verdict = field(default_factory=Verdict)
 
     def to_dict(self) -> dict[str, object]:
-        numbers = {"kills": self.kills, "zombies": self.zombies, "io_errors": self.io_errors}
+        numbers: dict[str, object] = {"kills": self.kills, "zombies": self.zombies, "io_errors": self.io_errors}
         return numbers | self.verdict.numbers() | {"stops": self.stops, "runs": self.runs}
 
 
@@ -107,7 +107,7 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 12.0 if bug else 120.0
+        self._patience = 4.0 if bug else 120.0
         self._place = Place(str(folder), time.monotonic())
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
@@ -349,7 +349,11 @@ class Episode:
         for line in self._reader.news():
             self._heed(line)
         told = Path(self._place.folder, "verdict.json")
-        self._alone(lambda: told.write_text(json.dumps(check(self._place.folder, self._killed).to_dict())) and None)
+
+        def tell() -> None:
+            told.write_text(json.dumps(check(self._place.folder, self._killed).to_dict()))
+
+        self._alone(tell)
         return Verdict.from_dict(json.loads(told.read_text())) if told.exists() else Verdict(stuck=["the checker failed"])
 
 

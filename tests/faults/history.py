@@ -141,7 +141,7 @@ def _commits(place: Path, verdict: Verdict) -> Iterator[Made]:
         verdict.log.append(f"{place.name}: the log has holes")
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        info = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+        info: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
         yield Made(
             int(path.stem),
             json.loads(info.get("userMetadata") or "{}"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions import carry
+from airflow_poison.core.delivery.sessions import carry, journalfile
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.table import base, stage
@@ -23,10 +23,15 @@ def plant(bug: str) -> None:
         BUGS[bug]()
 
 
+def replace(owner: Any, name: str, instead: Any) -> None:
+    """Put something else in the place of a function, in this process."""
+    setattr(owner, name, instead)
+
+
 def _no_claim_check() -> None:
     """Nobody asks whether a holder still has its claim, and nobody shuts the earlier holder out."""
-    base.View.held = lambda _self, _claim: True  # type: ignore[method-assign]
-    stage.fence = lambda _root, _claim: None
+    replace(base.View, "held", lambda _self, _claim: True)
+    replace(stage, "fence", lambda _root, _claim: None)
 
 
 def _no_revalidation() -> None:
@@ -38,17 +43,17 @@ def _no_revalidation() -> None:
             pass
         return answer
 
-    base.Table.change = change  # type: ignore[method-assign]
+    replace(base.Table, "change", change)
 
 
 def _no_sync() -> None:
     """The data files of a commit are not forced to disk before it."""
-    durability.sync_files = lambda _root, _names: None
+    replace(durability, "sync_files", lambda _root, _names: None)
 
 
 def _charge_the_batch() -> None:
     """Where a process died, every message of its batch that was not settled is charged."""
-    read = carry.sections
+    read = journalfile.sections
 
     def sections(content: bytes) -> Iterator[tuple[Any, Any]]:
         for ids, words in read(content):
@@ -56,7 +61,7 @@ def _charge_the_batch() -> None:
                 words[words & 0xFF == State.UNTOUCHED] += np.int32(State.IN_FLIGHT)
             yield ids, words
 
-    carry.sections = sections
+    replace(carry, "sections", sections)
 
 
 BUGS: dict[str, Callable[[], None]] = {

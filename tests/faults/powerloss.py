@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_poison.core.store import durability
+from tests.faults.planted import replace
 
 
 class Disk:
@@ -42,8 +43,8 @@ class Disk:
                 self.synced(found)
             return whole(path)
 
-        os.fsync = fsync
-        durability._sync_file_system = syncfs
+        replace(os, "fsync", fsync)
+        replace(durability, "_sync_file_system", syncfs)
 
     def synced(self, path: Path) -> None:
         """Note that a file or a folder is on disk as it is now."""
