@@ -56,6 +56,7 @@ def recorded(message: Message) -> None:  # noqa: C901, PLR0912, PLR0915  (one br
             _until((Path(folder) / f"flooded-{argument}").exists)
         case "flood-after":
             _until((Path(folder) / f"closing-{argument}").exists)
+            time.sleep(0.5)  # until whoever waits for its end does so
             sys.stdout.write(f"{'y' * 9_999}\n" * 50)
         case "close-all":
             _touch(folder, f"closing-{message.lookup_id}")
