@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GROUP: Final = "poison"
-HELP: Final = "Poison messages: what settings mean and what they do"
+HELP: Final = "Poison messages: what settings mean and do, and whether queues are sound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,20 @@ SIMULATE: Final = Command(
     ),
 )
 
-COMMANDS: Final = (POLICIES, SIMULATE)
+CHECK: Final = Command(
+    name="check",
+    help="Check queue tables, and mend what needs no guess",
+    description="Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, "
+    "2: it could not be checked.",
+    function="airflow_poison.cli.check.check",
+    arguments=(
+        Argument(("queue",), {"metavar": "QUEUE", "nargs": "*", "help": "the queues (default: all of the store)"}),
+        Argument(("--store",), {"metavar": "URI", "help": "root of the store: a folder, or a file:// URI"}),
+        Argument(("--conn-id",), {"metavar": "ID", "help": "connection that names the store (default: poison_default)"}),
+        Argument(("--repair",), {"action": "store_true", "help": "mend first what can be mended without guessing"}),
+        Argument(("--accept",), {"action": "store_true", "help": "with --repair: let what somebody else has committed to these queues stand"}),
+        _OUTPUT,
+    ),
+)
+
+COMMANDS: Final = (POLICIES, SIMULATE, CHECK)

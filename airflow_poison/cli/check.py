@@ -1,0 +1,97 @@
+"""``airflow poison check``: hold queue tables against what a store promises, and mend what needs no guess."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli.telling import check_output, errors_in_one_line, say
+from airflow_poison.core.errors import InputError, QueueNotFoundError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_poison.core.passes.check import CheckResult
+    from airflow_poison.core.store.seam import QueueStore
+
+MEMORY = "memory://"
+
+
+def check(args: Namespace) -> None:
+    """Print what is wrong. Ends with exit code 1 when something is, 2 when it could not be checked."""
+    with errors_in_one_line():
+        output = check_output(args.output)
+        if args.accept and not (args.queue and args.repair):
+            raise InputError("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
+        store = _store(args)
+        names = _names(store, args.queue)
+        done, failed = _repaired(store, names, accept=args.accept, whole=not args.queue) if args.repair else ([], [])
+        results = _checked(store, names, whole=not args.queue)
+    for text in failed:
+        say("error", text)
+    if output == "json":
+        found: dict[str, object] = {"queues": [result.to_dict() for result in results], "done": done, "failed": failed}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        from airflow_poison.cli.check_tables import print_check
+
+        print_check(results, done)
+    if failed or any(result.findings for result in results):
+        raise SystemExit(1)
+
+
+def _store(args: Namespace) -> QueueStore:
+    """Return the store of --store, or of the connection. Raises InputError."""
+    from airflow_poison.core.store import open_store
+
+    if args.store and args.conn_id:
+        raise InputError("--store and --conn-id: expected one of them.")
+    if args.store:
+        if args.store.startswith(MEMORY):
+            raise InputError(f"--store {args.store}: expected a folder; a store in memory ends with its process.")
+        return open_store(args.store)
+    try:
+        from airflow.sdk.exceptions import AirflowNotFoundException
+
+        from airflow_poison.hooks.poison import QueueHook
+    except ImportError as error:
+        raise InputError("--store is missing: without Airflow there are no connections.") from error
+    try:
+        return QueueHook(args.conn_id or QueueHook.default_conn_name).store()
+    except AirflowNotFoundException as error:
+        raise InputError(f"--conn-id {args.conn_id}: no such connection is defined.") from error
+
+
+def _names(store: QueueStore, wanted: list[str]) -> list[str]:
+    """Return the queues that are to be checked. Raises QueueNotFoundError."""
+    there = list(store.names())
+    for name in wanted:
+        if name not in there:
+            raise QueueNotFoundError(f"There is no queue {name!r} in {store.uri}. Queues there: {', '.join(there) or 'none yet'}.")
+    if not wanted and not there:
+        raise InputError(f"There is no queue in {store.uri}: nothing to check. Correct --store or --conn-id.")
+    return wanted or there
+
+
+def _repaired(store: QueueStore, names: list[str], *, accept: bool, whole: bool) -> tuple[list[str], list[str]]:
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.mend import repair, repair_store
+
+    done, failed = list(repair_store(store)) if whole else [], list[str]()
+    for name in names:
+        result = repair(store, name, SystemClock(), accept=accept)
+        done += [f"{name}: {text}" for text in result.done]
+        failed += [f"{name}: {text}" for text in result.failed]
+    return done, failed
+
+
+def _checked(store: QueueStore, names: list[str], *, whole: bool) -> list[CheckResult]:
+    from pathlib import Path
+
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.check import check_folder, check_store
+
+    if whole:
+        return list(check_store(store, SystemClock()))
+    return [check_folder(name, str(Path(store.uri, name)), SystemClock()) for name in names]
