@@ -1,11 +1,12 @@
 """Upgrade: a table of an earlier format becomes one of this version's, in one commit, when it is opened.
 
-| format | what is new, and what a reader of the one before would get wrong |
-|---|---|
-| 1 | the first |
-| 2 | messages that wait in ``transmission`` (a reader of format 1 neither counts them nor gives them to ``main`` when the queue is enabled); \
-blocks in the control row (it would receive from a blocked queue); a last lookup id that is never forgotten (it would begin at 1 again after \
-30 days without a send); every version looked at before the next is made (it would commit on top of what a stranger did) |
+What format 2 brought, and what a reader of format 1 would get wrong:
+
+* messages that wait in ``transmission``: it would neither count them nor give them to ``main`` when the queue is enabled;
+* blocks in the control row: it would receive from a blocked queue;
+* a last lookup id that is never forgotten: it would begin at 1 again after 30 days without a send;
+* every version looked at before the next is made: it would commit on top of what a stranger did;
+* joined event files: it would tell them out of order.
 
 Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
 taken over when it has expired.
