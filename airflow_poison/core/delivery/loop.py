@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never
 
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.seam import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.policies.seam import Policy, Receiver
@@ -21,35 +22,10 @@ if TYPE_CHECKING:
     Ended = Park | Dispose | Block | Halt
 
 
-class Received(Protocol):
-    """An ``Entry`` of the rules whose counts the loop keeps up to date."""
+class Received(Entry, Protocol):
+    """An entry of the rules whose counts the loop keeps up to date."""
 
     counts: Counts
-
-    @property
-    def lookup_id(self) -> int:
-        """The queue's number of the message."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes of its body."""
-        ...
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """When its time to live ends; None: never."""
-        ...
-
-    @property
-    def group(self) -> str:
-        """Its conversation group."""
-        ...
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """Its properties."""
-        ...
 
 
 E = TypeVar("E", bound=Received)

@@ -75,25 +75,11 @@ class Msmq3(WcfSettings):
     seen_table_size: int = 256
 
     def __post_init__(self) -> None:
-        tick = timedelta(microseconds=1)
+        self.check()
         settings.put(
             self,
-            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
-            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
-            retry_cycle_delay=settings.duration("retry_cycle_delay", self.retry_cycle_delay),
-            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
-            exactly_once=settings.flag("exactly_once", self.exactly_once),
-            transaction_scope_required=settings.flag("transaction_scope_required", self.transaction_scope_required),
-            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
-            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
-            machine_maximum_transaction_timeout=settings.duration(
-                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
-            ),
-            sessions=settings.flag("sessions", self.sessions),
             seen_table_size=settings.whole_number("seen_table_size", self.seen_table_size, least=1),
         )
-        if self.max_received_message_size is not None:
-            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
         handling = ReceiveErrorHandling(self.receive_error_handling)
         if handling in _REFUSED:
             raise SettingError("receive_error_handling", str(handling), _REFUSED[handling])

@@ -84,29 +84,14 @@ class Msmq4(WcfSettings):
     max_received_message_size: int | None = None
 
     def __post_init__(self) -> None:
-        tick = timedelta(microseconds=1)
+        self.check()
         settings.put(
             self,
-            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
-            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
-            retry_cycle_delay=settings.duration("retry_cycle_delay", self.retry_cycle_delay),
-            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
-            exactly_once=settings.flag("exactly_once", self.exactly_once),
-            transaction_scope_required=settings.flag("transaction_scope_required", self.transaction_scope_required),
-            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
-            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
-            machine_maximum_transaction_timeout=settings.duration(
-                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
-            ),
-            max_batch_size=settings.whole_number("max_batch_size", self.max_batch_size),
             batch_fallback=settings.choice("batch_fallback", self.batch_fallback, BatchFallback),
-            sessions=settings.flag("sessions", self.sessions),
             receive_context=settings.flag("receive_context", self.receive_context),
             retry_subqueues=settings.choice("retry_subqueues", self.retry_subqueues, RetrySubqueues),
             return_order=settings.choice("return_order", self.return_order, ReturnOrder),
         )
-        if self.max_received_message_size is not None:
-            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
         if self.sessions and self.max_batch_size > 1:
             raise SettingError("max_batch_size", self.max_batch_size, "0 or 1 while sessions=True: a session is a transaction of its own")
         self._warn()

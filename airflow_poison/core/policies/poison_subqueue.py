@@ -51,20 +51,7 @@ class PoisonSubQueue(WcfSettings):
     max_received_message_size: int | None = None
 
     def __post_init__(self) -> None:
-        tick = timedelta(microseconds=1)
-        settings.put(
-            self,
-            receive_retry_count=settings.whole_number("receive_retry_count", self.receive_retry_count),
-            max_retry_cycles=settings.whole_number("max_retry_cycles", self.max_retry_cycles),
-            receive_error_handling=settings.choice("receive_error_handling", self.receive_error_handling, ReceiveErrorHandling),
-            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout),
-            machine_transaction_timeout=settings.duration("machine_transaction_timeout", self.machine_transaction_timeout, tick),
-            machine_maximum_transaction_timeout=settings.duration(
-                "machine_maximum_transaction_timeout", self.machine_maximum_transaction_timeout, tick
-            ),
-        )
-        if self.max_received_message_size is not None:
-            settings.whole_number("max_received_message_size", self.max_received_message_size, least=1)
+        self.check()
         if self.receive_error_handling == ReceiveErrorHandling.MOVE:
             allowed = "Drop, Reject or Fault while a poison sub-queue is read: its messages cannot be moved to a poison sub-queue again"
             raise SettingError("receive_error_handling", str(self.receive_error_handling), allowed)

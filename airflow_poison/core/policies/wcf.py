@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.core.policies import transactions
+from airflow_poison.core.policies import settings, transactions
 from airflow_poison.core.policies.base import SystemSettings
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import timedelta
+    from collections.abc import Callable, Mapping
 
     from airflow_poison.core.policies.seam import Entry
+
+
+_TICK = timedelta(microseconds=1)
+_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    "receive_retry_count": settings.whole_number,
+    "max_retry_cycles": settings.whole_number,
+    "retry_cycle_delay": settings.duration,
+    "receive_error_handling": lambda name, value: settings.choice(name, value, ReceiveErrorHandling),
+    "exactly_once": settings.flag,
+    "transaction_scope_required": settings.flag,
+    "transaction_timeout": settings.duration,
+    "machine_transaction_timeout": lambda name, value: settings.duration(name, value, _TICK),
+    "machine_maximum_transaction_timeout": lambda name, value: settings.duration(name, value, _TICK),
+    "max_batch_size": settings.whole_number,
+    "sessions": settings.flag,
+    "max_received_message_size": lambda name, value: value if value is None else settings.whole_number(name, value, least=1),
+}
 
 
 class WcfSettings(SystemSettings):
@@ -35,6 +53,11 @@ class WcfSettings(SystemSettings):
     machine_transaction_timeout: timedelta
     machine_maximum_transaction_timeout: timedelta
     max_received_message_size: int | None
+
+    def check(self) -> None:
+        """Check the settings that the bindings share, as far as this one has them. Raises SettingError."""
+        names = [name for name in _CHECKS if name in self.__dataclass_fields__]
+        settings.put(self, **{name: _CHECKS[name](name, getattr(self, name)) for name in names})
 
     @property
     def halts_as(self) -> Halted:
