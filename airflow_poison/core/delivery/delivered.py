@@ -122,12 +122,17 @@ def _decided(delivered: Delivered) -> Iterator[Shared]:
     """Yield the ends that an endpoint decided, equal ones together; what it did not receive stays as it came."""
     assert delivered.decided is not None
     kept = delivered.decided.ends
-    groups: dict[tuple[object, ...], Shared] = {}
-    for row in np.flatnonzero(states_of(delivered.words) != State.COMMITTED).tolist():
-        end = kept.get(row) or Stay(delivered.entry(row).counts)
+    groups: dict[object, Shared] = {}
+    rows = np.flatnonzero(states_of(delivered.words) != State.COMMITTED)
+    counts = [delivered.batch.column(name).take(pa.array(rows, pa.int64())).to_pylist() for name in ("abort_count", "move_count")]
+    for row, abort_count, move_count in zip(rows.tolist(), *counts, strict=True):
+        end = kept.get(row)
         failure = delivered.failures.get(row)
         kind = failure.kind if failure else None
-        groups.setdefault((*_key(end), kind), Shared(end, [], kind)).rows.append(row)
+        key = (abort_count, move_count, kind) if end is None else (*_key(end), kind)
+        if key not in groups:
+            groups[key] = Shared(end or Stay(Counts(abort_count or 0, move_count or 0)), [], kind)
+        groups[key].rows.append(row)
     yield from groups.values()
 
 
