@@ -389,7 +389,10 @@ def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: boo
             continue
         for line in verdict.lines()[:20]:
             tell(f"  {line}")
-        tell(f"  kept: {folder}")
+        if bug:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            tell(f"  kept: {folder}")
         if stop_at_first:
             break
     return score
