@@ -112,16 +112,20 @@ def told(driver: subprocess.Popen[str]) -> dict[str, str]:
     return said
 
 
-def main(root: str, key: str, policy: str) -> None:
-    """Receive once and tell how it went."""
-    work = replace(Work(root), policy=Msmq4.from_dict(json.loads(policy)))
+def receive_and_tell(work: Work, key: str) -> None:
+    """Receive once, with a Spark of this process, and tell how it went."""
     try:
         result = work.a_pass(get_session("local[2]", SMALL)).run(key)
     except PoisonError as error:
         said = {"error": type(error).__name__, "text": str(error)}
     else:
-        said = {"received": str(result.received)}
+        said = {name: str(getattr(result, name)) for name in ("received", "settled", "poisoned", "deliveries", "rollbacks", "crashes", "timeouts")}
     sys.stdout.write(f"\n{json.dumps(said)}\n")
+
+
+def main(root: str, key: str, policy: str) -> None:
+    """Receive once and tell how it went."""
+    receive_and_tell(replace(Work(root), policy=Msmq4.from_dict(json.loads(policy))), key)
 
 
 if __name__ == "__main__":
