@@ -314,11 +314,13 @@ def test_a_claim_notices_before_anything_is_delivered(given: Given, damage: Call
 
 def test_a_claim_notices_a_file_of_the_same_size_with_other_messages(given: Given) -> None:
     """Of what the footer says: how many, and which."""
-    send(given.table, 2, "4")
+    alike: list[str | None] = ["alike"]
+    for key in ("4", "5"):
+        given.table.append([batch(b"alike", message_id=alike)], key, NOW)
     files = {file.min_lookup_id: Path(given.table.uri, file.path) for file in given.table.snapshot().files}
-    assert files[8].stat().st_size == files[10].stat().st_size
-    shutil.copyfile(files[10], files[8])
-    with pytest.raises(TableChangedError, match="its footer says min lookup id 10; expected 8"):
+    assert files[10].stat().st_size == files[11].stat().st_size
+    shutil.copyfile(files[11], files[10])
+    with pytest.raises(TableChangedError, match="its footer says min lookup id 11; expected 10"):
         given.table.claim("another", lease=LEASE, now=NOW, max_messages=10)
 
 
@@ -351,7 +353,7 @@ def _without_rights(root: str, verb: str) -> None:
     """Be somebody else; the superuser may everything."""
     os.setgid(65534)
     os.setuid(65534)
-    act: Callable[[QueueTable], object] = claim if verb == "claim" else lambda table: send(table, 1)
+    act: Callable[[QueueTable], object] = (lambda table: claim(table, "late")) if verb == "claim" else lambda table: send(table, 1, "late")
     with pytest.raises(StoreUnreachableError, match=r"cannot be (read|written).*(Permission denied|right)"):
         act(DeltaStore(root, durable=False).open("orders"))
 
@@ -360,7 +362,9 @@ def _without_rights(root: str, verb: str) -> None:
 @pytest.mark.parametrize(
     ("path", "mode", "verb"),
     [
+        pytest.param("_delta_log", 0o000, "send", id="log hidden"),
         pytest.param("_delta_log", 0o555, "send", id="log read only"),
+        pytest.param("sub_queue=main/move_count=0", 0o555, "send", id="folder read only"),
         pytest.param("sub_queue=main/move_count=0", 0o000, "claim", id="folder hidden"),
         pytest.param("file", 0o000, "claim", id="file hidden"),
     ],

@@ -85,10 +85,19 @@ class DeltaLog:
                     message = f"The log of the queue table {self._root} cannot be read: {_first_line(error)}. Restore {LOG} from a backup."
                     raise TableChangedError(message) from error
                 continue
+            except OSError as error:
+                raise StoreUnreachableError(self._unreadable(error)) from error
             if not self._is_empty(state.version) or not repair.repair(self._root):
                 return state
         message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
         raise TableChangedError(message)
+
+    def _unreadable(self, error: OSError) -> str:
+        cause = " ".join(str(error).split())
+        return (
+            f"The log of the queue table {self._root} cannot be read: {cause}. Check that the folder is mounted and that this user may read and "
+            "write all of it, then run the task again; nothing was committed."
+        )
 
     def _loaded(self) -> DeltaState:
         """Load what is there now. A reader that was slow while the log was shortened looks again. Raises DeltaError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.errors import StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
@@ -36,8 +37,10 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     reach("store.append.before_files")
     try:
         incoming.write(batches, now)
-    except BaseException:
+    except BaseException as error:
         incoming.discard()
+        if isinstance(error, OSError) and table.root in str(error):  # others are those of the source of the batches
+            raise StoreUnreachableError(_unwritable(table.root, error)) from error
         raise
     reach("store.append.after_files")
     with turn(f"{table.root}/{SEND_LOCK}"):
@@ -45,6 +48,10 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     if sent.repeated:
         incoming.discard()
     return sent
+
+
+def _unwritable(root: str, error: OSError) -> str:
+    return f"The queue table {root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
 
 
 def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
