@@ -12,8 +12,8 @@ from tests.faults.campaign import Budget, run_campaign
 from tests.faults.planted import BUGS
 from tests.faults.points import named_points
 
-_ELSEWHERE = ("store.clean.", "store.log.", "pass.maintain.", "store.upgrade.")
-"""Points of what the campaign leaves to other tests: what removes files and log entries would take the history from the checker."""
+_ELSEWHERE = ("store.clean.", "store.log.", "pass.maintain.", "store.upgrade.", "pass.repair.", "store.accept.")
+"""Points of what the campaign leaves to other tests: upgrades, repairs, and what would take the history from the checker."""
 _ENOUGH = 1_000
 """Kills from which on every point must have been visited."""
 
