@@ -13,7 +13,8 @@ import pytest
 
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
-from tests.unit.passes.given import Queue, a_queue, calls, one_each
+from tests.sessions.endpoints import broker, specification
+from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +55,31 @@ def test_a_message_that_kills_the_pass_each_time_becomes_poison_and_no_other_is_
     assert calls(queue.handler) == one_each(1, 5) + Counter({2: 2, 3: 2, 4: 2})
     assert sorted(queue.rows()) == [2, 3, 4]
     assert [queue.rows()[number]["crash_count"] for number in (2, 3, 4)] == [0, 3, 0]
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_wmq_9_with_an_endpoint_too_the_message_that_kills_the_pass_pays_for_it_alone(queue: Queue, sessions: int) -> None:
+    """Without child processes one handler runs at a time, however many messages are handed out."""
+    queue = queue.having(policy=specification(sessions)).sent("good", "kill", "good", "good")
+
+    ends = [receive_and_be_killed(queue) for _ in range(4)]
+
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL, -signal.SIGKILL, 0]
+    assert calls(queue.handler) == one_each(1, 4) + Counter({2: 2})
+    assert sorted(queue.rows()) == []
+    sent_on = queue.store.open("SYSTEM.DEAD.LETTER.QUEUE")
+    assert [row["crash_count"] for row in rows_of(sent_on).values()] == [3]
+
+
+def test_sb_7_a_killed_pass_forgets_the_rollbacks_in_a_row_but_not_those_of_a_message(queue: Queue) -> None:
+    queue = queue.having(policy=broker(1, rollback_limit=3)).sent("kill", "good")
+
+    ends = [receive_and_be_killed(queue) for _ in range(4)]
+    result = queue.receive(handler=replace(queue.handler, deadly=False))
+
+    assert ends == [-signal.SIGKILL] * 4, "four rollbacks, each the first that its endpoint knew of"
+    assert (result.settled, result.crashes, result.halted) == (2, 4, None)
+    assert calls(queue.handler) == Counter({1: 5, 2: 1})
 
 
 def test_a_killed_batch_counts_one_attempt_of_each_member_that_was_delivered(queue: Queue) -> None:

@@ -15,6 +15,7 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.seam import QueueState
+from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
 if TYPE_CHECKING:
@@ -99,6 +100,61 @@ def test_a_pass_that_halted_and_died_still_halts(queue: Queue, at_point: AtPoint
     assert queue.table.snapshot().control.state is QueueState.FAULTED
     assert (result.settled, result.halted_messages, result.untouched) == (1, 1, 1)
     assert calls(queue.handler) == one_each(1, 2)
+
+
+ENDPOINTS = {
+    "ActivationSpecification": specification(2, failures=1),
+    "ServiceBroker": broker(2, rollback_limit=1),
+    "ServiceBroker, groups": broker(1, rollback_limit=1, scope="conversation_group"),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("name", ENDPOINTS)
+def test_an_endpoint_that_halted_and_died_still_halts_and_tells_the_same(queue: Queue, at_point: AtPoint, name: str, point: str) -> None:
+    """Also where everything that it had staged is lost, and only its journals are left (the first point)."""
+    policy = ENDPOINTS[name]
+    queue.sent("bad", "good", "good", "good")
+    at_point.do(point, die)
+    with pytest.raises(DiedError):
+        queue.receive(policy=policy)
+    delivered = calls(queue.handler)
+
+    result = queue.receive(policy=policy)
+
+    assert calls(queue.handler) == delivered
+    assert queue.table.snapshot().control.state.value == policy.halts_as.value
+    assert (result.halted_messages, result.settled + result.untouched) == (1, 3)
+    (halt,) = [event for event in queue.table.events() if event.type.value in {"STOPPED", "QUEUE_DISABLED"}]
+    assert halt.lookup_id == 1
+    assert {"code", "text"} <= set(halt.details) or "<EVENT_INSTANCE" in halt.details["document"]
+
+
+def test_wmq_8_the_counter_goes_over_passes_but_not_over_a_dead_one(queue: Queue, at_point: AtPoint) -> None:
+    """Two failures in a row in the first pass. The third would stop the endpoint; it comes when a dead pass is resumed, which counts anew."""
+    policy = specification(1, failures=3, backout_threshold=2)
+    queue.sent("bad").receive("first", policy=policy)
+    assert queue.table.snapshot().control.endpoint_counters == {"sequential_failures": 2}
+
+    at_point.do("delivery.stage.before_batch", die)
+    with pytest.raises(DiedError):
+        queue.sent("bad").receive("second", policy=policy)
+    result = queue.receive("second", policy=policy)
+
+    assert result.halted is None
+    assert calls(queue.handler) == Counter({1: 2, 2: 2})
+    assert queue.table.snapshot().control.endpoint_counters == {"sequential_failures": 2}
+
+
+def test_wmq_8_without_a_death_the_third_failure_stops_it(queue: Queue) -> None:
+    policy = specification(1, failures=3, backout_threshold=2)
+    queue.sent("bad").receive("first", policy=policy)
+
+    result = queue.sent("bad").receive("second", policy=policy)
+
+    assert result.halted is not None
+    assert result.counters == {"sequential_failures": 3}
+    assert calls(queue.handler) == Counter({1: 2, 2: 1})
 
 
 def test_what_was_delivered_before_the_outcome_was_staged_is_not_delivered_again(mixed: Queue) -> None:
