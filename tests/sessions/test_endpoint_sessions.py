@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -10,7 +11,8 @@ import pytest
 
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
+from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Halt, Halted
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.opening import Opening
 from tests.sessions.endpoints import broker, deliveries, processes, saying, specification, written
 from tests.sessions.messages import batch_of
@@ -176,6 +178,42 @@ def test_inline_the_results_are_those_of_processes(session: Opener, readers: int
     assert [(row, type(end), end.counts) for row, end in sorted(there.decided.ends.items())] == [
         (row, type(end), end.counts) for row, end in sorted(here.decided.ends.items())
     ]
+
+
+def test_sb_13_a_commit_that_slipped_in_is_followed_by_the_halt(session: Opener, isolation: str, tmp_path: Path) -> None:
+    """The second rollback disables the queue in the background; one more delivery slips in, and commits. No message is the cause."""
+    opened = session(RECORDED, isolation, policy=broker(1, rollback_limit=2, disabling="background"), stop_file=str(tmp_path / "stop"))
+
+    first = opened.deliver(batch_of(saying(tmp_path, "raise-until 2", "ok")))
+    second = opened.deliver(batch_of(saying(tmp_path, "ok"), first_id=2))
+
+    assert told(first.words) == [(State.COMMITTED, 2, 0), UNTOUCHED]
+    assert first.decided is not None
+    assert first.decided.halt is not None
+    assert (first.decided.halt.how, dict(first.decided.ends)) == (Halted.DISABLED, {})
+    assert (first.halted, second.halted, told(second.words)) == (True, True, [UNTOUCHED])
+    assert (tmp_path / "stop").exists()
+
+
+def test_dmp_14_a_message_that_waits_blocks_what_is_behind_it_in_every_batch(session: Opener, isolation: str, tmp_path: Path) -> None:
+    policy = DefaultMessaging(max_failed_deliveries=2, exception_destination="None")
+    opened = session(RECORDED, isolation, policy=policy)
+
+    first = opened.deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))
+    second = opened.deliver(batch_of(saying(tmp_path, "ok"), first_id=3))
+
+    assert told(first.words) == [COMMITTED, (State.ENDED, 2, 0), UNTOUCHED]
+    assert isinstance(end_of(first, 1), Block)
+    assert (first.halted, told(second.words)) == (False, [UNTOUCHED])
+    assert written(tmp_path) == [0, 1, 1]
+
+
+def test_a_timeout_of_a_century_is_one(session: Opener) -> None:
+    report = session("tests.sessions.sample_handlers:script", policy=specification(2, transaction_timeout=timedelta(days=36_500))).deliver(
+        batch_of(["ok", "raise-until 1"])
+    )
+
+    assert told(report.words) == [COMMITTED, (State.COMMITTED, 1, 0)]
 
 
 def test_empty_batches_and_batches_of_one(session: Opener, isolation: str) -> None:
