@@ -159,6 +159,17 @@ def test_a_session_that_is_not_needed_is_not_started(session: Opener) -> None:
     assert len(sessions) == 1
 
 
+def test_sb_23_the_most_readers_that_there_can_be_cost_no_more_than_those_that_are_needed(session: Opener) -> None:
+    opened = session("tests.sessions.sample_handlers:script", policy=broker(32_767))
+    began = psutil.Process().num_fds()
+
+    report = opened.deliver(batch_of(["ok"] * 3))
+
+    assert told(report.words) == [COMMITTED] * 3
+    assert len([child for zygote in psutil.Process().children() for child in zygote.children()]) == 3
+    assert psutil.Process().num_fds() - began < 30
+
+
 @pytest.mark.parametrize("readers", [1, 3])
 def test_inline_the_results_are_those_of_processes(session: Opener, readers: int) -> None:
     """Also several sessions of a process without children: one after the other, in the order of the sessions."""

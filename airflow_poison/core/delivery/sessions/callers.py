@@ -159,8 +159,10 @@ class ChildCallers:
 
     side_by_side = True
 
-    def __init__(self, tools: Tools, journal: Journal, number: int) -> None:
-        self._sessions = [_Session(Supervisor(tools, journal)) for _ in range(number)]
+    def __init__(self, tools: Tools, journal: Journal) -> None:
+        load_types(tools.unprocessable)
+        self._tools, self._journal = tools, journal
+        self._sessions: list[_Session] = []
         self._poll, self._watched = select.poll(), dict[int, _Session]()
         self._batch: pa.RecordBatch | None = None
         self._stream = -1
@@ -175,6 +177,8 @@ class ChildCallers:
 
     def prepare(self, session: int) -> None:
         """Start a child when there is none, and give it the batch; meanwhile the others are watched."""
+        while session >= len(self._sessions):
+            self._sessions.append(_Session(Supervisor(self._tools, self._journal)))
         given = self._sessions[session]
         while not given.loaded:
             try:

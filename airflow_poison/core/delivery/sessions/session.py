@@ -150,7 +150,7 @@ def _endpoint(
     from airflow_poison.core.delivery.sessions.callers import ChildCallers, InlineCallers
     from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 
-    callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal, max(tools.policy.server_sessions, 1))
+    callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal)
     return EndpointSession(tools, callers, journal, carry, opening=opening, stop_file=stop_file, record_all=record_all)
 
 
