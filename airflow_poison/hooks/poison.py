@@ -150,24 +150,28 @@ class QueueHook(BaseHook):
         table = self.store().open(name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
 
-    def move(self, name: str, lookup_ids: Collection[int], target: SubQueue | str = "main") -> int:
-        """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError."""
+    def move(self, name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
+        """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError.
+
+        :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
+        """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.move import move
 
-        return move(self.store().open(name), SystemClock(), lookup_ids, target)
+        return move(self.store().open(name), SystemClock(), lookup_ids, target, run=run)
 
-    def send_to(self, name: str, lookup_ids: Collection[int], queue: str | None = None) -> SendToResult:
+    def send_to(self, name: str, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None) -> SendToResult:
         """Move messages to another queue, all or none.
 
         :param queue: where to; it must exist. None: to the queue that each message came from.
+        :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
         Raises QueueNotFoundError, InputError, MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.send_to import send_to
 
         store = self.store()
-        return send_to(store.open(name), store, SystemClock(), lookup_ids, queue)
+        return send_to(store.open(name), store, SystemClock(), lookup_ids, queue, run=run)
 
     def put_back(self, name: str, lookup_ids: Collection[int] | None = None) -> int:
         """Put messages back from poison to main, for one more cycle (spec WCF-28); return how many.

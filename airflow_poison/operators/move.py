@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.lookup_ids import lookup_ids
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class QueueMoveOperator(BaseOperator):
 
     Without ``lookup_ids``, ``target="main"`` moves all that are in poison and that no pass has claimed. ``target="queue"`` without ``to_queue``
     sends each message to the queue that it came from, so dead letters go back. Returns ``{"queue", "moved", "to"}``: how many messages, by where
-    they are now.
+    they are now. Running the task again moves those that are there again; those that an earlier try has moved are no error.
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
@@ -54,13 +55,12 @@ class QueueMoveOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Move them. Raises SettingError, QueueNotFoundError, InputError, MessageNotFoundError, MessageClaimedError; then nothing was moved."""
-        del context
-        to = self._move()
+        to = self._move(context)
         moved = sum(to.values())
         self.log.info("Moved %s messages of %r: %s", f"{moved:,}", self.queue_name, to)
         return {"queue": self.queue_name, "moved": moved, "to": to}
 
-    def _move(self) -> dict[str, int]:
+    def _move(self, context: Context) -> dict[str, int]:
         hook = QueueHook(self.conn_id)
         if self.to_queue is not None and self.target != QUEUE:
             raise SettingError("to_queue", self.to_queue, f"nothing unless target={QUEUE!r} (target={self.target!r})")
@@ -68,7 +68,7 @@ class QueueMoveOperator(BaseOperator):
             if self.target != "main":
                 raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
             return {"main": hook.put_back(self.queue_name)}
-        numbers = lookup_ids(self.lookup_ids)
+        numbers, run = lookup_ids(self.lookup_ids), task_key(context, self.queue_name, self.target)
         if self.target == QUEUE:
-            return dict(hook.send_to(self.queue_name, numbers, self.to_queue).to)
-        return {self.target: hook.move(self.queue_name, numbers, self.target)}
+            return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run).to)
+        return {self.target: hook.move(self.queue_name, numbers, self.target, run=run)}

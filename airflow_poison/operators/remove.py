@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.lookup_ids import lookup_ids
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ class QueueRemoveOperator(BaseOperator):
     """Take messages out of a queue by lookup id or by conversation (spec WCF-25, SB-30), all or none. Starts no JVM.
 
     Returns ``{"queue", "removed", "messages", "more"}``: their number, and the first 100 of them as ``QueueInspectOperator`` shows them. A body of
-    more than 64 KiB is cut there, and says so: whoever wants to keep it inspects or copies the message first.
+    more than 64 KiB is cut there, and says so: whoever wants to keep it inspects or copies the message first. That an earlier try of the same task
+    instance has removed a message is no error; it is not shown again.
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
@@ -47,12 +49,11 @@ class QueueRemoveOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        del context
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove_messages
 
         table = QueueHook(self.conn_id).queue(self.queue_name)
         numbers = None if self.lookup_ids is None else lookup_ids(self.lookup_ids)
-        result = remove_messages(table, SystemClock(), numbers, self.conversation_id)
+        result = remove_messages(table, SystemClock(), numbers, self.conversation_id, run=task_key(context, table.uri))
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
         return result.to_dict()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
-from airflow_poison.core.events import Event
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.store.seam import BLOCKED_BY, Replacement
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _TRIES = 5
 EVERYWHERE = frozenset(SubQueue)
+RUN = "run"
+"""Which run changed a message by hand: what its event says, so that the run finds its own work when it is run again."""
+_CHANGES = frozenset({EventType.RETURNED, EventType.MOVED_POISON, EventType.REQUEUED, EventType.DROPPED})
+"""The events of a change by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,14 @@ class Change:
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
     :param told: the events of what ``become`` is given.
     :param places: the sub-queues that they are looked for in.
+    :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
     """
 
     chosen: Chosen
     become: Callable[[pa.Table], pa.Table | None]
     told: Callable[[pa.Table], Iterable[Event]]
     places: Collection[SubQueue] = EVERYWHERE
+    run: str | None = None
 
     def commit(self, table: QueueTable, now: datetime) -> pa.Table:
         """Make the change and return the messages as they were. A block ends when its message leaves its place (spec section 11.1).
@@ -108,7 +114,7 @@ class Change:
         mask = self.chosen.mask(rows)
         here, others = rows.filter(mask), rows.filter(pc.invert(mask))
         done.append(here)
-        events.extend(self.told(here))
+        events.extend(self._signed(event) for event in self.told(here))
         after = self.become(here)
         return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
 
@@ -119,9 +125,18 @@ class Change:
             are = f"Message {taken[0]} of queue {table.name!r} is" if len(taken) == 1 else f"Messages {_some(taken)} of queue {table.name!r} are"
             raise MessageClaimedError(f"{are} being received. Try again when that pass has ended. Nothing has changed.")
         missing = [number for number in self.chosen.lookup_ids or () if number not in there]
-        if missing:
+        if missing and not self._done_before(table, missing):
             are = f"Message {missing[0]} is" if len(missing) == 1 else f"Messages {_some(missing)} are"
             raise MessageNotFoundError(f"{are} not in {self._where(table.name)}: settled, moved or removed, or never sent. Nothing has changed.")
+
+    def _signed(self, event: Event) -> Event:
+        return event if self.run is None else replace(event, details={**event.details, RUN: self.run})
+
+    def _done_before(self, table: QueueTable, missing: Collection[int]) -> bool:
+        """Whether an earlier try of this run has changed all of them. Reads the queue's events, so it is asked only when messages are missing."""
+        if self.run is None:
+            return False
+        return set(missing) <= {event.lookup_id for event in table.events(types=_CHANGES) if event.details.get(RUN) == self.run}
 
     def _where(self, queue: str) -> str:
         if self.places == EVERYWHERE:

@@ -31,17 +31,19 @@ _FROM: Mapping[SubQueue, frozenset[SubQueue]] = {
 _EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.POISON: EventType.MOVED_POISON}
 
 
-def move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], target: SubQueue | str = SubQueue.MAIN) -> int:
+def move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], target: SubQueue | str = SubQueue.MAIN, *, run: str | None = None) -> int:
     """Move messages to ``main`` or to ``poison``, all in one commit; return how many. Each gets abort count 0 and one more move (spec WCF-14).
 
     What was postponed comes to ``main`` as it is: that is no move. A message that blocks the queue and leaves ``main`` ends the block.
+
+    :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
     Raises SettingError for another sub-queue, MessageNotFoundError for messages that are not in a sub-queue that they could come from,
     MessageClaimedError while a pass has one of them; then nothing was moved.
     """
     if target not in _FROM:
         raise SettingError("target", str(target), ", ".join(_FROM))
     place = SubQueue(target)
-    return _move(table, clock, lookup_ids, place, _FROM[place])
+    return _move(table, clock, lookup_ids, place, _FROM[place], run=run)
 
 
 def put_back(table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None) -> int:
@@ -55,7 +57,9 @@ def put_back(table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None
     return _move(table, clock, lookup_ids, SubQueue.MAIN, frozenset({SubQueue.POISON}))
 
 
-def _move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], place: SubQueue, places: Collection[SubQueue]) -> int:
+def _move(
+    table: QueueTable, clock: Clock, lookup_ids: Collection[int], place: SubQueue, places: Collection[SubQueue], *, run: str | None = None
+) -> int:
     now = clock.now()
 
     def told(rows: pa.Table) -> Iterator[Event]:
@@ -64,7 +68,7 @@ def _move(table: QueueTable, clock: Clock, lookup_ids: Collection[int], place: S
                 facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
                 yield Event(_EVENT[place], now, lookup_id, 0, (move_count or 0) + 1, facts)
 
-    return Change(Chosen.ids(lookup_ids), lambda rows: _moved(rows, place), told, places).commit(table, now).num_rows
+    return Change(Chosen.ids(lookup_ids), lambda rows: _moved(rows, place), told, places, run).commit(table, now).num_rows
 
 
 def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:

@@ -50,24 +50,27 @@ def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
     return Message.view(Message.columns(batch), 0, counts[0], counts[1])
 
 
-def remove_messages(table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None, conversation_id: str | None = None) -> RemoveResult:
+def remove_messages(
+    table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None, conversation_id: str | None = None, *, run: str | None = None
+) -> RemoveResult:
     """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
 
     :param lookup_ids: which.
     :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
+    :param run: a key: that a message is gone because a removal with the same key has taken it out is no error.
     Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.
     """
     if (lookup_ids is None) == (conversation_id is None):
         raise SettingError("lookup_ids", lookup_ids, "either lookup_ids or conversation_id")
     chosen = Chosen.ids(lookup_ids) if lookup_ids is not None else Chosen(conversation_id=conversation_id)
-    return RemoveResult(table.name, tuple(MessageRow.of(_removed(table, chosen, clock))))
+    return RemoveResult(table.name, tuple(MessageRow.of(_removed(table, chosen, clock, run))))
 
 
-def _removed(table: QueueTable, chosen: Chosen, clock: Clock) -> pa.Table:
+def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = None) -> pa.Table:
     now = clock.now()
 
     def told(rows: pa.Table) -> Iterator[Event]:
         for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
             yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
 
-    return Change(chosen, become=lambda _rows: None, told=told).commit(table, now)
+    return Change(chosen, become=lambda _rows: None, told=told, run=run).commit(table, now)

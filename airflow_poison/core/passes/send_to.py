@@ -42,13 +42,16 @@ class SendToResult:
         return asdict(self) | {"to": dict(self.to)}
 
 
-def send_to(table: QueueTable, store: QueueStore, clock: Clock, lookup_ids: Collection[int], queue: str | None = None) -> SendToResult:
+def send_to(
+    table: QueueTable, store: QueueStore, clock: Clock, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None
+) -> SendToResult:
     """Move messages to another queue of the store, each exactly once, with abort count 0.
 
     One commit puts them into the queue's outbox, from where they are sent on at once; when this run dies in between, the next one or the next
     pass over the queue does that.
 
     :param queue: where to; it must exist. None: to the queue that each came from, as its property ``poison.origin_queue`` says.
+    :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
     Raises QueueNotFoundError, QueueNameError, SettingError for the queue itself, InputError for messages that do not say where they came
     from, MessageNotFoundError, MessageClaimedError; then nothing was moved.
     """
@@ -65,7 +68,7 @@ def send_to(table: QueueTable, store: QueueStore, clock: Clock, lookup_ids: Coll
         for lookup_id, abort_count, move_count, target in zip(*numbers, targets.of(rows), strict=True):
             yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
 
-    sent = targets.of(Change(Chosen.ids(lookup_ids), become, told, _FROM).commit(table, now))
+    sent = targets.of(Change(Chosen.ids(lookup_ids), become, told, _FROM, run).commit(table, now))
     reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
