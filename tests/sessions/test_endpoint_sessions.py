@@ -170,6 +170,27 @@ def test_sb_23_the_most_readers_that_there_can_be_cost_no_more_than_those_that_a
     assert psutil.Process().num_fds() - began < 30
 
 
+def test_sessions_load_their_handler_at_the_same_time(session: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of three children waits at its import for the two others."""
+    (tmp_path / "slow_to_load.py").write_text(
+        "import os, pathlib, time\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "if (folder / 'opened').exists():\n"
+        "    (folder / f'loading-{os.getpid()}').touch()\n"
+        "    overdue = time.monotonic() + 20\n"
+        "    while len(list(folder.glob('loading-*'))) < 3:\n"
+        "        assert time.monotonic() < overdue, 'alone'\n"
+        "        time.sleep(0.005)\n"
+        "from tests.sessions.sample_handlers import script\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    opened = session("slow_to_load:script", policy=specification(5))
+    (tmp_path / "opened").touch()
+
+    assert told(opened.deliver(batch_of(["ok"] * 3)).words) == [COMMITTED] * 3
+    assert len(list(tmp_path.glob("loading-*"))) == 3
+
+
 @pytest.mark.parametrize("readers", [1, 3])
 def test_inline_the_results_are_those_of_processes(session: Opener, readers: int) -> None:
     """Also several sessions of a process without children: one after the other, in the order of the sessions."""

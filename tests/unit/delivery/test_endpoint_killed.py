@@ -89,7 +89,7 @@ class Handlers:
     _under_way: dict[int, Failure | None] = field(default_factory=dict)
     side_by_side = True
 
-    def load(self, batch: Any, label: Any) -> None:
+    def load(self, batch: Any, label: Any, sessions: int) -> None:
         self._under_way.clear()
 
     def prepare(self, session: int) -> None:

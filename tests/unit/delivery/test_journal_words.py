@@ -69,7 +69,7 @@ class ScriptedCallers:
 
     side_by_side = True
 
-    def load(self, batch: Any, label: Any) -> None:
+    def load(self, batch: Any, label: Any, sessions: int) -> None:
         """Nothing to load."""
 
     def prepare(self, session: int) -> None:

@@ -6,6 +6,7 @@ import math
 import os
 import select
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.core.delivery.handlers import load_handler
@@ -15,7 +16,7 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.supervisor import LONGEST_LEAVE_SECONDS, Death, Supervisor, stream_of
 from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
-from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,10 +40,11 @@ class Callers(Protocol):
     side_by_side: bool
     """Whether a message is with its handler as soon as it has been handed over."""
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:
+    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:
         """Go on with another batch; nothing is under way.
 
         :param label: names the message of a row, for the log.
+        :param sessions: how many sessions have something to do.
         """
         ...
 
@@ -82,7 +84,7 @@ class InlineCallers:
         self._begun: dict[int, Call] = {}
         self._views: Views | None = None
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:  # noqa: ARG002  (the seam's signature)
+    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:  # noqa: ARG002  (the seam's signature)
         """Go on with another batch."""
         self._views = Views(batch)
 
@@ -110,7 +112,7 @@ class InlineCallers:
 class _Session:
     """A child and what it does now.
 
-    :ivar ready: it has said that it is.
+    :ivar ready: it has said that it is; ``refused``: why it cannot be.
     :ivar serving: it has a batch; ``loaded``: it has the present one.
     :ivar call: what it was handed, None when it is free.
     :ivar told: what came of it, until it is asked for.
@@ -126,6 +128,7 @@ class _Session:
         self.descriptors: list[int] = []
         self.call: Call | None = None
         self.told: Called | wire.Returned | Death | ServerSessionError | None = None
+        self.refused: PoisonError | None = None
         self.number = self.idle_deaths = 0
         self.overdue = 0.0
         self.is_gone()
@@ -168,17 +171,20 @@ class ChildCallers:
         self._stream = -1
         self._label: Callable[[int], str] = lambda _row: ""
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str]) -> None:
-        """Go on with another batch; each child gets it with its first message of it."""
+    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:
+        """Go on with another batch; each child gets it with its first message of it. All that are needed start at the same time."""
         for session in self._sessions:
             self._unload(session)
         self._forget_batch()
         self._batch, self._label = batch, label
+        while len(self._sessions) < sessions:
+            self._sessions.append(_Session(Supervisor(self._tools, self._journal)))
+        for session in self._sessions[:sessions]:
+            with suppress(PoisonError, wire.PeerGoneError):  # told when the session is needed
+                self._start(session)
 
     def prepare(self, session: int) -> None:
-        """Start a child when there is none, and give it the batch; meanwhile the others are watched."""
-        while session >= len(self._sessions):
-            self._sessions.append(_Session(Supervisor(self._tools, self._journal)))
+        """Wait until a child has started, and give it the batch; meanwhile the others are watched."""
         given = self._sessions[session]
         while not given.loaded:
             try:
@@ -231,15 +237,22 @@ class ChildCallers:
 
     # Children ----------------------------------------------------------------------------------------------------
 
+    def _start(self, session: _Session) -> None:
+        if session.supervisor.alive or session.refused is not None:
+            return
+        session.overdue = time.monotonic() + LONGEST_IDLE_SECONDS
+        session.supervisor.start()
+        session.descriptors = session.supervisor.descriptors()
+        for descriptor in session.descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+            self._watched[descriptor] = session
+
     def _make_ready(self, session: _Session) -> None:
-        if not session.supervisor.alive:
-            session.overdue = time.monotonic() + LONGEST_IDLE_SECONDS
-            session.supervisor.start()
-            session.descriptors = session.supervisor.descriptors()
-            for descriptor in session.descriptors:
-                self._poll.register(descriptor, select.POLLIN)
-                self._watched[descriptor] = session
+        self._start(session)
         while not session.ready:
+            if session.refused is not None:
+                refused, session.refused = session.refused, None
+                raise refused
             self._watch()
         child, output = session.supervisor.living()
         output.begin(self._label, lambda: session.row)
@@ -260,11 +273,14 @@ class ChildCallers:
             session.serving = False
 
     def _bury(self, session: _Session, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
+        self._forget_descriptors(session)
+        session.is_gone()
+        return session.supervisor.bury(timed_out=timed_out, patience=patience)
+
+    def _forget_descriptors(self, session: _Session) -> None:
         for descriptor in session.descriptors:
             self._ignore(descriptor)
         session.descriptors = []
-        session.is_gone()
-        return session.supervisor.bury(timed_out=timed_out, patience=patience)
 
     def _ignore(self, descriptor: int) -> None:
         if self._watched.pop(descriptor, None) is not None:
@@ -310,8 +326,7 @@ class ChildCallers:
         if not isinstance(answer, Answer):
             session.told = answer
         elif not session.ready:
-            session.supervisor.started(answer)
-            session.ready = True
+            self._started(session, answer)
         else:
             self._bury(session, patience=0.0)
             session.told = ServerSessionError(
@@ -330,9 +345,19 @@ class ChildCallers:
         was_ready, busy = session.ready, session.call is not None and session.told is None
         death = self._bury(session, timed_out=timed_out, patience=patience)
         if not was_ready:
-            session.supervisor.started(death)
+            self._started(session, death)
         elif busy:
             session.told = death
+
+    def _started(self, session: _Session, answer: Answer | Death) -> None:
+        """Take note of a child's first answer; what is wrong with it is told when the session is needed."""
+        try:
+            session.supervisor.started(answer)
+        except PoisonError as error:
+            session.refused = error
+            self._forget_descriptors(session)
+        else:
+            session.ready = True
 
     def _end_overdue(self) -> None:
         """End what is overdue, unless it has just spoken."""

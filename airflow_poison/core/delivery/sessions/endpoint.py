@@ -140,15 +140,17 @@ class _Delivery:
             record_all=endpoint.record_all,
         )
         self.halt: Halt | None = None
-        endpoint.callers.load(batch, record.label)
+        self._batch = batch
 
     def run(self) -> None:
         """Settle what an earlier try has decided for good, then receive the rest."""
         endpoint = self._endpoint
         self._resume()
         if not endpoint.closed:
-            source = self.host.source = rows_of(self._policy, self._entries, pending(self._record.words).tolist(), self._words)
+            rows = pending(self._record.words).tolist()
+            source = self.host.source = rows_of(self._policy, self._entries, rows, self._words)
             source.blocked = self._blocked
+            endpoint.callers.load(self._batch, self._record.label, min(len(rows), self._policy.server_sessions))
             self._receive(ReceiveLoop(endpoint.receiver, source, self.host, Sessions.of(self._policy)))
             endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
         for row in pending(self._record.words).tolist():

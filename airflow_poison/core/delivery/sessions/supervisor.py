@@ -171,11 +171,9 @@ class Supervisor:
             self._output.close()
             self._child = self._output = None
 
-    def failure(self, death: Death, *, in_flight: bool = True) -> Failure:
+    def failure(self, death: Death) -> Failure:
         """Return what a child's death means for the message that it had."""
         trace = cut_front(death.output, MAX_TRACE)
-        if not in_flight:
-            return Failure(FailureKind.CRASH, death.how, "The process ended while the transaction of this message was open.", trace)
         if death.timed_out:
             text = f"The handler took longer than the transaction timeout of {self.timeout:g} seconds and was killed."
             return Failure(FailureKind.TIMEOUT, "transaction timeout", text, trace)
