@@ -95,7 +95,7 @@ def test_after_the_stop_no_further_batch_is_received(session: Opener, tmp_path: 
 
     assert told(second.words) == [UNTOUCHED] * 2
     assert second.halted
-    assert written(tmp_path) == [0, 1]
+    assert deliveries(tmp_path) == Counter([0, 1])
 
 
 def test_wmq_18_any_success_in_any_session_begins_the_count_anew(session: Opener, tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ def open_session(
 def _endpoint(
     tools: Tools, journal: Journal, carry: Carry, isolation: str, *, opening: Opening, stop_file: str | None, record_all: bool
 ) -> ServerSession:
-    from airflow_poison.core.delivery.sessions.callers import ChildCallers, InlineCallers
+    from airflow_poison.core.delivery.sessions.callers import InlineCallers
+    from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
     from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 
     callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal)
