@@ -33,13 +33,14 @@ format: setup  ## format and fix what can be fixed
 test: setup  ## all tests: unit and store, then real processes, Spark, Airflow, a short fault campaign and the documentation, each in a run of its own
 	$(BIN)/python -m pytest tests/unit tests/store
 	$(BIN)/python -m pytest tests/sessions
-	$(BIN)/python -m pytest tests/spark
+	$(BIN)/python -m pytest tests/spark -m "not campaign"
 	$(BIN)/python -m pytest tests/airflow
 	$(BIN)/python -m pytest tests/faults
 	$(BIN)/python -m pytest tests/docs
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
 	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
+	@$(BIN)/python -m pytest -q tests/spark -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON

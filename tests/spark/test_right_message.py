@@ -9,6 +9,8 @@ import pytest
 
 from tests.spark.culprits import Dangerous
 
+pytestmark = pytest.mark.campaign
+
 MESSAGES = 10_000
 ATTEMPTS = 2
 

@@ -203,9 +203,16 @@ def _folders(parent: Path) -> list[Path]:
 
 def _tree(root: str, folder: Path) -> _Found:
     """Return a folder with all that it holds; it is as young as its youngest file."""
-    seen = [found for path in (folder, *folder.rglob("*")) if (found := _look(root, path)) is not None]
+    seen = [found for path in _below(folder) if (found := _look(root, path)) is not None]
     size = sum(found.size for found in seen if not Path(root, found.path).is_dir())
     return _Found(str(folder.relative_to(root)), size, min((found.age for found in seen), default=0.0))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield a folder and all that it holds; another cleaner may remove it meanwhile."""
+    for parent, _, names in os.walk(folder):
+        yield Path(parent)
+        yield from (Path(parent, name) for name in names)
 
 
 def _remove(root: str, found: _Found) -> None:
