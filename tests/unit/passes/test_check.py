@@ -386,7 +386,10 @@ def _link(queue: Queue, old: DataFile) -> str:
 
 
 def _by_hand(what: str) -> Callable[[Queue], None]:
-    return lambda queue: DeltaTable(queue.table.uri).delete(what)
+    def delete(queue: Queue) -> None:
+        DeltaTable(queue.table.uri).delete(what)
+
+    return delete
 
 
 def _unprotected(queue: Queue) -> None:
