@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_poison.core.message import Message
 
 PATIENCE_SECONDS = 60.0
@@ -42,9 +44,11 @@ class Grouped:
             case "twice" if message.abort_count < 2:
                 raise ValueError("not yet")
             case "poison":
+                if message.abort_count == 4:
+                    _wait(lambda: any(call.number != message.lookup_id for call in self.deliveries()))
                 raise ValueError("never")
             case "until-halted":
-                self._wait_for_the_halt()
+                _wait(lambda: any(Path(self.root).rglob("halted")))  # a task has told the others that its endpoint has halted
 
     def deliveries(self) -> list[Delivery]:
         """Return the calls, in order."""
@@ -55,10 +59,10 @@ class Grouped:
     def _calls(self) -> Path:
         return Path(f"{self.root}.calls")
 
-    def _wait_for_the_halt(self) -> None:
-        """Return when a task has told the others that its endpoint has halted."""
-        overdue = time.monotonic() + PATIENCE_SECONDS
-        while not any(Path(self.root).rglob("halted")):
-            if time.monotonic() > overdue:
-                raise TimeoutError("no endpoint has halted")
-            time.sleep(0.01)
+
+def _wait(happened: Callable[[], bool]) -> None:
+    overdue = time.monotonic() + PATIENCE_SECONDS
+    while not happened():
+        if time.monotonic() > overdue:
+            raise TimeoutError("it has not happened")
+        time.sleep(0.01)

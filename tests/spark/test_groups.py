@@ -64,7 +64,7 @@ def test_sb_47_every_group_is_in_one_task_whole_and_in_its_order(tmp_path: Path,
 
 
 def test_the_halt_of_one_task_ends_the_others(tmp_path: Path, spark: SparkSession) -> None:
-    """The poison message is the first of its task. The first message of the other one waits until it hears of the halt."""
+    """The poison message is the first of its task. Its last rollback waits for the other task's first message, and that one for the halt."""
     messages = [("g0", "poison", 9)] + [(group, "until-halted", 5) for group in GROUPS for _ in range(10)]
     receiving, handler = a_pass(tmp_path, spark, ServiceBroker(scope="conversation_group"), messages)
 
