@@ -240,6 +240,17 @@ def test_dmp_14_a_message_that_waits_blocks_what_is_behind_it_in_every_batch(ses
     assert written(tmp_path) == [0, 1, 1]
 
 
+@pytest.mark.parametrize("sessions", [2, 5, 40])
+def test_inline_the_number_of_sessions_changes_no_result_where_no_rule_looks_at_it(session: Opener, sessions: int) -> None:
+    words = ["ok", "raise-until 1", "raise", "unprocessable", "postpone", "raise-until 2", "ok"]
+    batch = batch_of([word for word in words for _ in range(3)])
+
+    one, several = (session(isolation="none", partition=str(number), policy=specification(number)).deliver(batch) for number in (1, sessions))
+
+    assert one.words.tolist() == several.words.tolist()
+    assert one.failures.keys() == several.failures.keys()
+
+
 def test_a_timeout_of_a_century_is_one(session: Opener) -> None:
     report = session("tests.sessions.sample_handlers:script", policy=specification(2, transaction_timeout=timedelta(days=36_500))).deliver(
         batch_of(["ok", "raise-until 1"])
