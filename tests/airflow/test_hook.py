@@ -131,7 +131,8 @@ def test_the_sensor_ends_when_the_queue_is_disabled_and_says_why(store: QueueSto
     disable(store, "orders")
     with DAG("sensor", schedule=None) as dag:
         QueueDisabledSensor(task_id="wait", queue_name="orders", timeout=5)
-    assert run_dag(dag).returned["wait"] == {"queue": "orders", "state": "disabled", "reason": "somebody looks at it"}
+    told = {"queue": "orders", "sub_queue": "main", "state": "disabled", "reason": "somebody looks at it"}
+    assert run_dag(dag).returned["wait"] == told
 
 
 def test_a_look_of_the_sensor_costs_50_milliseconds_at_most(store: QueueStore) -> None:
