@@ -298,7 +298,7 @@ class ReplayQueue:
             case Verb.RESTART | Verb.RESTART_SERVER | Verb.RESTART_BROKER | Verb.CRASH:
                 self._restart(verb, now)
             case Verb.ALTER:
-                self.policy = self.policy.altered(action.settings)
+                self._alter(action.settings)
             case Verb.PUT_BACK | Verb.REMOVE:
                 held = next(held for held in self._messages if held.message.name == action.message)
                 if held.place == IN_DELIVERY and until is not None:
@@ -310,6 +310,12 @@ class ReplayQueue:
 
     def _close(self) -> None:
         self._counters, self.receiver, self._peeked = self.counters, None, None
+
+    def _alter(self, settings: Mapping[str, object]) -> None:
+        """Change settings. Counters that wait for the next endpoint are what one of these settings makes of them (spec SB-7)."""
+        self.policy = self.policy.altered(settings)
+        if self.receiver is None:
+            self._counters = self.policy.open(Opening(self._queue, self._counters)).counters()
 
     def _start(self, now: datetime, *, reset: bool) -> None:
         """Open a closed or halted endpoint; ``reset``: start its counters anew, even when it is open (spec section 11.1)."""

@@ -221,3 +221,15 @@ def test_sb_23_two_readers_never_have_messages_of_one_group_at_the_same_time() -
     result = replay(ServiceBroker(max_queue_readers=2), Script(Scripted("a", "rb ok", group="g"), Scripted("b", group="g"), Scripted("c")))
 
     assert [delivery.message for delivery in result.deliveries] == ["a", "c", "a", "b"]
+
+
+def test_sb_7_to_switch_poison_handling_off_forgets_the_counter_at_once() -> None:
+    # Given four rollbacks, and an endpoint that is closed while the handling is switched off and on again
+    messages = [Scripted("m1", "rb*4 postpone(10) rb*4 ok")]
+    switched = [Action(5, "alter", settings={"POISON_MESSAGE_HANDLING": status}) for status in ("OFF", "ON")]
+
+    kept = replay(ServiceBroker(), Script(*messages, actions=[Action(5, "close"), Action(5, "open")]))
+    forgotten = replay(ServiceBroker(), Script(*messages, actions=[Action(5, "close"), *switched, Action(5, "open")]))
+
+    assert (kept.halted, kept.message("m1").deliveries) == (Halted.DISABLED, 6)
+    assert (forgotten.halted, forgotten.message("m1").place) == (None, "processed")
