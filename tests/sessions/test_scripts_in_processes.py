@@ -1,4 +1,4 @@
-"""The main worked examples, and eventful scripts with crashes: passes over the memory store, each handler in a child process."""
+"""The main worked examples, and varied scripts with crashes: passes over the memory store, each handler in a child process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, assert_as_the_example_says, keeps_order, replayed
 from tests.conformance.main_examples import MAIN
 from tests.conformance.passes import Player
-from tests.unit.properties.table_scripts import eventful_examples
+from tests.unit.properties.varied import varied_examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,5 +38,5 @@ def test_worked_example_in_child_processes(example: Example, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_child_processes_do_what_the_replay_does(system: str, tmp_path: Path) -> None:
-    for number, example in enumerate(eventful_examples(system, most=3)):
+    for number, example in enumerate(varied_examples(system, most=4, in_tasks=True, most_passes=6)):
         assert_agree(replayed(example), played(example, tmp_path / str(number)), in_order=one_at_a_time(example))

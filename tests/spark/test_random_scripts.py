@@ -1,4 +1,4 @@
-"""A few eventful scripts of every system, drawn at random: Spark passes with real child processes do what the replay does."""
+"""A few varied scripts of every system, drawn at random: Spark passes with real child processes do what the replay does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store import open_store
 from tests.conformance.agreement import assert_agree, keeps_order, replayed
 from tests.conformance.passes import Player
-from tests.unit.properties.table_scripts import eventful_examples
+from tests.unit.properties.varied import varied_examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_passes_on_spark_do_what_the_replay_does(system: str, spark: SparkSession, tmp_path: Path) -> None:
-    for number, example in enumerate(eventful_examples(system, most=4)):
+    for number, example in enumerate(varied_examples(system, most=4, in_tasks=True, most_passes=6)):
         folder = tmp_path / str(number)
         folder.mkdir()
 

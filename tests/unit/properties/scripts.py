@@ -28,7 +28,7 @@ outcomes = st.lists(
         ["ok", "rb", "rb", "rb(3)", "timeout(7)", "crash", "unprocessable", "before_operation(4)", "postpone(5)", "savepoint", "ok(50)", "ok(500)"]
     ),
     max_size=6,
-).map(" ".join) | st.just(HOPELESS)
+).map(" ".join) | st.sampled_from([HOPELESS, "rb(3)*"])
 groups = st.sampled_from(["", "", "g1", "g2"])
 properties = st.sampled_from(
     [

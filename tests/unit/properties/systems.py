@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import SYSTEMS, policy_class
+from airflow_poison.core.policies import policy_class
 from airflow_poison.core.policies.activation_specification import CounterOverBrokerRestart, InitialState
 from airflow_poison.core.policies.backout import Compare
 from airflow_poison.core.policies.batching import BatchFallback
@@ -162,11 +162,6 @@ def settings_of(system: str, **fixed: object) -> st.SearchStrategy[Policy]:
 def every_setting_of(system: str) -> st.SearchStrategy[Policy]:
     """Draw every setting, small numbers and large ones."""
     return st.fixed_dictionaries({**PLAYED[system], **OTHERS[system]}).map(lambda drawn: made(system, drawn))
-
-
-def policies() -> st.SearchStrategy[Policy]:
-    """Draw a system and settings of it."""
-    return st.one_of([settings_of(system) for system in SYSTEMS])
 
 
 def made(system: str, drawn: Mapping[str, Any]) -> Policy:

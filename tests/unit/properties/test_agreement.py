@@ -16,18 +16,28 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, keeps_order, replayed
 from tests.conformance.passes import Player
 from tests.unit.properties.table_scripts import table_examples
+from tests.unit.properties.varied import varied_examples
 
 if TYPE_CHECKING:
     from tests.conformance.examples.shape import Example
+    from tests.conformance.played import Played
+
+
+def played(example: Example) -> Played:
+    with TemporaryDirectory() as folder:
+        return Player(example, MemoryStore(), LocalEngine, Path(folder), isolation="none").play()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=15, deadline=None)
+def test_passes_on_the_memory_store_do_what_the_replay_does_in_varied_scripts(system: str) -> None:
+    for example in varied_examples(system, most=12):
+        assert_agree(replayed(example), played(example), in_order=keeps_order(example))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_passes_on_the_memory_store_do_what_the_replay_does(system: str, data: st.DataObject) -> None:
+def test_passes_on_the_memory_store_do_what_the_replay_does_in_any_script(system: str, data: st.DataObject) -> None:
     example: Example = data.draw(table_examples(system))
 
-    with TemporaryDirectory() as folder:
-        played = Player(example, MemoryStore(), LocalEngine, Path(folder), isolation="none").play()
-
-    assert_agree(replayed(example), played, in_order=keeps_order(example))
+    assert_agree(replayed(example), played(example), in_order=keeps_order(example))

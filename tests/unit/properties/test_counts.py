@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.script import as_span
 from airflow_poison.core.events import EventType
+from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.websphere_mq import WebSphereMqSettings
 from tests.unit.properties.formulas import NOT_HARDENED
 from tests.unit.properties.scripts import replays
-from tests.unit.properties.systems import policies, settings_of
+from tests.unit.properties.systems import settings_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -28,10 +31,11 @@ NOT_STORED = {EventType.DELIVERED, EventType.COMMITTED}
 """Events with the counts that a handler saw, which are not always what the queue keeps (WCF-44, M3-7)."""
 
 
-@settings(max_examples=150, deadline=None)
-@given(replays(policies()))
-def test_wcf_14_dmp_4_19_wmq_9_zos_5_counts_fall_only_at_moves_and_where_they_are_only_in_memory(replayed: Replayed) -> None:
-    policy, script, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_wcf_14_dmp_4_19_wmq_9_zos_5_counts_fall_only_at_moves_and_where_they_are_only_in_memory(system: str, data: st.DataObject) -> None:
+    policy, script, result = data.draw(replays(settings_of(system)))
     lost_at = _losses(policy, script)
 
     seen: dict[int, tuple[int, int, timedelta]] = {}
@@ -53,10 +57,11 @@ def _losses(policy: Policy, script: Script) -> list[timedelta]:
     return [as_span(action.at) for action in script.actions if volatile and action.verb == "restart_broker"]
 
 
-@settings(max_examples=100, deadline=None)
-@given(replays(policies()))
-def test_every_rollback_is_counted_once(replayed: Replayed) -> None:
-    policy, script, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_rollback_is_counted_once(system: str, data: st.DataObject) -> None:
+    policy, script, result = data.draw(replays(settings_of(system)))
     with_receive_context = isinstance(policy, Msmq4) and policy.receive_context
     lost_at = _losses(policy, script)
 

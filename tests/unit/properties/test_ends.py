@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.policies.decisions import Halted
 from tests.unit.properties.scripts import replays
-from tests.unit.properties.systems import policies
-
-if TYPE_CHECKING:
-    from airflow_poison.core.delivery.replayed import Replay
-    from airflow_poison.core.delivery.script import Script
-    from airflow_poison.core.policies.seam import Policy
-
-    Replayed = tuple[Policy, Script, Replay]
+from tests.unit.properties.systems import settings_of
 
 HALTS = {EventType.QUEUE_DISABLED: Halted.DISABLED, EventType.STOPPED: Halted.STOPPED, EventType.FAULTED: Halted.FAULTED}
 STARTS = {EventType.QUEUE_ENABLED, EventType.STARTED}
@@ -29,20 +24,22 @@ ENDING = {"processed": {EventType.COMMITTED}, "lost": {EventType.COMMITTED}, "dr
 ENDING["dead_letter"] = {EventType.REJECTED, EventType.DROPPED}
 
 
-@settings(max_examples=60, deadline=None)
-@given(replays(policies()))
-def test_wcf_8_dmp_2_wmq_10_a_message_leaves_its_queue_once_or_not_at_all(replayed: Replayed) -> None:
-    _, _, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_wcf_8_dmp_2_wmq_10_a_message_leaves_its_queue_once_or_not_at_all(system: str, data: st.DataObject) -> None:
+    _, _, result = data.draw(replays(settings_of(system)))
 
     left = Counter(event.details["message"] for event in result.events if event.type in LEAVES)
     for message in result.messages:
         assert left[message.name] == (message.place not in KEPT)
 
 
-@settings(max_examples=60, deadline=None)
-@given(replays(policies()))
-def test_every_end_is_told_by_the_last_event_of_its_message(replayed: Replayed) -> None:
-    _, _, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_end_is_told_by_the_last_event_of_its_message(system: str, data: st.DataObject) -> None:
+    _, _, result = data.draw(replays(settings_of(system)))
 
     for message in result.messages:
         told = [event for event in result.events if event.details.get("message") == message.name and event.type is not EventType.DELIVERED]
@@ -55,10 +52,11 @@ def test_every_end_is_told_by_the_last_event_of_its_message(replayed: Replayed) 
             assert told[-1].type is EventType.MOVED_RETRY
 
 
-@settings(max_examples=60, deadline=None)
-@given(replays(policies()))
-def test_every_delivery_ends_once(replayed: Replayed) -> None:
-    _, _, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_every_delivery_ends_once(system: str, data: st.DataObject) -> None:
+    _, _, result = data.draw(replays(settings_of(system)))
 
     for message in result.messages:
         told = Counter(event.type for event in result.events if event.details.get("message") == message.name)
@@ -68,10 +66,11 @@ def test_every_delivery_ends_once(replayed: Replayed) -> None:
         assert told[EventType.DELIVERED] <= told[EventType.COMMITTED] + told[EventType.ROLLED_BACK] + uncounted
 
 
-@settings(max_examples=60, deadline=None)
-@given(replays(policies()))
-def test_a_message_is_processed_only_when_its_last_delivery_succeeded(replayed: Replayed) -> None:
-    policy, _, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_message_is_processed_only_when_its_last_delivery_succeeded(system: str, data: st.DataObject) -> None:
+    policy, _, result = data.draw(replays(settings_of(system)))
 
     for message in result.messages:
         calls = [call.outcome for call in result.deliveries if call.message == message.name]
@@ -79,10 +78,11 @@ def test_a_message_is_processed_only_when_its_last_delivery_succeeded(replayed: 
         assert message.place != "lost" or not (getattr(policy, "exactly_once", True) and getattr(policy, "transaction_scope_required", True))
 
 
-@settings(max_examples=60, deadline=None)
-@given(replays(policies()))
-def test_the_endpoint_is_halted_when_its_last_halt_was_followed_by_no_start(replayed: Replayed) -> None:
-    policy, script, result = replayed
+@pytest.mark.parametrize("system", SYSTEMS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_endpoint_is_halted_when_its_last_halt_was_followed_by_no_start(system: str, data: st.DataObject) -> None:
+    policy, script, result = data.draw(replays(settings_of(system)))
 
     told = [event.type for event in result.events if event.type in HALTS | dict.fromkeys(STARTS)]
     by_hand = any(action.verb == "disable" for action in script.actions)
