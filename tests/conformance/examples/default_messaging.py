@@ -130,4 +130,24 @@ E8 = (
     ),
 )
 
-EXAMPLES: tuple[Example, ...] = (E1, *E2, *E3, *E5, *E6, *E8)
+_NEVER_AGAIN = _policy(exception_destination="None", max_failed_deliveries=2, override_blocked_retry_timeout=True)
+ENDED_WAITS = (
+    Example(
+        "DMP-10 an engine restart ends any wait",
+        _NEVER_AGAIN,
+        Script({"x": "rb rb ok", "y": "ok"}, actions=[Action(60, "restart_broker")]),
+        {"x": End("processed"), "y": End("processed")},
+        story=((0, "x", BLOCKED),),
+        calls=(*_at_once("x", 2), (60, "x", 0, 0), (60, "y", 0, 0)),
+    ),
+    Example(
+        "DMP-10 the removal of the message ends any wait",
+        _NEVER_AGAIN,
+        Script({"x": "rb*", "y": "ok"}, actions=[Action(60, "remove", "x")]),
+        {"x": End("removed"), "y": End("processed")},
+        story=((0, "x", BLOCKED),),
+        calls=(*_at_once("x", 2), (60, "y", 0, 0)),
+    ),
+)
+
+EXAMPLES: tuple[Example, ...] = (E1, *E2, *E3, *E5, *E6, *E8, *ENDED_WAITS)

@@ -100,7 +100,7 @@ PLAYED: Mapping[str, Strategies] = {
     },
     "DefaultMessaging": {
         "max_failed_deliveries": st.integers(0, 4),
-        "exception_destination": st.sampled_from(["System", "None", "errQ"]),
+        "exception_destination": st.sampled_from(["System", "None", "None", "errQ"]),
         "blocked_retry_interval": delays,
         "override_blocked_retry_timeout": st.booleans(),
         "blocked_retry_timeout": st.sampled_from([-1, 20_000]),
@@ -111,7 +111,7 @@ PLAYED: Mapping[str, Strategies] = {
         "temporary_destination": seldom,
         "strict_message_ordering": st.booleans(),
         "max_concurrency": st.integers(1, 3),
-        "auto_stop_sequential_message_failure": st.integers(0, 3),
+        "auto_stop_sequential_message_failure": st.sampled_from([0, 0, 0, 1, 3]),
     },
     "ActivationSpecification": {
         **_WEBSPHERE_MQ,

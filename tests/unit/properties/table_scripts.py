@@ -48,6 +48,7 @@ LAST_TICK = 20
 AFTERWARDS = 10_000.0
 """When everything has happened that is going to."""
 
+later_instants = st.sampled_from([1, 2, 1, 2, 3, 4, 5, 0]).map(lambda number: number * TICK)
 few_instants = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 4, 5]).map(lambda number: number * TICK)
 
 
@@ -83,7 +84,7 @@ def _messages(policy: Policy, most: int, *, crashes: bool) -> st.SearchStrategy[
         group=groups,
         properties=properties,
     )
-    return st.lists(drawn, min_size=1, max_size=most).map(named)
+    return (st.lists(drawn, min_size=1, max_size=most) | st.lists(drawn, min_size=most, max_size=most)).map(named)
 
 
 def _outcomes(policy: Policy, *, crashes: bool) -> st.SearchStrategy[str]:
@@ -94,7 +95,7 @@ def _outcomes(policy: Policy, *, crashes: bool) -> st.SearchStrategy[str]:
     waits_besides = isinstance(policy, DefaultMessaging) and not policy.blocks_destination
     postponed = [] if waits_besides or policy.reads is SubQueue.POISON else [f"postpone({TICK})"]
     words = st.sampled_from(["ok", "rb", "rb", "rb", "unprocessable", *postponed, *(["crash"] if crashes else [])])
-    return st.lists(words, max_size=6).map(" ".join) | st.just("rb*20")
+    return st.lists(words, max_size=6).map(" ".join) | st.sampled_from(["rb*20", "rb*3 ok"])
 
 
 @st.composite
@@ -102,9 +103,10 @@ def _actions(draw: st.DrawFn, policy: Policy) -> list[Action]:
     """Draw what people do. An endpoint that keeps something in memory alone is restarted whenever a pass can begin: each pass is one."""
     never_disabled = policy.reads is SubQueue.POISON
     verbs = [verb for verb in VERBS if not never_disabled or verb not in {"enable", "disable"}]
-    actions = draw(st.lists(st.builds(Action, few_instants, st.sampled_from(verbs)), max_size=4))
+    one = st.builds(Action, later_instants, st.sampled_from(verbs))
+    actions = draw(st.lists(one, max_size=4) | st.lists(one, min_size=3, max_size=3))
     if draw(st.booleans()):
-        name, at = draw(st.sampled_from(ALTERED[policy.system])), draw(few_instants)
+        name, at = draw(st.sampled_from(ALTERED[policy.system])), draw(later_instants)
         value = draw(PLAYED[policy.system][name])
         actions += [Action(at, Verb.ALTER, settings={name: _plain(value)}), Action(at, Verb.RESTART)]
     if _remembers_in_memory(policy):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.replayed import Replay
     from tests.conformance.examples.shape import Example
 
-DRAWN = 120
+DRAWN = 150
 PEOPLE_WEIGH = 8
 """As how many things it counts that people do something after something has happened."""
 
