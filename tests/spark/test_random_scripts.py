@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_passes_on_spark_do_what_the_replay_does(system: str, spark: SparkSession, tmp_path: Path) -> None:
-    for number, example in enumerate(varied_examples(system, most=4, in_tasks=True, most_passes=6)):
+    for number, example in enumerate(varied_examples(system, most=3, in_tasks=True, most_passes=5)):
         folder = tmp_path / str(number)
         folder.mkdir()
 
