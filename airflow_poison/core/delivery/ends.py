@@ -6,15 +6,24 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import OUTBOX, SubQueue
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from airflow_poison.core.policies.seam import Receiver
+
+
+HALT_EVENTS: Mapping[Halted, EventType] = {
+    Halted.DISABLED: EventType.QUEUE_DISABLED,
+    Halted.STOPPED: EventType.STOPPED,
+    Halted.FAULTED: EventType.FAULTED,
+}
+"""The event of an endpoint that ends receiving."""
 
 
 @dataclass(slots=True)

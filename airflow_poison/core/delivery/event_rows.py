@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.core.delivery.ends import partition_of
-from airflow_poison.core.delivery.sessions.endpoint import HALT_EVENTS
+from airflow_poison.core.delivery.ends import HALT_EVENTS, partition_of
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.events_as_rows import events_to_table

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from airflow_poison.core.delivery.ends import GiveBack, Stay
+from airflow_poison.core.delivery.ends import HALT_EVENTS, GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord
 from airflow_poison.core.delivery.sessions.child import Call
@@ -29,7 +29,7 @@ from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, 
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt, Halted
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import Counts, Park
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
-
-HALT_EVENTS: Mapping[Halted, EventType] = {
-    Halted.DISABLED: EventType.QUEUE_DISABLED,
-    Halted.STOPPED: EventType.STOPPED,
-    Halted.FAULTED: EventType.FAULTED,
-}
 
 
 class EndpointSession:
