@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.events import Event
 from airflow_poison.core.message import SubQueue, table_schema
-from airflow_poison.core.passes.alter import ENDPOINTS, LONGEST_REASON
+from airflow_poison.core.passes.alter import LONGEST_REASON
 from airflow_poison.core.passes.message_rows import MessageRow
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
 from airflow_poison.core.policies import policy_from_dict
@@ -36,7 +35,6 @@ BY_INSPECTION = "inspection"
 """What the event of a queue that an inspection disabled says in ``by``."""
 _ROLLED_BACK = "an inspection rolled it back, as the receives before did"
 _POLL_SECONDS = 0.05
-_HALTED_BY = re.compile(r"\bmessage (\d+) of queue\b")
 _PLACES = list(SubQueue)
 
 
@@ -118,7 +116,7 @@ def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.
     hidden = claimed_paths(snapshot) if how.receives else set[str]()
     if chosen is not None:
         return _rows(table, snapshot, chosen, how, hidden)
-    suspect = halted_by(snapshot.control)
+    suspect = snapshot.control.halted_by
     rows = None if suspect is None else _rows(table, snapshot, Chosen((suspect,)), how, hidden)
     return rows if rows is not None and rows.num_rows else _head(table, snapshot, hidden)
 
@@ -143,15 +141,6 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
     places = pa.array([_PLACES.index(SubQueue(place)) for place in rows["sub_queue"].to_pylist() if place is not None], pa.int32())
     placed = rows.append_column("place", places)
     return placed.sort_by([("place", "ascending"), ("priority", "descending"), ("lookup_id", "ascending")]).drop_columns(["place"])
-
-
-def halted_by(control: Control) -> int | None:
-    """Return the message that an endpoint's reason names: the pass that it halted wrote it there."""
-    for reads in ENDPOINTS:
-        state, reason = control.endpoint(reads)
-        if state is not QueueState.ENABLED and (named := _HALTED_BY.search(reason)) is not None:
-            return int(named[1])
-    return None
 
 
 def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
@@ -191,7 +180,7 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
             return after
         told[:] = _halts(decision, {"endpoint": table.name, "system": policy.system}, entry.lookup_id, now)
         reason = f"message {entry.lookup_id} of queue {table.name!r} halted it: {_ROLLED_BACK}"
-        return after.halted(SubQueue.MAIN, QueueState(decision.how), reason[:LONGEST_REASON])
+        return after.halted(SubQueue.MAIN, QueueState(decision.how), reason[:LONGEST_REASON], entry.lookup_id)
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from airflow_poison.core.delivery.ends import HALT_EVENTS
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.carry import read_journals
 from airflow_poison.core.delivery.sessions.child import load_types
-from airflow_poison.core.delivery.sessions.endpoint import HALT_EVENTS
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
@@ -214,7 +214,7 @@ class ReceivePass:
         halt = tally.halt
         cause = f"message {halt['lookup_id']} of queue {self._endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
         reason = f"{cause}: {halt['error'] or halt['details'].get('text') or 'its delivery attempts are exhausted'}"
-        return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500])
+        return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500], halt["lookup_id"])
 
     def _halt_event(self, halt: HaltRecord) -> Event:
         """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.passes.inspect import halted_by, inspect
+from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.remove import MOST_SHOWN, remove_messages
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.inspection import Inspection
@@ -52,7 +52,7 @@ def recover(table: QueueTable, clock: Clock, *, lookup_id: int | None = None) ->
     Raises MessageNotFoundError when no message halted the queue and none is named, MessageClaimedError while a pass has one of them.
     """
     control = table.snapshot().control
-    culprit = halted_by(control)
+    culprit = control.halted_by
     wanted = lookup_id if lookup_id is not None else culprit
     if wanted is None:
         raise MessageNotFoundError(f"No message halted queue {table.name!r}: name the one to remove, or enable the queue. Nothing was changed.")

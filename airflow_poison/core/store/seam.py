@@ -39,10 +39,12 @@ BLOCKED_UNTIL, BLOCKED_BY = "blocked_until_us", "blocked_by"
 """Counters of the control row: until when the queue is blocked, microseconds since 1970, and by which message."""
 NOT_BEFORE_RESTART = datetime(9999, 12, 31, tzinfo=UTC)
 """The end of a block that only a restart of the broker, or the removal of the message, ends."""
+HALTED_BY, POISON_HALTED_BY = "halted_by", "poison_halted_by"
+"""Counters of the control row: the message that halted the endpoint, and the one that halted the reader of the poison sub-queue."""
 
 
 def _is_ours(counter: str) -> bool:
-    return counter.startswith(("told:", "telling:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY}
+    return counter.startswith(("told:", "telling:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Control:
 
     @property
     def endpoint_counters(self) -> Mapping[str, int]:
-        """Return what the endpoint of the application queue left behind; the other counters are those of subscriptions and of a block."""
+        """Return what the endpoint of the application queue left behind; the other counters are those of subscriptions, blocks and halts."""
         return {name: number for name, number in self.counters.items() if not _is_ours(name)}
 
     def with_endpoint_counters(self, counters: Mapping[str, int]) -> Control:
@@ -82,7 +84,7 @@ class Control:
 
     def unblocked(self) -> Control:
         """Return what the row says when nothing blocks the queue."""
-        return replace(self, counters={name: number for name, number in self.counters.items() if name not in {BLOCKED_UNTIL, BLOCKED_BY}})
+        return self._without(BLOCKED_UNTIL, BLOCKED_BY)
 
     def blocked_until(self, now: datetime) -> datetime | None:
         """Return until when the queue is blocked; None when it is not, or not any more."""
@@ -99,20 +101,33 @@ class Control:
         """Whether messages that are sent to the queue wait until it is enabled (spec SB-18, SB-19). A stopped or faulted one takes them."""
         return self.state is QueueState.DISABLED
 
-    def halted(self, reads: SubQueue, state: QueueState, reason: str) -> Control:
+    @property
+    def halted_by(self) -> int | None:
+        """The message that halted the endpoint, else the one that halted the reader of the poison sub-queue; None when none did."""
+        return self.counters.get(HALTED_BY, self.counters.get(POISON_HALTED_BY))
+
+    def halted(self, reads: SubQueue, state: QueueState, reason: str, lookup_id: int | None = None) -> Control:
         """Return what the row says when the endpoint that reads a sub-queue has halted; the other one goes on.
 
         A queue that people have disabled meanwhile stays so.
+
+        :param lookup_id: the message that halted it; None: no single one.
         """
+        named = POISON_HALTED_BY if reads is SubQueue.POISON else HALTED_BY
+        row = self._without(named) if lookup_id is None else replace(self, counters={**self.counters, named: lookup_id})
         if reads is SubQueue.POISON:
-            return replace(self, poison_state=state, poison_reason=reason)
+            return replace(row, poison_state=state, poison_reason=reason)
         if self.holds_sends and self.reason:
-            return replace(self, reason=f"{self.reason}; {reason}")
-        return replace(self, state=QueueState.DISABLED if self.holds_sends else state, reason=reason)
+            return replace(row, reason=f"{self.reason}; {reason}")
+        return replace(row, state=QueueState.DISABLED if self.holds_sends else state, reason=reason)
 
     def enabled(self) -> Control:
         """Return what the row says when every endpoint of the queue receives."""
-        return replace(self, state=QueueState.ENABLED, reason="", poison_state=QueueState.ENABLED, poison_reason="")
+        row = self._without(HALTED_BY, POISON_HALTED_BY)
+        return replace(row, state=QueueState.ENABLED, reason="", poison_state=QueueState.ENABLED, poison_reason="")
+
+    def _without(self, *counters: str) -> Control:
+        return replace(self, counters={name: number for name, number in self.counters.items() if name not in counters})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes import recover as module
-from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.recover import recover
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.seam import QueueState
@@ -96,4 +96,13 @@ def test_a_queue_that_no_message_halted_is_left_alone(queue: Queue) -> None:
         recover(queue.table, queue.clock)
     with pytest.raises(MessageNotFoundError):
         recover(queue.table, queue.clock, lookup_id=77)
+    assert kept(queue) == [2]
+
+
+def test_a_message_that_people_name_in_their_reason_is_not_the_one_that_halted_the_queue(queue: Queue) -> None:
+    recover(queue.table, queue.clock)
+    disable(queue.table, queue.clock, "message 2 of queue 'orders' looks strange")
+
+    with pytest.raises(MessageNotFoundError, match="No message halted"):
+        recover(queue.table, queue.clock)
     assert kept(queue) == [2]
