@@ -90,7 +90,8 @@ class Airflow:
         self._call("PATCH", f"/api/v2/dags/{DAG}/dagRuns/{quote(run.run_id)}", {"state": "failed"})
 
     def forget(self, run: Run) -> None:
-        """Delete a run."""
+        """Delete a run; Airflow deletes none that is running, so it is given up first."""
+        self.give_up(run)
         self._call("DELETE", f"/api/v2/dags/{DAG}/dagRuns/{quote(run.run_id)}")
 
     def tasks(self, run: Run) -> list[Task]:
