@@ -68,10 +68,16 @@ class Watch:
         self.airflow.pause(paused=True)
         while active := [run for run in self.airflow.runs() if not run.ended]:
             self._look()
-            for run in active:  # it began when all was done; of a paused DAG no further task starts
-                if not any(task.state in BUSY for task in self.airflow.tasks(run)):
-                    self.airflow.forget(run)
+            if all(self._rests(run) for run in active):
+                return
             time.sleep(LOOK_SECONDS)
+
+    def _rests(self, run: Run) -> bool:
+        """Forget a run that began when all was done, and return whether nobody works on it: of a paused DAG no further task starts."""
+        if any(task.state in BUSY for task in self.airflow.tasks(run)):
+            return False
+        self.airflow.forget(run)
+        return True
 
     def passes(self) -> list[Pass]:
         """Return what all passes of this folder's demos said, oldest first, those that received something."""
