@@ -59,8 +59,7 @@ def _child(act: str, folder: str, verb: str, point: str, bug: str, told: str) ->
     disk.watch()
     if act == "prepare":
         _prepare(root, verb)
-        for path in [root / "store", *(root / "store").rglob("*")]:
-            disk.synced(path)
+        disk.all_synced()
     elif act == "do":
         _do(root, verb, point, bug)
     else:

@@ -16,8 +16,8 @@ from airflow_poison.core.store import open_store
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.seam import QueueState
+from tests.faults.powerloss import Disk, PowerLostError
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
-from tests.store.power import Disk, PowerLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,10 @@ PLACE = "new/parents of/the store"
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk.recording(tmp_path / "disk", monkeypatch)
+    (tmp_path / "disk").mkdir()
+    disk = Disk(tmp_path / "disk", tmp_path / "memory")
+    disk.watch(monkeypatch.setattr)
+    return disk
 
 
 @pytest.fixture
@@ -277,7 +280,7 @@ def test_a_queue_that_a_dead_process_has_made_is_on_disk_when_it_is_made_again(d
 def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data files, their folders, the entry built upon; then the own entry, then the log's folder; then the acknowledgement."""
     version = queue.snapshot().version + 1
-    disk.synced.clear()
+    disk.order.clear()
 
     send(queue, 10)
 
@@ -285,7 +288,7 @@ def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: 
     root = f"{PLACE}/orders"
     log = f"{root}/_delta_log"
     data, parents = f"{root}/{file.path}", [str(parent) for parent in Path(root, file.path).parents][:3]
-    assert disk.synced == [data, *parents, f"{log}/{version - 1:020d}.json", f"{log}/{version:020d}.json", log]
+    assert disk.order == [data, *parents, f"{log}/{version - 1:020d}.json", f"{log}/{version:020d}.json", log]
 
 
 def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
@@ -293,7 +296,7 @@ def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
 
     finished(queue)
 
-    assert disk.synced == []
+    assert disk.order == []
 
 
 def test_who_switches_durability_off_by_name_is_warned_once(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
@@ -302,7 +305,7 @@ def test_who_switches_durability_off_by_name_is_warned_once(disk: Disk, caplog: 
     send(open_store(uri, durable=False).create("orders", CONTROL, NOW), 3)
     send(open_store(uri, durable=False).open("orders"), 3, "again")
 
-    assert disk.synced == []
+    assert disk.order == []
     (record,) = [record for record in caplog.records if "durable=False" in record.getMessage()]
     assert (record.levelname, uri in record.getMessage()) == ("WARNING", True)
 
