@@ -55,8 +55,8 @@ def _charge_the_batch() -> None:
     """Where a process died, every message of its batch that was not settled is charged."""
     read = journalfile.sections
 
-    def sections(content: bytes) -> Iterator[tuple[Any, Any]]:
-        for ids, words in read(content):
+    def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
+        for ids, words in read(*content):
             if (words & 0xFF == State.IN_FLIGHT).any():
                 words[words & 0xFF == State.UNTOUCHED] += np.int32(State.IN_FLIGHT)
             yield ids, words

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.05
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
+_DAMAGED = "The attempt journal %s is damaged: %s. What it said there is not known; messages of which nothing else is known are delivered again."
+log = logging.getLogger(__name__)
 INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
 
 
@@ -83,11 +88,11 @@ class Carry:
             np.save(file, np.stack([self.lookup_ids, self.words.astype(np.int64)]))
         descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            log = FailureLog(descriptor)
+            texts = FailureLog(descriptor)
             for lookup_id, failure in self.failures.items():
-                log.append(Rollback(0, 0, lookup_id, 0, failure))
+                texts.append(Rollback(0, 0, lookup_id, 0, failure))
             for lookup_id, details in self.halts.items():
-                log.append_halt(lookup_id, details)
+                texts.append_halt(lookup_id, details)
         finally:
             os.close(descriptor)
 
@@ -113,17 +118,19 @@ def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=6
 
     :param partition: only the journals of this partition; None: all.
     :param wait: how long to wait for journals whose writers still live, at least zero.
-    :raises ServerSessionError: a writer still lives when the time is over.
+    :raises ServerSessionError: a writer still lives when the time is over, or a journal is there and cannot be read.
+
+    What is damaged counts as far as it can be read; the log says what cannot, and that its messages are delivered again.
     """
     deadline = time.monotonic() + wait.total_seconds()
     ids, words, texts = [_no_ids()], [_no_words()], _Texts({}, {})
     for folder in folders:
-        for path in sorted(folder.glob(f"{partition or '*'}-*.journal")):
+        for path in _journals(folder, f"{partition or '*'}-*.journal"):
             content = _read_when_quiet(path, deadline)
             failures, halts = _texts(path.with_suffix(".log"))
             texts.failures.update(failures)
             texts.halts.update(halts)
-            for section_ids, section_words in sections(content):
+            for section_ids, section_words in sections(content, partial(log.warning, _DAMAGED, path)):
                 found = settle(section_words)
                 texts.failures.update({int(section_ids[row]): KILLED if found.in_flight else INTERRUPTED for row in found.culprits})
                 ids.append(section_ids)
@@ -164,15 +171,52 @@ def _texts(path: Path) -> _Texts:
     try:
         reader = FailureReader(descriptor)
         failures = {entry.lookup_id: entry.failure for entry in reader.news()}
+    except OSError as error:
+        raise _unreadable(path, error) from error
         return _Texts(failures, reader.halts)
     finally:
         os.close(descriptor)
+        if reader.unreadable:
+            log.warning(_DAMAGED, path, f"{reader.unreadable} line(s) of failures are lost")
 
+    except IsADirectoryError:
+        log.warning(_DAMAGED, path, "it is a folder")
+        return _Texts({}, {})
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 def _read_when_quiet(path: Path, deadline: float) -> bytes:
     with path.open("rb") as file:
         while True:
+def _journals(folder: Path, pattern: str) -> list[Path]:
+    """Return the journals of a folder, sorted. A folder that cannot be listed is an error: what is in it would be done again."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  (a glob passes over folders that cannot be read)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return sorted(folder / name for name in names if fnmatchcase(name, pattern))
+
+
+def _unreadable(path: Path, error: OSError) -> ServerSessionError:
+    return ServerSessionError(
+        f"The attempt journal {str(path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right to read it, "
+        "then run the task again; if it is lost for good, remove it: its messages are delivered again then, those that were settled too."
+    )
+
+
             try:
+    try:
+        return _read_unlocked(path, deadline)
+    except IsADirectoryError:
+        log.warning(_DAMAGED, path, "it is a folder")
+        return b""
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _read_unlocked(path: Path, deadline: float) -> bytes:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:

@@ -1,6 +1,7 @@
 """The journal's texts: one JSON line per rollback or halt, appended before the word that counts it.
 
-A torn line (killed while writing) is skipped by readers: its word was never stored. Equal traces are written once.
+A torn line (killed while writing) is skipped by readers: its word was never stored. So is one that has become unreadable since: then it is known
+that a message failed, and not how. Equal traces are written once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -94,12 +95,14 @@ class FailureReader:
     """The reading end: gives each line once, and knows the traces of earlier lines.
 
     :ivar halts: the details of each halt that was read, by the lookup id of the message that caused it.
+    :ivar unreadable: lines that somebody has damaged; those that a killed writer has left unfinished are not among them.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._offset = descriptor, 0
         self._traces: dict[str, str] = {}
         self.halts: dict[int, Mapping[str, str]] = {}
+        self.unreadable = 0
 
     def news(self) -> Iterator[Rollback]:
         """Return what has been appended since the last call. Call it while nobody writes."""
@@ -112,20 +115,20 @@ class FailureReader:
                 try:
                     record = json.loads(line)
                     if "halt" in record:
-                        self.halts[int(record["halt"])] = record["details"]
+                        self.halts[_lookup_id(record["halt"])] = {str(name): str(text) for name, text in record["details"].items()}
                         continue
-                    yield self._rollback(record)
-                except (ValueError, KeyError):
-                    continue
+                    entry = self._rollback(record)
+                except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+                    self.unreadable += not _is_torn(line)
+                else:
+                    yield entry
 
     def _rollback(self, record: dict[str, object]) -> Rollback:
         key = str(record.get("same", ""))
         trace = str(record["trace"]) if "trace" in record else self._traces.get(key, "")
         if key:
             self._traces[key] = trace
-        at = record["at"]
-        assert isinstance(at, list)
-        section, row, lookup_id, attempts, innocent = (int(number) for number in at)
+        section, row, lookup_id, attempts, innocent = cast("list[int]", record["at"])
         failure = Failure(
             FailureKind(str(record["kind"])),
             str(record["type"]),
@@ -133,4 +136,16 @@ class FailureReader:
             trace,
             timedelta(seconds=float(str(record["delay"]))),
         )
-        return Rollback(section, row, lookup_id, attempts, failure, bool(innocent))
+        return Rollback(int(section), int(row), _lookup_id(lookup_id), int(attempts), failure, bool(innocent))
+
+
+def _is_torn(line: bytes) -> bool:
+    return line.startswith(b'{"') and not line.endswith(b"}") and b"\0" not in line
+
+
+def _lookup_id(number: object) -> int:
+    """Return a number as a lookup id. Raises ValueError."""
+    found = int(str(number))
+    if not 0 <= found < 1 << 63:
+        raise ValueError(number)
+    return found

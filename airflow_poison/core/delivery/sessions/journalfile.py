@@ -3,8 +3,12 @@
 One file per task attempt, a section per Arrow batch::
 
     section   8 bytes   magic << 32 | number of messages   (stored last: an unfinished section does not exist)
+              8         checksum of those and of the lookup ids
               8 n       lookup ids, int64
               4 n       words, int32 (see words.py), padded to 8
+
+Words change one by one and have no checksum. A disk loses whole sectors, so a word counts when all words of its sector can be words.
+What cannot be read counts for nothing: its messages are delivered again, and nobody is charged for it.
 
 Beside it lies a log of texts (failurelog.py). Both descriptors carry a shared lock (``flock``) that lives as long as any process
 that may still write, and that is taken before the file gets its final name: who finds a journal can wait for its writers.
@@ -18,23 +22,27 @@ import mmap
 import os
 import secrets
 import time
+import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, crashes_of
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-MAGIC = 0x0A505731
+MAGIC = 0x0A505732
 STEP = 64 * 1024
-_HEADER = 8
+SECTOR = 512
+_HEADER = 16
 
 
 def _section_size(messages: int) -> int:
@@ -64,7 +72,9 @@ class Section:
         ids = self._start + _HEADER
         self._mapping[ids : ids + 8 * self.messages] = lookup_ids.tobytes()
         self.as_array()[:] = words
-        memoryview(self._mapping)[self._start : self._start + _HEADER].cast("q")[0] = MAGIC << 32 | self.messages
+        header = memoryview(self._mapping)[self._start : ids].cast("q")
+        header[1] = _checksum(self.messages, self._mapping[ids : ids + 8 * self.messages])
+        header[0] = MAGIC << 32 | self.messages
 
 
 class Journal:
@@ -92,6 +102,11 @@ class Journal:
                 f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
                 "Nothing was delivered; the driver's log says who took over."
             ) from error
+        except OSError as error:
+            raise ServerSessionError(
+                f"An attempt journal cannot be made in {str(folder)!r}: {_why(error)}. Nothing was delivered; free some space there, or give this "
+                "user the right to write, then run the task again."
+            ) from error
         self._end, self._sections = 0, 0
 
     def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
@@ -110,9 +125,9 @@ class Journal:
         return section
 
     def _cannot_grow(self, error: OSError) -> ServerSessionError:
-        why = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno or 0)
         return ServerSessionError(
-            f"The attempt journal {str(self.path)!r} cannot grow: {why}. Nothing of this batch was delivered; free some space and run the task again."
+            f"The attempt journal {str(self.path)!r} cannot grow: {_why(error)}. Nothing of this batch was delivered; free some space and run "
+            "the task again."
         )
 
     def close(self) -> None:
@@ -131,15 +146,108 @@ class Journal:
         self.close()
 
 
-def sections(content: bytes | mmap.mmap) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Return the lookup ids and words of each section in a journal's bytes, copied."""
+def _why(error: OSError) -> str:
+    return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What can be read of a journal.
+
+    :param sections: lookup ids and words of each section, copied; the word is 0 where it is not known.
+    :param damage: what cannot be read, in words; empty: everything can.
+    """
+
+    sections: tuple[tuple[NDArray[np.int64], NDArray[np.int32]], ...]
+    damage: tuple[str, ...]
+
+
+def sections(
+    content: bytes | mmap.mmap, damaged: Callable[[str], object] = lambda _what: None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    """Return the lookup ids and words of each section that can be read in a journal's bytes, copied.
+
+    :param damaged: told what cannot be read.
+    """
+    reading = read(content)
+    for what in reading.damage:
+        damaged(what)
+    return iter(reading.sections)
+
+
+def read(content: bytes | mmap.mmap) -> Reading:
+    """Read a journal's bytes, whatever has become of them. Behind a section that cannot be read, reading goes on with the next one that can."""
+    found: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
+    damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
     offset = 0
     while offset + _HEADER <= len(content):
-        header = int(np.frombuffer(content, np.int64, 1, offset)[0])
-        messages = header & 0xFFFFFFFF
-        if header >> 32 != MAGIC:
-            return
-        ids = np.frombuffer(content, np.int64, messages, offset + _HEADER).copy()
-        words = np.frombuffer(content, np.int32, messages, offset + _HEADER + 8 * messages).copy()
-        yield ids, words
-        offset += _section_size(messages)
+        section = _section(content, offset)
+        if section is None:
+            following = _next_section(content, offset + 8)
+            if following is None:
+                damage += [f"the section at byte {offset} cannot be read"] * (_number(content, offset) != 0)
+                break
+            damage.append(f"bytes {offset} to {following} cannot be read")
+            offset = following
+            continue
+        ids, words = section
+        known = _known(words, offset + _HEADER + 8 * len(ids), len(content))
+        if not known.all():
+            damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
+            words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
+        found.append((ids, words))
+        offset += _section_size(len(ids))
+    return Reading(tuple(found), tuple(damage))
+
+
+def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
+    """Return the ids and words of the section that begins here; None when there is none, or its ids cannot be read. Words that were cut off are 0."""
+    header = _number(content, offset)
+    messages, ids = header & 0xFFFFFFFF, offset + _HEADER
+    if header >> 32 != MAGIC or ids + 8 * messages > len(content):
+        return None
+    if _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
+        return None
+    words = np.zeros(messages, np.int32)
+    there = min(messages, (len(content) - ids - 8 * messages) // 4)
+    words[:there] = np.frombuffer(content, np.int32, there, ids + 8 * messages)
+    return np.frombuffer(content, np.int64, messages, ids).copy(), words
+
+
+def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:
+    """Return where the next section begins that can be read."""
+    numbers = np.frombuffer(content, np.int64, max(0, len(content) - offset) // 8, offset)
+    places = (offset + 8 * int(place) for place in np.flatnonzero(numbers >> 32 == MAGIC))
+    return next((place for place in places if place + _HEADER <= len(content) and _section(content, place) is not None), None)
+
+
+def _known(words: NDArray[np.int32], start: int, size: int) -> NDArray[np.bool_]:
+    """Return which words are there and lie in a sector that holds nothing but words.
+
+    :param start: where in the file the first of them lies.
+    :param size: of the file.
+    """
+    places = start + 4 * np.arange(len(words), dtype=np.int64)
+    sectors = places // SECTOR
+    damaged = np.unique(sectors[~_can_be_words(words)])
+    known: NDArray[np.bool_] = (places + 4 <= size) & ~np.isin(sectors, damaged)
+    return known
+
+
+def _can_be_words(words: NDArray[np.int32]) -> NDArray[np.bool_]:
+    can: NDArray[np.bool_] = (words >= 0) & (words & STATE_MASK <= max(State)) & (crashes_of(words) <= attempts_of(words))
+    return can
+
+
+def _without_open_transaction(words: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the words with nothing held: whether its transaction was committed, another word says, which may be one of the lost ones."""
+    held = words & STATE_MASK == State.HELD
+    return np.where(held, words & COUNT_MASK | State.UNTOUCHED, words).astype(np.int32)
+
+
+def _number(content: bytes | mmap.mmap, offset: int) -> int:
+    return int(np.frombuffer(content, np.int64, 1, offset)[0])
+
+
+def _checksum(messages: int, lookup_ids: bytes) -> int:
+    return zlib.crc32(lookup_ids, zlib.crc32(messages.to_bytes(8, "little")))
