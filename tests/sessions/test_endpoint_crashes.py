@@ -145,7 +145,7 @@ def test_a_session_that_was_stopped_and_then_killed_while_idle_charges_nobody(se
 def test_sessions_that_cannot_be_started_charge_nobody(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = session(SCRIPT, policy=specification(2))
 
-    def refuse(journal: int, log: int) -> launcher.ChildProcess:
+    def refuse(*_: int) -> launcher.ChildProcess:
         raise ServerSessionError("no process can be forked")
 
     monkeypatch.setattr(launcher, "start_child", refuse)
@@ -177,8 +177,8 @@ def test_a_child_that_cannot_be_kept_running_is_not_restarted_for_ever(session: 
     opened.deliver(batch_of(["ok"]))
     start = launcher.start_child
 
-    def start_dying(journal: int, log: int) -> launcher.ChildProcess:
-        child = start(journal, log)
+    def start_dying(*descriptors: int) -> launcher.ChildProcess:
+        child = start(*descriptors)
         os.kill(child.pid, signal.SIGKILL)
         return child
 

@@ -174,11 +174,11 @@ def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
     opened = session(RECORDED, policy=specification(3))
     start, started = launcher.start_child, list[int]()
 
-    def start_two(journal: int, log: int) -> launcher.ChildProcess:
+    def start_two(*descriptors: int) -> launcher.ChildProcess:
         if len(started) == 2:
             raise ServerSessionError("no process can be forked")
-        started.append(journal)
-        return start(journal, log)
+        started.append(len(started))
+        return start(*descriptors)
 
     monkeypatch.setattr(launcher, "start_child", start_two)
     with pytest.raises(ServerSessionError, match="forked"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.core.delivery.sessions import launcher
+from airflow_poison.core.delivery.sessions import lastoutput, launcher
 from airflow_poison.core.delivery.sessions.journalfile import Journal
 from tests.sessions.test_endpoint_crashes import kill_and_wait
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 def test_a_child_of_a_zygote_that_has_gone_is_not_asked_for_from_another(journals: Path) -> None:
     with Journal(journals, "0") as journal:
-        orphan = launcher.start_child(journal.descriptor, journal.log_descriptor)
+        said = lastoutput.create(lastoutput.path_beside(journal.path))
+        orphan = launcher.start_child(journal.descriptor, journal.log_descriptor, said)
         kill_and_wait(psutil.Process().children())
         launcher.end_zygote()
-        child = launcher.start_child(journal.descriptor, journal.log_descriptor)
+        child = launcher.start_child(journal.descriptor, journal.log_descriptor, said)
 
         how = launcher.reap_child(orphan)
 
@@ -31,3 +32,4 @@ def test_a_child_of_a_zygote_that_has_gone_is_not_asked_for_from_another(journal
         assert os.WIFSIGNALED(status)
         for one in (orphan, child):
             os.close(one.printed)
+        os.close(said)

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,6 +17,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.journalfile import sections
+from airflow_poison.core.delivery.sessions.lastoutput import last_output
 from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, settle, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _POLL_SECONDS = 0.05
-KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 _DAMAGED = "The attempt journal %s is damaged: %s. What it said there is not known; messages of which nothing else is known are delivered again."
 log = logging.getLogger(__name__)
+KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
 
 
@@ -132,7 +133,9 @@ def read_journals(folders: Iterable[Path], wait: timedelta = timedelta(seconds=6
             texts.halts.update(halts)
             for section_ids, section_words in sections(content, partial(log.warning, _DAMAGED, path)):
                 found = settle(section_words)
-                texts.failures.update({int(section_ids[row]): KILLED if found.in_flight else INTERRUPTED for row in found.culprits})
+                what = KILLED if found.in_flight else INTERRUPTED
+                charged = (int(section_ids[row]) for row in found.culprits)
+                texts.failures.update({number: replace(what, trace=last_output(path, number)) for number in charged})
                 ids.append(section_ids)
                 words.append(section_words)
     return _merged(np.concatenate(ids), np.concatenate(words), texts)
@@ -168,26 +171,23 @@ def _texts(path: Path) -> _Texts:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return _Texts({}, {})
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
         reader = FailureReader(descriptor)
         failures = {entry.lookup_id: entry.failure for entry in reader.news()}
-    except OSError as error:
-        raise _unreadable(path, error) from error
-        return _Texts(failures, reader.halts)
-    finally:
-        os.close(descriptor)
         if reader.unreadable:
             log.warning(_DAMAGED, path, f"{reader.unreadable} line(s) of failures are lost")
-
+        return _Texts(failures, reader.halts)
     except IsADirectoryError:
         log.warning(_DAMAGED, path, "it is a folder")
         return _Texts({}, {})
     except OSError as error:
         raise _unreadable(path, error) from error
+    finally:
+        os.close(descriptor)
 
-def _read_when_quiet(path: Path, deadline: float) -> bytes:
-    with path.open("rb") as file:
-        while True:
+
 def _journals(folder: Path, pattern: str) -> list[Path]:
     """Return the journals of a folder, sorted. A folder that cannot be listed is an error: what is in it would be done again."""
     try:
@@ -206,7 +206,7 @@ def _unreadable(path: Path, error: OSError) -> ServerSessionError:
     )
 
 
-            try:
+def _read_when_quiet(path: Path, deadline: float) -> bytes:
     try:
         return _read_unlocked(path, deadline)
     except IsADirectoryError:
@@ -217,6 +217,9 @@ def _unreadable(path: Path, error: OSError) -> ServerSessionError:
 
 
 def _read_unlocked(path: Path, deadline: float) -> bytes:
+    with path.open("rb") as file:
+        while True:
+            try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:

@@ -19,6 +19,7 @@ from airflow_poison.core.delivery.handlers import extend_import_path, load_handl
 from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.journalfile import Section
+from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Views
 from airflow_poison.core.errors import HandlerNotFoundError
@@ -119,8 +120,12 @@ def preload() -> None:
         importlib.import_module(name)
 
 
-def main(zygote: int, control: int, printed: int, journal: int, log: int) -> NoReturn:
-    """Run the child after the fork; the descriptors are its own."""
+def main(zygote: int, *descriptors: int) -> NoReturn:
+    """Run the child after the fork.
+
+    :param descriptors: its own: the socket, the pipe for what it prints, the journal, its log, and the file of the last output.
+    """
+    control, printed, journal, log, said = descriptors
     platform.die_with_parent()
     if os.getppid() != zygote:
         os._exit(0)
@@ -133,7 +138,10 @@ def main(zygote: int, control: int, printed: int, journal: int, log: int) -> NoR
     sock = socket.socket(fileno=control)
     code = 0
     try:
-        _Child(sock, journal, log).serve()
+        at = [-1]
+        last = LastOutput(said, at)
+        os.close(said)
+        _Child(sock, journal, log, at, last).serve()
     except wire.PeerGoneError:
         pass
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
@@ -150,8 +158,8 @@ def _last_words(sock: socket.socket, error: BaseException) -> int:
 
 
 class _Child:
-    def __init__(self, sock: socket.socket, journal: int, log: int) -> None:
-        self._sock, self._journal, self._log = sock, journal, log
+    def __init__(self, sock: socket.socket, journal: int, log: int, at: list[int], last: LastOutput) -> None:
+        self._sock, self._journal, self._log, self._at, self._last = sock, journal, log, at, last
         self._words: memoryview | None = None
 
     def serve(self) -> None:
@@ -170,7 +178,7 @@ class _Child:
                 case Task():
                     wire.send(self._sock, self._deliver(asked, descriptors[0], endpoint))
                 case Load():
-                    _serve_calls(self._sock, descriptors, endpoint)
+                    self._serve_calls(descriptors, endpoint)
 
     def _set_up(self, setup: Setup) -> Endpoint:
         sys.path[:] = setup.path
@@ -180,17 +188,17 @@ class _Child:
             with suppress(OSError):
                 os.chdir(setup.folder)
         faulthandler.enable(TRACEBACKS)
-        at = [-1]
-        output.capture(at)
+        output.capture(self._at, self._last)
         tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
         extend_import_path(tools.handler.path)
         types = load_types(tools.unprocessable)
         endpoint = Endpoint(tools.policy, handler=load_handler(tools.handler), clock=tools.clock, log=FailureLog(self._log), unprocessable=types)
-        endpoint.at = at
+        endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
     def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint) -> Answer:
         batch = read_batch(descriptor)
+        self._last.begin_batch(batch)
         section = Section(self._journal, *task.section)
         self._words = section.words
         try:
@@ -201,34 +209,36 @@ class _Child:
         _flush()
         return Answer(DONE, halted=halted)
 
+    def _serve_calls(self, descriptors: list[int], endpoint: Endpoint) -> None:
+        """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
+        stream, slot = descriptors
+        batch = read_batch(stream)
+        views, taken, at = Views(batch), map_slot(slot), self._at
+        os.close(slot)
+        self._last.begin_batch(batch)
+        while True:
+            number, row, abort_count, move_count = wire.receive_numbers(self._sock)
+            if row == UNLOAD:
+                return
+            taken[0] = number
+            at[0] = row
+            failure = endpoint.call(views.message(row, abort_count, move_count))
+            at[0] = -1
+            _flush()
+            if failure is None:
+                wire.send_returned(self._sock)
+            else:
+                wire.send(self._sock, Called(failure))
+
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""
+        self._last.leave()
         if self._words is not None:
             self._words.release()
         self._sock.close()
         for descriptor in (self._journal, self._log):
             with suppress(OSError):
                 os.close(descriptor)
-
-
-def _serve_calls(sock: socket.socket, descriptors: list[int], endpoint: Endpoint) -> None:
-    """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
-    batch, slot = descriptors
-    views, taken, at = Views(read_batch(batch)), map_slot(slot), endpoint.at
-    os.close(slot)
-    while True:
-        number, row, abort_count, move_count = wire.receive_numbers(sock)
-        if row == UNLOAD:
-            return
-        taken[0] = number
-        at[0] = row
-        failure = endpoint.call(views.message(row, abort_count, move_count))
-        at[0] = -1
-        _flush()
-        if failure is None:
-            wire.send_returned(sock)
-        else:
-            wire.send(sock, Called(failure))
 
 
 SLOT_BYTES = 4

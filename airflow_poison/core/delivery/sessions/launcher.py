@@ -70,12 +70,12 @@ _zygotes: dict[int, _Zygote] = {}
 """By pid: a process that was forked from this one starts its own."""
 
 
-def start_child(journal: int, log: int) -> ChildProcess:
+def start_child(journal: int, log: int, said: int) -> ChildProcess:
     """Fork a child that has these descriptors. Raises ServerSessionError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reading, writing = os.pipe()
     try:
-        pid, zygote = _fork((theirs.fileno(), writing, journal, log))
+        pid, zygote = _fork((theirs.fileno(), writing, journal, log, said))
     except BaseException:
         ours.close()
         os.close(reading)

@@ -1,7 +1,8 @@
 """What a handler prints and logs, with the row that it was working on: the child's end.
 
 Python's own streams and loggers write frames (marker, row, level, length, text) of at most ``PIPE_BUF`` bytes, which a pipe keeps
-whole. Whatever else writes to descriptors 1 and 2 (C code, subprocesses) arrives raw, between the frames.
+whole. Whatever else writes to descriptors 1 and 2 (C code, subprocesses) arrives raw, between the frames. What goes into a frame is
+first copied to where it outlives the reader of the pipe (lastoutput.py).
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import logging
 import os
 import struct
 import sys
+import threading
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
 
 MARKER = b"\x00\x01\x00"
 HEADER = struct.Struct("<3siBH")
@@ -27,12 +31,17 @@ def frame(row: int, level: int, text: bytes) -> bytes:
 
 
 class _RowStream(io.RawIOBase):
-    """Writes whole lines as frames with the row that they were printed for."""
+    """Writes whole lines as frames with the row that they were printed for; threads may share it."""
 
-    def __init__(self, descriptor: int, at: list[int], level: int) -> None:
+    def __init__(self, descriptor: int, at: list[int], level: int, last: LastOutput) -> None:
         super().__init__()
-        self._descriptor, self._at, self._level = descriptor, at, level
+        self._descriptor, self._at, self._level, self._last = descriptor, at, level, last
         self._pending, self._row = b"", -1
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin in this process: in one that was forked, a thread that does not exist any more may have had the lock."""
+        self._lock = threading.RLock()
 
     def writable(self) -> bool:
         return True
@@ -42,17 +51,20 @@ class _RowStream(io.RawIOBase):
 
     def write(self, data: Buffer) -> int:
         text = bytes(data)
-        if self._row != self._at[0]:
-            self.flush()
-            self._row = self._at[0]
-        self._pending += text
-        if b"\n" in text or len(self._pending) > MAX_TEXT:
-            self.flush()
+        with self._lock:
+            self._last.add(text)
+            if self._row != self._at[0]:
+                self.flush()
+                self._row = self._at[0]
+            self._pending += text
+            if b"\n" in text or len(self._pending) > MAX_TEXT:
+                self.flush()
         return len(text)
 
     def flush(self) -> None:
-        pending, self._pending = self._pending, b""
-        write_frames(self._descriptor, self._row, self._level, pending)
+        with self._lock:
+            pending, self._pending = self._pending, b""
+            write_frames(self._descriptor, self._row, self._level, pending)
 
 
 def write_frames(descriptor: int, row: int, level: int, text: bytes) -> None:
@@ -64,27 +76,30 @@ def write_frames(descriptor: int, row: int, level: int, text: bytes) -> None:
 class _RowHandler(logging.Handler):
     """Sends log records with their own level."""
 
-    def __init__(self, at: list[int]) -> None:
+    def __init__(self, at: list[int], last: LastOutput) -> None:
         super().__init__()
-        self._at = at
+        self._at, self._last = at, last
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record) + "\n"
-            write_frames(2, self._at[0], min(record.levelno, 255), text.encode("utf-8", "replace"))
+            text = f"{self.format(record)}\n".encode("utf-8", "replace")
+            self._last.add(text)
+            write_frames(2, self._at[0], min(record.levelno, 255), text)
         except Exception:  # noqa: BLE001  (as every logging handler does)
             self.handleError(record)
 
 
-def capture(at: list[int]) -> None:
+def capture(at: list[int], last: LastOutput) -> None:
     """Replace the standard streams of this process and send what is logged at INFO and above.
 
     :param at: its only element is the row that is being delivered.
+    :param last: gets a copy of everything.
     """
     for name, descriptor, level in (("stdout", 1, logging.INFO), ("stderr", 2, logging.WARNING)):
-        stream = io.TextIOWrapper(cast("BinaryIO", _RowStream(descriptor, at, level)), "utf-8", "backslashreplace", write_through=True)
-        setattr(sys, name, stream)
+        raw = _RowStream(descriptor, at, level, last)
+        os.register_at_fork(after_in_child=raw.begin)
+        setattr(sys, name, io.TextIOWrapper(cast("BinaryIO", raw), "utf-8", "backslashreplace", write_through=True))
     root = logging.getLogger()
-    root.addHandler(_RowHandler(at))
+    root.addHandler(_RowHandler(at, last))
     root.setLevel(logging.INFO)

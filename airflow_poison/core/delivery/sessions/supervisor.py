@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.handlers import carry_by_value
-from airflow_poison.core.delivery.sessions import launcher, platform, wire
+from airflow_poison.core.delivery.sessions import lastoutput, launcher, platform, wire
 from airflow_poison.core.delivery.sessions.child import NOT_FOUND, READY, Answer, Setup, Tools, load_types
 from airflow_poison.core.delivery.sessions.outputreader import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
@@ -65,7 +65,7 @@ class Supervisor:
 
     def __init__(self, tools: Tools, journal: Journal) -> None:
         load_types(tools.unprocessable)
-        self._journal = journal
+        self._journal, self._said = journal, lastoutput.path_beside(journal.path)
         self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
         self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
         self._child: launcher.ChildProcess | None = None
@@ -86,7 +86,11 @@ class Supervisor:
 
     def start(self) -> None:
         """Start a child; what it answers first is for ``started``."""
-        child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor)
+        said = lastoutput.create(self._said)
+        try:
+            child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
+        finally:
+            os.close(said)
         self._output = OutputReader(child.printed)
         folder = None
         with contextlib.suppress(OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 import traceback
 from collections import deque
 from datetime import timedelta
@@ -19,6 +21,8 @@ MAX_TRACE = 8_192
 _MAX_CHAIN = 5
 _MAX_FRAMES = 25
 _MAX_STACKS = 1_000
+_LONGEST_CHARACTER = 4
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _stacks: dict[tuple[int, ...], tuple[str, list[CodeType]]] = {}
 """Ends of stacks that have been rendered, by the places they name (rendering reads and parses source: 0.2 ms; most failures share a stack).
 The code objects are kept so that no later one can have the identity of an earlier."""
@@ -54,18 +58,42 @@ def type_name(error: BaseException) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the beginning of a text, as something that UTF-8 can hold."""
+    """Return the beginning of a text as it is stored: something that UTF-8 can hold, without control characters."""
     text = str.__str__(text)  # a plain one: the methods of a subclass may do anything
-    if len(text) > limit:
-        text = f"{text[: limit - 1]}…"
-    return text.encode("utf-8", "replace").decode()
+    shown = _printable(text[: limit + 1])
+    if len(shown) > limit or len(text) > limit + 1:
+        shown = f"{shown[: limit - 1]}…"
+    return shown.encode("utf-8", "replace").decode()
 
 
 def cut_front(text: str, limit: int) -> str:
-    """Return the end of a text, as something that UTF-8 can hold."""
-    if len(text) > limit:
-        text = f"…{text[-(limit - 1) :]}"
-    return text.encode("utf-8", "replace").decode()
+    """Return the end of a text as it is stored: something that UTF-8 can hold, without control characters."""
+    shown = _printable(text[-(limit + 1) :])
+    if len(shown) > limit or len(text) > limit + 1:
+        shown = f"…{shown[-(limit - 1) :]}"
+    return shown.encode("utf-8", "replace").decode()
+
+
+def decoded_end(end: bytes, *, is_cut: bool) -> str:
+    """Return the end of what a process has printed as a text. A character that the cut has torn is left out, and so is one torn by a kill.
+
+    :param is_cut: whether there was something before it.
+    """
+    if is_cut:
+        torn = next((place for place, byte in enumerate(end[:_LONGEST_CHARACTER]) if byte & 0xC0 != 0x80), 0)  # noqa: PLR2004  (0b10xxxxxx continues)
+        end = end[torn:]
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(end)
+
+
+def _printable(text: str) -> str:
+    """Write control characters as escapes: a terminal obeys them, whoever reads the text. Tabs and line ends stay."""
+    if text.isprintable():
+        return text
+    return _CONTROL.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}"
 
 
 def _text_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 _LENGTH = struct.Struct(">I")
-_MAX_DESCRIPTORS = 4
+_MAX_DESCRIPTORS = 5
 NUMBERS = struct.Struct("=4i")
 _EMPTY = _LENGTH.pack(0)
 

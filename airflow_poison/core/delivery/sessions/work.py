@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
     from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.seam import Policy, Receiver
 
@@ -69,7 +70,8 @@ def _columns_of(batch: pa.RecordBatch, number: int) -> _Columns:
 class Endpoint:
     """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
 
-    :param at: its only element is the row that is being delivered; captured output is labelled by it.
+    :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
+    :ivar last: keeps what the message in hand prints; None: nobody does.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Endpoint:
         self._process = os.getpid()
         self._raised: BaseException | None = None
         self.at = [-1]
+        self.last: LastOutput | None = None
 
     def deliver(self, work: BatchWork) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
@@ -95,6 +98,8 @@ class Endpoint:
 
     def call(self, message: Message) -> Failure | None:
         """Hand a message to the handler; whatever it raises becomes a failure."""
+        if self.last is not None:
+            self.last.forget()
         try:
             self._handler(message)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
