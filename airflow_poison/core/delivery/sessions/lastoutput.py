@@ -20,12 +20,14 @@ import secrets
 import struct
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE, cut_front, decoded_end
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
@@ -129,14 +131,22 @@ def last_output(journal: Path, lookup_id: int) -> str:
     :param journal: path of the journal file; nobody writes it any more.
     """
     found: tuple[int, str] = (-1, "")
-    for path in journal.parent.glob(f"{journal.stem}.*{SUFFIX}"):
-        content = path.read_bytes()
-        if len(content) != SIZE:
-            continue  # killed while it was made
+    for content in _contents(journal):
         written, owner, began = _HEADER.unpack_from(content)
         if written > 0 and owner == lookup_id and began > found[0]:
             found = began, _text(content[_HEADER.size :], written)
     return found[1]
+
+
+def _contents(journal: Path) -> Iterator[bytes]:
+    """Read the files beside a journal; one that cannot be read costs a trace, nothing else."""
+    with suppress(OSError):
+        for path in journal.parent.iterdir():
+            if path.name.startswith(f"{journal.stem}.") and path.suffix == SUFFIX:
+                with suppress(OSError):
+                    content = path.read_bytes()
+                    if len(content) == SIZE:  # else it was being made
+                        yield content
 
 
 def _text(ring: bytes, written: int) -> str:
