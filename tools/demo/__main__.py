@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from tools.airflow.client import Airflow
+from tools.airflow.home import AirflowError, free_port
+from tools.airflow.left_over import end_left_over
+from tools.airflow.services import Services, running
 from tools.demo.account import keep_books
-from tools.demo.api import Airflow
-from tools.demo.place import DemoError, Place, free_port
+from tools.demo.place import Place
 from tools.demo.readings import Queue
 from tools.demo.report import print_alerts, print_books, print_query
 from tools.demo.screen import screen
-from tools.demo.services import Services, end_left_over, running
 from tools.demo.watch import Watch
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with place.alone():
             return _demo(console, place, options)
-    except DemoError as error:
+    except AirflowError as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         console.print(f"All logs are in {place.shown(place.logs)}.", highlight=False)
         return 1
@@ -74,10 +76,10 @@ def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:
     ended = end_left_over(place)
     if ended:
         console.print(f"Ended {ended} processes that an earlier demo had left behind.", highlight=False)
-    services = Services(place, place.environment(port, options.delay, options.every), port)
+    services = Services(place, place.demo_environment(port, options.delay, options.every), port)
     url = f"http://127.0.0.1:{port}"
-    queue = Queue(place.home / "poison")
-    console.print(f"A real Airflow starts in {place.shown(place.home)}; its page is {url} while the demo runs.", highlight=False)
+    queue = Queue(place.path / "poison")
+    console.print(f"A real Airflow starts in {place.shown(place.path)}; its page is {url} while the demo runs.", highlight=False)
     services.prepare()
     with running(services), screen(console) as shown:
         watch = Watch(place, services, Airflow(url), queue, shown)

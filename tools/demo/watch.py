@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from tools.demo.api import Airflow, Run, Task
+    from tools.airflow.client import Airflow, Run, Task
+    from tools.airflow.services import Services
     from tools.demo.place import Place
     from tools.demo.readings import Queue
     from tools.demo.screen import Screen
-    from tools.demo.services import Services
 
+DAG = "flight_arrivals"
 SEND, RECEIVE = "send_flights", "retry_cycle.receive"
 BUSY = frozenset({"queued", "running", "restarting"})
 LOOK_SECONDS = 0.5
@@ -54,19 +55,19 @@ class Watch:
         deadline = time.monotonic() + START_SECONDS
         self._wait(self.airflow.ready, "starting Airflow", deadline)
         self._wait(self._parsed, "parsing the DAG", deadline)
-        runs = self.airflow.runs()
+        runs = self.airflow.runs(DAG)
         for run in runs:
-            if not run.ended:  # of a demo that was interrupted
-                self.airflow.give_up(run)
+            if not run.ended:  # of a demo that was interrupted: nobody works on it any more
+                self.airflow.set_run_state(run, "failed")
         self.earlier = frozenset(run.run_id for run in runs)
 
     def until_done(self) -> None:
         """Let runs follow each other until nothing waits in main and retry. Raises DemoError when one fails."""
-        self.airflow.pause(paused=False)
+        self.airflow.pause(DAG, paused=False)
         while not self._look():
             time.sleep(LOOK_SECONDS)
-        self.airflow.pause(paused=True)
-        while active := [run for run in self.airflow.runs() if not run.ended]:
+        self.airflow.pause(DAG, paused=True)
+        while active := [run for run in self.airflow.runs(DAG) if not run.ended]:
             self._look()
             if all(self._rests(run) for run in active):
                 return
@@ -83,7 +84,7 @@ class Watch:
         """Return what all passes of this folder's demos said, oldest first, those that received something."""
         passes: list[Pass] = []
         sent: dict[int, int] = {}
-        for run in self.airflow.runs():
+        for run in self.airflow.runs(DAG):
             _add_send(sent, self.airflow.result(run, SEND))
             result = self.airflow.result(run, RECEIVE)
             if result and result["received"]:
@@ -93,7 +94,7 @@ class Watch:
     def _look(self) -> bool:
         """Show what is; return whether all is done."""
         self.services.check()
-        runs = [run for run in self.airflow.runs() if run.run_id not in self.earlier]
+        runs = [run for run in self.airflow.runs(DAG) if run.run_id not in self.earlier]
         active = [run for run in runs if not run.ended]
         for run in runs:
             if run.state == "failed":
@@ -110,7 +111,7 @@ class Watch:
         now = self.airflow.result(run, SEND)
         if now:
             sent: dict[int, int] = {}
-            for earlier in self.airflow.runs():
+            for earlier in self.airflow.runs(DAG):
                 _add_send(sent, self.airflow.result(earlier, SEND))
             self.sending = Sending(sum(sent.values()), now["repeated"])
 
@@ -134,8 +135,8 @@ class Watch:
     def _parsed(self) -> bool:
         errors = self.airflow.import_errors()
         if errors:
-            raise DemoError(f"Airflow cannot parse the DAG:\n{errors[0]}")
-        return self.airflow.has_dag()
+            raise DemoError(f"Airflow cannot parse the DAG:\n{errors[0]['stack_trace']}")
+        return self.airflow.has_dag(DAG)
 
     def _why(self, run: Run) -> str:
         failed = [task for task in self.airflow.tasks(run) if task.state == "failed"]
@@ -146,7 +147,7 @@ class Watch:
         return "\n".join(lines)
 
     def _log(self, task: Task) -> Path:
-        folder = self.place.logs / "dag_id=flight_arrivals" / f"run_id={task.run_id}" / f"task_id={task.task_id}"
+        folder = self.place.logs / f"dag_id={DAG}" / f"run_id={task.run_id}" / f"task_id={task.task_id}"
         return folder / f"attempt={task.try_number}.log"
 
 
