@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import InputError, StoreUnreachableError
-from airflow_poison.core.passes.checking import disk, foreigners, holders, ledger, rows, state
+from airflow_poison.core.passes.checking import disk, foreigners, holders, ledger, rows, staged, state
 from airflow_poison.core.passes.checking.findings import REPAIR, Finding, Kind, Severity
 from airflow_poison.core.store.delta import past as pasts
 
@@ -101,6 +101,7 @@ def _findings(name: str, root: str, past: pasts.Past, clock: Clock, safe_age: ti
     yield from disk.check_events(past)
     claims = holders.read_claims(root, live)
     yield from holders.check_claims(root, claims, live, now)
+    yield from staged.check_staged(root, claims.found, now)
     yield from holders.check_stages(root, claims, past, safe_age)
     control = state.read_control(root, name, live)
     if isinstance(control, Finding):

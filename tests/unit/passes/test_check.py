@@ -316,6 +316,28 @@ def _deliver_and_die(queue: Queue) -> None:
     queue.clock.advance(AN_HOUR)
 
 
+def _deliver_die_and(damage: Callable[[Path], object]) -> Callable[[Queue], None]:
+    def act(queue: Queue) -> None:
+        _deliver_and_die(queue)
+        [journal] = Path(queue.table.uri).glob("_stage/dead-0/*/journal/*.journal")
+        damage(journal)
+
+    return act
+
+
+def _seal_and(what: str, damage: Callable[[Path], object]) -> Callable[[Queue], None]:
+    def act(queue: Queue) -> None:
+        claim = queue.table.claim("dead", lease=LEASE, now=queue.clock.now(), max_messages=10)
+        assert claim is not None
+        rows = pa.concat_tables([queue.table.read(file) for file in claim.files])
+        queue.table.stage_table(claim, _with(rows, sub_queue="poison"))
+        queue.table.seal(claim, lambda _: {})
+        damage(next(Path(queue.table.uri).glob(f"_stage/dead/*/{what}")))
+        queue.clock.advance(AN_HOUR)
+
+    return act
+
+
 def _two_control_rows(queue: Queue) -> None:
     [old] = [file for file in _live(queue) if file.sub_queue == "_ctl"]
     path = f"sub_queue=_ctl/move_count=0/{uuid4().hex}.parquet"
@@ -437,6 +459,11 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     "two claims of one file": (_claim_twice, {Kind.CLAIMS_OVERLAP}, "the other is"),
     "claim unreadable": (_spoil_claim, {Kind.CLAIM_UNREADABLE}, "a claim cannot be read"),
     "stage without a claim": (_stage, {Kind.STAGE_LEFT}, "that no claim names"),
+    "journal cut": (_deliver_die_and(lambda path: os.truncate(path, 70)), {Kind.CLAIM_EXPIRED, Kind.JOURNAL_DAMAGED}, "it was cut short"),
+    "journal gone": (_deliver_die_and(Path.unlink), {Kind.CLAIM_EXPIRED, Kind.JOURNAL_DAMAGED}, "the journal beside it is gone"),
+    "manifest cut": (_seal_and("manifest.json", _cut), {Kind.CLAIM_EXPIRED, Kind.STAGE_DAMAGED}, "the sealed outcome of a pass cannot be read"),
+    "outcome gone": (_seal_and("out/*/*/*.parquet", Path.unlink), {Kind.CLAIM_EXPIRED, Kind.STAGE_DAMAGED}, "it is gone"),
+    "outcome cut": (_seal_and("out/*/*/*.parquet", _cut), {Kind.CLAIM_EXPIRED, Kind.STAGE_DAMAGED}, "is not what it was"),
     # state
     "two control rows": (_two_control_rows, {Kind.CONTROL_ROWS}, "2 control rows instead of one"),
     "no control row": (_no_control_row, {Kind.CONTROL_ROWS}, "0 control rows instead of one"),

@@ -140,7 +140,7 @@ class FailureReader:
 
 
 def _is_torn(line: bytes) -> bool:
-    return line.startswith(b'{"') and not line.endswith(b"}") and b"\0" not in line
+    return line.startswith(b"{") and (not line.endswith(b"}") or line.count(b"{") > line.count(b"}")) and b"\0" not in line
 
 
 def _lookup_id(number: object) -> int:

@@ -52,6 +52,8 @@ class Kind(StrEnum):
     CLAIM_FILES_GONE = "claim_files_gone"
     CLAIMS_OVERLAP = "claims_overlap"
     STAGE_LEFT = "stage_left"
+    STAGE_DAMAGED = "stage_damaged"
+    JOURNAL_DAMAGED = "journal_damaged"
     CREATION_LEFT = "creation_left"
 
 

@@ -82,7 +82,10 @@ def worked(root: str, claim: Claim) -> str:
         if (attempt / MANIFEST).exists():
             return "its outcome is sealed and waits for its commit"
     journals = list(folder.glob(f"*/{stage.JOURNAL}/*.journal"))
-    return f"{len(journals)} journal(s) say what was delivered" if journals else ""
+    if journals:
+        return f"{len(journals)} journal(s) say what was delivered"
+    logs = [path for path in folder.glob(f"*/{stage.JOURNAL}/*.log") if path.stat().st_size]
+    return f"{len(logs)} log(s) of failures say that something was delivered" if logs else ""
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------

@@ -93,8 +93,9 @@ def gone(root: str, path: str) -> str:
 
 def damaged(root: str, path: str, why: object) -> str:
     """Return the words for a file that cannot be read, or is not what it was."""
+    cause = next(iter(str(why).strip().splitlines()), type(why).__name__)[:200].rstrip(".")
     return (
-        f"The file {path} of the queue table {root} is damaged or cannot be read: {str(why).strip().splitlines()[0][:200].rstrip('.')}. "
+        f"The file {path} of the queue table {root} is damaged or cannot be read: {cause}. "
         "Nothing was changed. Put it back from a backup; if others cannot be read either, look at the disk and at this user's rights."
     )
 

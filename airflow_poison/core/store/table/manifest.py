@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,17 +42,47 @@ def find(table: Table, claim: Claim) -> Manifest | None:
 
     Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
     """
-    folder = Path(table.root, STAGE)
     for attempt in (*stage.earlier(table.root, claim), stage.own(table.root, claim)):
-        try:
-            text = Path(attempt, MANIFEST).read_text()
-        except FileNotFoundError:
-            continue
-        try:
-            return _parse(text, str(attempt.relative_to(folder)))
-        except ValueError as error:
-            raise TableChangedError(damaged(table.root, f"{attempt.relative_to(table.root)}/{MANIFEST}", error)) from error
+        sealed = read(table.root, attempt)
+        if sealed is not None:
+            return sealed
     return None
+
+
+def read(root: str, attempt: Path) -> Manifest | None:
+    """Return the manifest in a holder's folder. Raises TableChangedError for one that is damaged."""
+    try:
+        text = Path(attempt, MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError as error:
+        raise TableChangedError(damaged(root, f"{attempt.relative_to(root)}/{MANIFEST}", "it is a folder")) from error
+    with _whole(root, attempt / MANIFEST):
+        return _parse(text, str(attempt.relative_to(Path(root, STAGE))))
+
+
+def difference(root: str, staged: str, file: DataFile) -> str:
+    """Return how a staged file differs from what the manifest says of it, in words; empty when it does not."""
+    import pyarrow as pa
+
+    try:
+        found = describe(str(Path(root, STAGE)), staged, (file.sub_queue, file.move_count))
+    except FileNotFoundError:
+        return "it is gone"
+    except (pa.ArrowException, OSError) as error:
+        return str(error).strip().partition("\n")[0]
+    if (found.rows, found.size) == (file.rows, file.size):
+        return ""
+    return f"it has {found.rows} rows and {found.size} bytes; expected {file.rows} and {file.size}"
+
+
+@contextmanager
+def _whole(root: str, path: Path) -> Iterator[None]:
+    """Turn what a damaged manifest raises into words."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
 
 
 def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
@@ -93,20 +124,20 @@ def _write(table: Table, own: Path, manifest: Manifest) -> None:
 
 
 def final_paths(root: str) -> Iterator[str]:
-    """Yield the final paths that any manifest of the table names. Asked again until the stage has kept still: a take-over renames folders."""
+    """Yield the final paths that any manifest of the table names. Asked again until the stage has kept still: a take-over renames folders.
+
+    Raises TableChangedError for a manifest that is damaged: what its pass needs cannot be told.
+    """
     pattern = f"*/*/{MANIFEST}"
     while True:
         listed = sorted(Path(root, STAGE).glob(pattern))
-        try:
-            found = [json.loads(path.read_text()) for path in listed]
-        except FileNotFoundError:
-            continue
-        if listed == sorted(Path(root, STAGE).glob(pattern)):
+        found = [read(root, path.parent) for path in listed]
+        if None not in found and listed == sorted(Path(root, STAGE).glob(pattern)):
             break
-    yield from (str(values["path"]) for body in found for _, values in body["files"])
+    yield from (file.path for sealed in found if sealed is not None for _, file in sealed.files)
 
 
-def _parse(text: str, prefix: str) -> Manifest:
+def _parse(text: bytes, prefix: str) -> Manifest:
     body = json.loads(text)
     return Manifest(
         files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
