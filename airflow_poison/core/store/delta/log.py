@@ -7,7 +7,6 @@ calls ``commit`` looks at the new version and decides again.
 from __future__ import annotations
 
 import json
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -15,44 +14,19 @@ from uuid import uuid4
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import actions, foreign, repair, shortening
+from airflow_poison.core.store.delta import actions, checkpoints, foreign, repair, shortening
+from airflow_poison.core.store.delta.state import DeltaState, Looks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from deltalake import DeltaTable
-
     from airflow_poison.core.store.log import Commit, State
-    from airflow_poison.core.store.seam import DataFile, Shortened
+    from airflow_poison.core.store.seam import Shortened
 
 LOG = "_delta_log"
 _LOOKS = 3
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
-
-
-class DeltaState:
-    """One version of a Delta table."""
-
-    def __init__(self, table: DeltaTable) -> None:
-        self.table = table
-        self.version: int = table.version()
-        self.has_entry = True
-        """Whether the log had the version's own entry when it was loaded."""
-
-    @cached_property
-    def files(self) -> tuple[DataFile, ...]:
-        """Every live file; listed when first asked for (a send never asks)."""
-        return actions.files_of(self.table)
-
-    def paths(self, sub_queue: str) -> Sequence[str]:
-        """Return the paths of the live files of one partition; the log picks them, so a table of many files costs no more."""
-        uris = self.table.file_uris(file_pruning_predicate=f"sub_queue = '{sub_queue}'")
-        return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
-
-    def number(self, name: str) -> int | None:
-        """Return the version of an application transaction."""
-        return self.table.transaction_version(name)
 
 
 class DeltaLog:
@@ -64,6 +38,7 @@ class DeltaLog:
     def __init__(self, root: str, *, durable: bool) -> None:
         self._root = root
         self._durable = durable
+        self._looks = Looks(root)
         self._known = -1  # every version up to this one was looked at
 
     def load(self) -> DeltaState:
@@ -87,7 +62,7 @@ class DeltaLog:
                 continue
             except OSError as error:
                 raise StoreUnreachableError(self._unreadable(error)) from error
-            if not self._is_empty(state.version) or not repair.repair(self._root):
+            if not state.is_empty or not repair.repair(self._root):
                 return state
         message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
         raise TableChangedError(message)
@@ -101,18 +76,14 @@ class DeltaLog:
 
     def _loaded(self) -> DeltaState:
         """Load what is there now. A reader that was slow while the log was shortened looks again. Raises DeltaError."""
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         for more in reversed(range(_LOOKS)):
             try:
-                state = DeltaState(DeltaTable(self._root))
+                return self._looks.newest()
             except DeltaError:
                 if not more:
                     raise
-            else:
-                state.has_entry = self._json(state.version).exists()
-                return state
         raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
     def commit(self, base: State, commit: Commit) -> bool:
@@ -165,7 +136,7 @@ class DeltaLog:
 
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
-        return shortening.shorten(self.newest(), Path(self._root, LOG), retention, durable=self._durable)
+        return shortening.shorten(self._root, self.newest().version, retention, durable=self._durable)
 
     def _check_not_shortened(self, base: DeltaState) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
@@ -208,15 +179,8 @@ class DeltaLog:
         except DeltaError as error:
             return [f"changed what cannot be told any more ({_first_line(error)})"]
 
-    def _is_empty(self, version: int) -> bool:
-        """Whether a commit has no content: delta-rs takes it for a version in which nothing happened."""
-        try:
-            return self._json(version).stat().st_size == 0
-        except FileNotFoundError:  # cleaned up behind a checkpoint
-            return False
-
     def _json(self, version: int) -> Path:
-        return Path(self._root, LOG, f"{version:020d}.json")
+        return foreign.json_path(self._root, version)
 
     def _check_present(self, commit: Commit) -> None:
         """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
@@ -266,12 +230,7 @@ class DeltaLog:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a torn one is taken away by ``repair``."""
         if version % CHECKPOINT_INTERVAL:
             return
-        state = self.newest()
-        state.table.create_checkpoint()
-        if self._durable:
-            log = Path(self._root, LOG)
-            for path in (*log.glob(f"{state.version:020d}.checkpoint*.parquet"), log / "_last_checkpoint", log):
-                durability.sync(path)
+        checkpoints.make(self._root, version, durable=self._durable)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta import checkpoints
+from airflow_poison.core.store.delta.checkpoints import LOG
 from airflow_poison.core.store.seam import Shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import timedelta
-    from pathlib import Path
-
-    from airflow_poison.core.store.delta.log import DeltaState
 
 _ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -47,12 +48,13 @@ def removals(log: Path) -> Mapping[str, float]:
     return found
 
 
-def shorten(state: DeltaState, log: Path, retention: timedelta, *, durable: bool) -> Shortened:
+def shorten(root: str, version: int, retention: timedelta, *, durable: bool) -> Shortened:
     """Write a checkpoint of a version and remove what only versions before the retention need."""
-    if state.version not in _versions(log, _CHECKPOINT):
+    log = Path(root, LOG)
+    if version not in _versions(log, _CHECKPOINT):
         reach("store.log.before_checkpoint")
-        state.table.create_checkpoint()
-    _force(log, state.version, durable=durable)
+        checkpoints.make(root, version, durable=durable, forget_gone=True)
+    _force(log, version, durable=durable)
     reach("store.log.after_checkpoint")
     kept = _last_unneeded_checkpoint(log, time.time() - retention.total_seconds())
     needless = [] if kept is None else _before(log, kept)
@@ -64,7 +66,9 @@ def shorten(state: DeltaState, log: Path, retention: timedelta, *, durable: bool
         reach("store.log.before_remove")
         size += _removed(path)
         entries += 1
-    return Shortened(checkpoint=state.version, entries=entries, size=size, oldest=min(_versions(log, _ENTRY), default=state.version))
+    for folder in checkpoints.left_over(root, _SAFE_AGE):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Shortened(checkpoint=version, entries=entries, size=size, oldest=min(_versions(log, _ENTRY), default=version))
 
 
 def checkpoint_paths(checkpoint: Path) -> set[str]:

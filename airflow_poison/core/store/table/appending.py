@@ -34,6 +34,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     if (done := _sent_before(table, state, key)) is not None:
         return done
     incoming = Incoming(table.root, base=sequence.last_id(state))
+    del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
         incoming.write(batches, now)

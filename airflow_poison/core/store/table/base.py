@@ -152,4 +152,6 @@ def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 def _as_seen(file: DataFile) -> DataFile:
     """Leave due times out where they have passed: a move between sub-queues changes no row, so they remain in the file."""
-    return file if file.sub_queue in _WAITING else replace(file, min_due_at=None, max_due_at=None)
+    if file.sub_queue in _WAITING or (file.min_due_at is None and file.max_due_at is None):
+        return file
+    return replace(file, min_due_at=None, max_due_at=None)
