@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.store.seam import DataFile, Shortened
@@ -65,6 +65,10 @@ class Log(Protocol):
 
     def load(self) -> State:
         """Return the newest version. Raises TableChangedError when it cannot be read."""
+        ...
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return what tells a version from another one in its place, while it is the newest; None when it is not. Reads nothing."""
         ...
 
     def commit(self, base: State, commit: Commit) -> bool:

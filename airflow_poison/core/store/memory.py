@@ -22,7 +22,7 @@ from airflow_poison.core.store.table.layout import CONTROL
 from airflow_poison.core.store.table.queue import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.log import State
@@ -73,6 +73,10 @@ class MemoryLog:
     def load(self) -> MemoryState:
         """Return the newest version."""
         return self._newest
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return the version while it is the newest."""
+        return version if version == self._newest.version else None
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -341,6 +341,13 @@ class QueueTable(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
+        ...
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return what tells a version from another one in its place, while it is the newest; None when it is not, or that cannot be told.
+
+        For those who look often: a few looks at the folder, nothing is read. Raises OSError.
+        """
         ...
 
     # Changes outside a pass ------------------------------------------------------------------------------------

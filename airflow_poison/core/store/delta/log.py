@@ -15,10 +15,10 @@ from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import actions, checkpoints, foreign, repair, shortening
-from airflow_poison.core.store.delta.state import DeltaState, Looks
+from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Looks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.store.log import Commit, State
@@ -47,6 +47,10 @@ class DeltaLog:
         state = self.newest()
         self._refuse_foreign(state, known)
         return state
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
+        return None if self._json(version + 1).exists() else EntryMark.of(self._root, version)
 
     def newest(self) -> DeltaState:
         """Return the newest version, whoever made it; a last commit that a loss of power cut short is taken away first."""

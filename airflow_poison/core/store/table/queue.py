@@ -11,7 +11,7 @@ from airflow_poison.core.store.seam import Replacement
 from airflow_poison.core.store.table import appending, claiming, cleaning, compaction, files, finishing, history, manifest, moving, replacing, stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
@@ -48,6 +48,10 @@ class Queue:
     def snapshot(self) -> Snapshot:
         """Return the newest version."""
         return self._table.view().snapshot
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return what tells a version from another one in its place, while it is the newest."""
+        return self._table.log.mark(version)
 
     def append(self, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
         """Add messages to ``main``, once per key."""
