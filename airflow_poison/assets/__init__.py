@@ -1,0 +1,7 @@
+"""Assets: a queue as something that DAGs are scheduled by."""
+
+from __future__ import annotations
+
+from airflow_poison.assets.queue import queue_asset
+
+__all__ = ["queue_asset"]

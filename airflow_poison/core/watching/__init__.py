@@ -1,0 +1,1 @@
+"""Watching queues: what is asked of one, cheap looks at a store, and one poller for everybody who waits."""

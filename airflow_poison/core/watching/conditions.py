@@ -1,0 +1,246 @@
+"""What can be asked of a queue: conditions, each a pure function of one version of the queue and the time.
+
+All they look at is the control row and the files' statistics: no message is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.return_due import due_files
+from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
+from airflow_poison.core.store.seam import QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.policies.settings import Settings
+    from airflow_poison.core.store.seam import DataFile, Snapshot
+
+Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
+"""Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""
+Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
+"""The sub-queues in which messages may be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a condition says of one version of a queue.
+
+    :param met: whether it holds.
+    :param facts: plain values that say why; what a sensor returns.
+    :param not_before: when it may come true by time alone, at the earliest; None: not before the queue changes.
+    """
+
+    met: bool
+    facts: Mapping[str, object] = field(default_factory=dict)
+    not_before: datetime | None = None
+
+
+class Condition(ABC):
+    """Something that may hold of a queue. Frozen, hashable, with a JSON round trip."""
+
+    __slots__ = ()
+    system: ClassVar[str]
+    """The condition's name in its JSON form."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    @abstractmethod
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Say whether the condition holds of this version at this time."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the condition as JSON values; durations as seconds."""
+        return to_json(cast("Settings", self))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue(Condition):
+    """A return would move something: messages in ``retry`` whose cycle is over, or what a handler had postponed and whose time has come.
+
+    A file of parked messages falls due as a whole, when the last of them does (spec WCF-30); under ``head_timer`` an earlier head that is not due
+    holds back what stands behind it (spec WCF-31).
+    """
+
+    system: ClassVar[str] = "retry_due"
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts: ``due``, ``postponed`` (whose time has come), ``waiting`` (in retry, due or not), ``next_due_at`` of what is not due yet."""
+        due = returning(snapshot, now)
+        later = [file.max_due_at for file in _waiting(snapshot) if file.max_due_at is not None and file.max_due_at > now]
+        not_before = min(later, default=None)
+        facts = {
+            "due": _rows(file for file in due if file.sub_queue == SubQueue.RETRY),
+            "postponed": _rows(file for file in due if file.sub_queue == SubQueue.POSTPONED),
+            "waiting": snapshot.depth(SubQueue.RETRY, now).messages,
+            "next_due_at": _text(not_before),
+        }
+        return Answer(bool(due), facts, not_before)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesAvailable(Condition):
+    """Messages wait in a sub-queue.
+
+    Without ``age``: messages that a pass could take now; those that a pass holds do not count, nor does ``main`` while a message blocks the
+    queue. With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
+
+    :param sub_queue: where: ``main``, ``retry``, ``poison``, ``postponed`` (given back by a handler), ``transmission`` (sent to a disabled queue).
+    :param count: how many at least.
+    :param age: how long ago the oldest of them was sent at least.
+    """
+
+    sub_queue: Places | str = Places.MAIN
+    count: int = 1
+    age: timedelta | None = None
+    system: ClassVar[str] = "messages"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Places))
+        object.__setattr__(self, "count", whole_number("count", self.count, least=1))
+        object.__setattr__(self, "age", _age(self.age))
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``."""
+        place = SubQueue(str(self.sub_queue))
+        if self.age is not None:
+            return _aged(snapshot, place, self.count, self.age, now)
+        there = _rows(receivable(snapshot, place, now))
+        until = snapshot.control.blocked_until(now) if place is SubQueue.MAIN else None
+        oldest = snapshot.depth(place, now).oldest_enqueued_at
+        facts = {"sub_queue": place.value, "messages": there, "oldest_enqueued_at": _text(oldest)}
+        if until is not None:
+            return Answer(met=False, facts=facts, not_before=until)
+        if there >= self.count:
+            return Answer(met=True, facts=facts)
+        return Answer(met=False, facts=facts, not_before=min((claim.expires_at for claim in snapshot.claims if claim.expires_at > now), default=None))
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonPresent(Condition):
+    """Messages are in the poison sub-queue.
+
+    :param count: how many at least.
+    :param age: how long ago the oldest of them was sent at least. Since when it is poison is not known without reading it.
+    """
+
+    count: int = 1
+    age: timedelta | None = None
+    system: ClassVar[str] = "poison"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", whole_number("count", self.count, least=1))
+        object.__setattr__(self, "age", _age(self.age))
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``."""
+        return _aged(snapshot, SubQueue.POISON, self.count, self.age or timedelta(0), now)
+
+
+@dataclass(frozen=True, slots=True)
+class Halted(Condition):
+    """An endpoint of the queue does not receive any more: it is disabled, stopped or faulted.
+
+    :param endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
+    """
+
+    endpoint: Endpoints | str = Endpoints.MAIN
+    system: ClassVar[str] = "halted"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endpoint", choice("endpoint", self.endpoint, Endpoints))
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts of the endpoint that is halted: ``sub_queue``, ``state``, ``reason``."""
+        del now
+        watched = _endpoints(snapshot, str(self.endpoint))
+        place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is not QueueState.ENABLED), watched[0])
+        return Answer(state is not QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
+
+
+@dataclass(frozen=True, slots=True)
+class Enabled(Condition):
+    """An endpoint of the queue receives.
+
+    :param endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
+    """
+
+    endpoint: Endpoints | str = Endpoints.MAIN
+    system: ClassVar[str] = "enabled"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "endpoint", choice("endpoint", self.endpoint, Endpoints))
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts of the endpoint that is enabled, else of the first one: ``sub_queue``, ``state``, ``reason``."""
+        del now
+        watched = _endpoints(snapshot, str(self.endpoint))
+        place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is QueueState.ENABLED), watched[0])
+        return Answer(state is QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
+
+
+_CONDITIONS: Mapping[str, type[Condition]] = {kind.system: kind for kind in (RetryDue, MessagesAvailable, PoisonPresent, Halted, Enabled)}
+
+
+def condition_from_dict(told: Mapping[str, object]) -> Condition:
+    """Return the condition of a JSON form. Raises SettingError."""
+    kind = _CONDITIONS.get(str(told.get("system")))
+    if kind is None:
+        raise SettingError("condition", told.get("system"), ", ".join(_CONDITIONS))
+    arguments = from_json(cast("type[Settings]", kind), told)
+    if arguments.get("age") is not None:
+        arguments["age"] = timedelta(seconds=float(arguments["age"]))
+    return kind(**arguments)
+
+
+def returning(snapshot: Snapshot, now: datetime) -> list[DataFile]:
+    """Return the files that a return would move now, those of ``retry`` first."""
+    order = str(snapshot.control.policy.get("return_order", "due_time"))
+    return due_files(snapshot, now, order) + [
+        file for file in snapshot.files if file.sub_queue == SubQueue.POSTPONED and file.max_due_at is not None and file.max_due_at <= now
+    ]
+
+
+def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataFile]:
+    """Return the files of a sub-queue that a pass could take: nobody has claimed them, or the claim has expired."""
+    claimed = {file.path for claim in snapshot.claims if claim.expires_at > now for file in claim.files}
+    return [file for file in snapshot.files if file.sub_queue == place and file.path not in claimed]
+
+
+def _waiting(snapshot: Snapshot) -> list[DataFile]:
+    return [file for file in snapshot.files if file.sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}]
+
+
+def _aged(snapshot: Snapshot, place: SubQueue, count: int, age: timedelta, now: datetime) -> Answer:
+    depth = snapshot.depth(place, now)
+    facts = {"sub_queue": place.value, "messages": depth.messages, "oldest_enqueued_at": _text(depth.oldest_enqueued_at)}
+    if depth.messages < count:
+        return Answer(met=False, facts=facts)
+    if not age or depth.oldest_enqueued_at is None:
+        return Answer(not age, facts)
+    ripe = depth.oldest_enqueued_at + age
+    return Answer(ripe <= now, facts, not_before=None if ripe <= now else ripe)
+
+
+def _endpoints(snapshot: Snapshot, watched: str) -> Sequence[tuple[SubQueue, QueueState, str]]:
+    places = (SubQueue.MAIN, SubQueue.POISON) if watched == Endpoints.ANY else (SubQueue(watched),)
+    return [(place, *snapshot.control.endpoint(place)) for place in places]
+
+
+def _age(value: timedelta | None) -> timedelta | None:
+    return None if value is None else duration("age", value)
+
+
+def _rows(files: Iterable[DataFile]) -> int:
+    return sum(file.rows for file in files)
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

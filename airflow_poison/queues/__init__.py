@@ -1,0 +1,1 @@
+"""The message queue provider that makes ``MessageQueueTrigger(scheme="poison")`` work."""

@@ -1,0 +1,136 @@
+"""QueueEventTrigger: what starts DAGs when something happens to a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_poison.core.errors import PoisonError, QueueNotFoundError
+from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.watching.happenings import Happening, News, Position, begin, news
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.triggers.ledger import Ledger
+from airflow_poison.triggers.stream import Interest, Interests, Notice, interests, notices
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Hashable
+
+    from airflow.triggers.shared_stream import SharedStreamProducer
+
+SETTLED = 10.0
+"""Seconds after which an event counts as recorded where Airflow does not say when it is (before Airflow 3.3)."""
+
+
+class QueueEventTrigger(BaseEventTrigger):
+    """Fire whenever something happens to a queue; for the watchers of an asset.
+
+    Happenings: ``messages`` (a pass could take messages that it could not take before), ``retry_due`` (a return would move messages that were not due
+    before; told at the instant), ``poisoned``, ``disabled`` and ``enabled`` (read from what the queue has recorded). A payload has ``event``,
+    ``queue`` and ``key``, and facts of the happening.
+
+    With Airflow 3.3 all triggers of a connection share one stream, and what was told is kept in the asset's state store: nothing is lost when the
+    triggerer is killed and starts again, and what it had told without hearing that Airflow had recorded it is told again with the same key.
+
+    :param queue_name: the queue; it need not exist yet.
+    :param event: what to fire at, see above.
+    :param conn_id: connection of type ``poison``.
+    :param poll_interval: seconds between two looks; the shortest of all triggers on the store counts.
+    :param asset: name of the asset that is watched; keeps the watchers of several assets on one queue apart.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        event: str = Happening.MESSAGES,
+        *,
+        conn_id: str = QueueHook.default_conn_name,
+        poll_interval: float = 5.0,
+        asset: str | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
+        self.queue_name = queue_name
+        self.event = choice("event", event, Happening)
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+        self.asset = asset
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the trigger's class and arguments."""
+        return (
+            f"{__name__}.{type(self).__name__}",
+            {
+                "queue_name": self.queue_name,
+                "event": self.event.value,
+                "conn_id": self.conn_id,
+                "poll_interval": self.poll_interval,
+                "asset": self.asset,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield events for ever; without the shared stream."""
+        alone = Interests()
+        async for notice, payloads in self._told(notices(self.conn_id, alone), alone):
+            for payload in payloads:
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
+            if payloads:
+                await asyncio.sleep(SETTLED)
+                await notice.recorded()
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Return the same key for all triggers of a connection."""
+        return "airflow-poison", self.conn_id
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """Return the producer of the connection's notices."""
+        from airflow_poison.triggers.producer import NoticeProducer
+
+        return NoticeProducer(kwargs["conn_id"])
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Notice]) -> AsyncIterator[TriggerEvent]:
+        """Yield this queue's events, made of the notices of all queues."""
+        async for _, payloads in self._told(shared_stream, interests(self.conn_id)):
+            for payload in payloads:
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
+
+    async def _told(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
+        """Yield the notices of this queue, each with what is to be told; it is written down before."""
+        ledger = Ledger(self._state(), f"airflow_poison.{self.event.value}.{self.queue_name}")
+        await ledger.read()
+        again = list(ledger.outstanding)
+        interest = Interest(self.queue_name, self.event, self.poll_interval)
+        watched.add(interest)
+        try:
+            async for notice in stream:
+                if interest not in notice.wanted_by:
+                    continue
+                payloads = again + await self._news(ledger, notice)
+                again = []
+                _note_when_recorded(notice, ledger, payloads)
+                yield notice, payloads
+        finally:
+            watched.drop(interest)
+
+    async def _news(self, ledger: Ledger, notice: Notice) -> list[dict[str, Any]]:
+        sight = notice.sight
+        if isinstance(sight, PoisonError):
+            self.log.warning("Queue %r cannot be watched now: %s", self.queue_name, sight)
+            if isinstance(sight, QueueNotFoundError):  # whatever a queue of this name records later is new
+                await ledger.tell(News((), Position()))
+            return []
+        position = ledger.position or begin(self.event, sight.snapshot)
+        told = await asyncio.to_thread(news, self.event, sight.table, sight.snapshot, position, notice.now)
+        await ledger.tell(told)
+        return list(told.payloads)
+
+    def _state(self) -> Any:
+        """Return the asset's state store; None where Airflow has none (before 3.3)."""
+        return getattr(self, "asset_state_store", None)
+
+
+def _note_when_recorded(notice: Notice, ledger: Ledger, payloads: list[dict[str, Any]]) -> None:
+    if payloads:
+        notice.when_recorded(lambda: ledger.recorded(payloads))

@@ -1,0 +1,71 @@
+"""QueueTrigger: what a deferred sensor waits with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.triggers.pollers import poller_at
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+
+class QueueTrigger(BaseTrigger):
+    """Wait until a condition holds of a queue, of any of several, or of each.
+
+    All triggers of a triggerer share one look at a store in each interval, and the next one is made at the instant at which a condition may come
+    true by time alone. The event's payload is ``{"met": [facts, ...]}``, or ``{"error": name, "message": text}`` when a queue cannot be looked at.
+
+    :param queue_names: the queues.
+    :param condition: what is waited for, as ``Condition.to_dict()`` gives it.
+    :param every: wait until it holds of each queue; else any one is enough.
+    :param conn_id: connection of type ``poison``.
+    :param poll_interval: seconds between two looks; the shortest of all triggers on the store counts.
+    """
+
+    def __init__(
+        self,
+        queue_names: Sequence[str],
+        condition: Mapping[str, object],
+        *,
+        every: bool = False,
+        conn_id: str = QueueHook.default_conn_name,
+        poll_interval: float = 5.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
+        self.queue_names = tuple(queue_names)
+        self.condition = dict(condition)
+        self.every = every
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the trigger's class and arguments."""
+        return (
+            f"{__name__}.{type(self).__name__}",
+            {
+                "queue_names": list(self.queue_names),
+                "condition": self.condition,
+                "every": self.every,
+                "conn_id": self.conn_id,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event when the condition holds, or when a queue cannot be looked at."""
+        from airflow_poison.core.errors import PoisonError
+        from airflow_poison.core.watching.conditions import condition_from_dict
+        from airflow_poison.core.watching.poller import Until
+
+        try:
+            poller = await poller_at(self.conn_id)
+            until = Until(self.queue_names, condition_from_dict(self.condition), self.every)
+            met = await poller.wait(until, self.poll_interval)
+        except PoisonError as error:
+            yield TriggerEvent({"error": type(error).__name__, "message": str(error)})  # type: ignore[no-untyped-call]  # Airflow's
+        else:
+            yield TriggerEvent({"met": met})  # type: ignore[no-untyped-call]  # Airflow's
