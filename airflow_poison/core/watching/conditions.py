@@ -148,19 +148,19 @@ class PoisonPresent(Condition):
 class Halted(Condition):
     """An endpoint of the queue does not receive any more: it is disabled, stopped or faulted.
 
-    :param endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
+    :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
     """
 
-    endpoint: Endpoints | str = Endpoints.MAIN
+    sub_queue: Endpoints | str = Endpoints.MAIN
     system: ClassVar[str] = "halted"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "endpoint", choice("endpoint", self.endpoint, Endpoints))
+        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Endpoints))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts of the endpoint that is halted: ``sub_queue``, ``state``, ``reason``."""
         del now
-        watched = _endpoints(snapshot, str(self.endpoint))
+        watched = _endpoints(snapshot, str(self.sub_queue))
         place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is not QueueState.ENABLED), watched[0])
         return Answer(state is not QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
 
@@ -169,19 +169,19 @@ class Halted(Condition):
 class Enabled(Condition):
     """An endpoint of the queue receives.
 
-    :param endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
+    :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
     """
 
-    endpoint: Endpoints | str = Endpoints.MAIN
+    sub_queue: Endpoints | str = Endpoints.MAIN
     system: ClassVar[str] = "enabled"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "endpoint", choice("endpoint", self.endpoint, Endpoints))
+        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Endpoints))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts of the endpoint that is enabled, else of the first one: ``sub_queue``, ``state``, ``reason``."""
         del now
-        watched = _endpoints(snapshot, str(self.endpoint))
+        watched = _endpoints(snapshot, str(self.sub_queue))
         place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is QueueState.ENABLED), watched[0])
         return Answer(state is QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
 

@@ -1,0 +1,37 @@
+"""QueueEnabledSensor: wait until a queue receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.watching.conditions import Enabled
+from airflow_poison.sensors.base import QueueSensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class QueueEnabledSensor(QueueSensor):
+    """Wait until a queue receives (again): it is neither disabled nor stopped nor faulted.
+
+    Returns ``{"queue", "sub_queue", "state", "reason"}`` of the endpoint that receives; a list of them for ``queue_names``.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
+    :param queue_names: several queues. (templated)
+    :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue, which halts
+        alone; or ``any`` of the two.
+    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
+    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
+
+    def __init__(self, *, sub_queue: str = "main", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._condition = Enabled(sub_queue)
+
+    @property
+    def condition(self) -> Enabled:
+        """What is waited for."""
+        return self._condition
