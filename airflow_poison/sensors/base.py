@@ -86,7 +86,7 @@ class QueueSensor(BaseSensorOperator):
         met = Until(names, self.condition, self.match is Match.ALL)(look).result
         return PokeReturnValue(is_done=met is not None, xcom_value=None if met is None else self._result(met))
 
-    def execute(self, context: Context) -> Any:  # type: ignore[return]  # defer raises
+    def execute(self, context: Context) -> Any:
         """Wait; by deferring, when that is wanted and the condition does not hold already.
 
         Raises AirflowSensorTimeout, and the errors of ``poke``.

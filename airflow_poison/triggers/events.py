@@ -9,15 +9,18 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.watching.happenings import Happening, News, Position, begin, news
+from airflow_poison.core.watching.happenings import Happening, News, Position
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.triggers.ledger import Ledger
 from airflow_poison.triggers.stream import Interest, Interests, Notice, interests, notices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Hashable
+    from datetime import datetime
 
     from airflow.triggers.shared_stream import SharedStreamProducer
+
+    from airflow_poison.core.watching.look import Sight
 
 SETTLED = 10.0
 """Seconds after which an event counts as recorded where Airflow does not say when it is (before Airflow 3.3)."""
@@ -121,14 +124,20 @@ class QueueEventTrigger(BaseEventTrigger):
             if isinstance(sight, QueueNotFoundError):  # whatever a queue of this name records later is new
                 await ledger.tell(News((), Position()))
             return []
-        position = ledger.position or begin(self.event, sight.snapshot)
-        told = await asyncio.to_thread(news, self.event, sight.table, sight.snapshot, position, notice.now)
+        told = await asyncio.to_thread(_look_into, self.event, sight, ledger.position, notice.now)
         await ledger.tell(told)
         return list(told.payloads)
 
     def _state(self) -> Any:
         """Return the asset's state store; None where Airflow has none (before 3.3)."""
         return getattr(self, "asset_state_store", None)
+
+
+def _look_into(event: Happening, sight: Sight, position: Position | None, now: datetime) -> News:
+    """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
+    from airflow_poison.core.watching.news import begin, news
+
+    return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
 
 
 def _note_when_recorded(notice: Notice, ledger: Ledger, payloads: list[dict[str, Any]]) -> None:
