@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.seam import Control, QueueState
 
 if TYPE_CHECKING:
@@ -27,6 +28,17 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock) -> Queu
     if dict(table.snapshot().control.policy) != settings:
         table.alter(lambda control: replace(control, policy=settings), lambda _before, _after: (), clock.now())
     return table
+
+
+def opened(store: QueueStore, queue: str, policy: Policy | None, clock: Clock) -> QueueTable:
+    """Return a queue that verbs work on.
+
+    :param policy: makes the queue when it is missing and is recorded in it; a reader of a sub-queue does not rule the queue, so its policy is not.
+    Raises QueueNotFoundError.
+    """
+    if policy is None or policy.reads is not SubQueue.MAIN:
+        return store.open(queue)
+    return declare(store, queue, policy, clock)
 
 
 def _new(policy: Policy, settings: Mapping[str, object]) -> Control:

@@ -1,0 +1,60 @@
+"""A pass in this process that somebody attends to: its claim is kept alive however long a handler takes, and it can be interrupted."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import ReceiveStoppedError
+from airflow_poison.core.passes.engine import LocalEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.store.seam import Claim, QueueTable
+
+SECONDS = 1.0
+
+
+class AttendedEngine:
+    """Runs an engine on a thread of its own, while the caller's thread renews the claim and can be interrupted.
+
+    When the claim is lost or the caller is interrupted, its run ends at once; the thread ends with its batch, or with the process. What it
+    had journalled counts for whoever finishes the claim.
+
+    :param engine: what delivers; None: a ``LocalEngine``.
+    :param seconds: between two beats.
+    """
+
+    def __init__(self, engine: Engine | None = None, seconds: float = SECONDS) -> None:
+        self._engine, self._seconds = engine or LocalEngine(), seconds
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""
+        left, ended = threading.Event(), threading.Event()
+        raised: list[BaseException] = []
+
+        def check() -> None:
+            if left.is_set():
+                raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+
+        def deliver() -> None:
+            try:
+                self._engine.run(table, claim, job, keep_alive=check)
+            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
+                raised.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=copy_context().run, args=(deliver,), name="poison-deliver", daemon=True).start()
+        try:
+            while not ended.wait(self._seconds):
+                keep_alive()
+        except BaseException:
+            left.set()
+            raise
+        if raised:
+            raise raised[0]

@@ -1,0 +1,210 @@
+"""Browse: a queue and its messages as they lie there, without a lock and without changing anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_poison.core.message import SubQueue, message_schema, table_schema
+from airflow_poison.core.passes.message_rows import MessageRow
+from airflow_poison.core.passes.messages import find, with_columns
+from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.store.seam import Claim, Control, DataFile, QueueTable, Snapshot, SubQueueDepth
+
+_PLACES = tuple(SubQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimView:
+    """A claim as people see it.
+
+    :param expired: nobody has renewed it in time: the next receive task takes it over.
+    """
+
+    key: str
+    sub_queue: str
+    messages: int
+    expires_at: datetime
+    expired: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        instant = self.expires_at.isoformat()
+        return {"key": self.key, "sub_queue": self.sub_queue, "messages": self.messages, "expires_at": instant, "expired": self.expired}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """A queue at one moment; messages are counted by statistics alone.
+
+    :param state: of the endpoint that reads ``main``; ``poison_state``: of the one that reads ``poison``.
+    :param halted_by: the message that halted an endpoint.
+    :param blocked_until: the queue is blocked until then; the year 9999: until a restart or a removal.
+    :param policy: the recorded settings, with ``system``.
+    :param sub_queues: what waits, by sub-queue.
+    :param outbox: messages on their way to other queues.
+    """
+
+    queue: str
+    uri: str
+    version: int
+    at: datetime
+    state: str
+    reason: str
+    poison_state: str
+    poison_reason: str
+    halted_by: int | None
+    blocked_until: datetime | None
+    policy: Mapping[str, object]
+    counters: Mapping[str, int]
+    sub_queues: Mapping[SubQueue, SubQueueDepth]
+    outbox: int = 0
+    claims: tuple[ClaimView, ...] = field(default_factory=tuple)
+
+    @property
+    def halted(self) -> bool:
+        """Whether one of its endpoints does not receive."""
+        return {self.state, self.poison_state} != {QueueState.ENABLED.value}
+
+    @property
+    def oldest_at(self) -> datetime | None:
+        """When the oldest message was sent that is still in the queue."""
+        return min((depth.oldest_enqueued_at for depth in self.sub_queues.values() if depth.oldest_enqueued_at), default=None)
+
+    @property
+    def next_due_at(self) -> datetime | None:
+        """When the next message falls due that waits in ``retry`` or ``postponed``."""
+        return min((depth.next_due_at for depth in self.sub_queues.values() if depth.next_due_at), default=None)
+
+    @property
+    def expired_claims(self) -> int:
+        """Claims that nobody has renewed in time."""
+        return sum(claim.expired for claim in self.claims)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values: instants as ISO 8601 in UTC, ``restart`` for a block that no time ends."""
+        same = {name: getattr(self, name) for name in ("queue", "uri", "version", "state", "reason", "poison_state", "poison_reason", "halted_by")}
+        return same | {
+            "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else _instant(self.blocked_until),
+            "policy": dict(self.policy),
+            "counters": dict(self.counters),
+            "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
+            "outbox": self.outbox,
+            "oldest_enqueued_at": _instant(self.oldest_at),
+            "next_due_at": _instant(self.next_due_at),
+            "claims": [claim.to_dict() for claim in self.claims],
+            "expired_claims": self.expired_claims,
+        }
+
+
+def overview(table: QueueTable, clock: Clock) -> QueueOverview:
+    """Look at a queue: one version, no message read."""
+    now, snapshot = clock.now(), table.snapshot()
+    control: Control = snapshot.control
+    return QueueOverview(
+        queue=table.name,
+        uri=table.uri,
+        version=snapshot.version,
+        at=now,
+        state=control.state.value,
+        reason=control.reason,
+        poison_state=control.poison_state.value,
+        poison_reason=control.poison_reason,
+        halted_by=control.halted_by,
+        blocked_until=control.blocked_until(now),
+        policy=control.policy,
+        counters=control.endpoint_counters,
+        sub_queues={place: snapshot.depth(place, now) for place in SubQueue},
+        outbox=sum(file.rows for file in snapshot.outbox),
+        claims=tuple(_view(claim, now) for claim in snapshot.claims),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BrowseResult:
+    """Messages of a queue, by sub-queue and in the order in which they would be received.
+
+    :param more: how many were left out, by sub-queue.
+    """
+
+    queue: str
+    messages: tuple[MessageRow, ...]
+    more: Mapping[SubQueue, int] = field(default_factory=dict)
+
+
+def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodies: bool = False) -> BrowseResult:
+    """Return the first messages of some sub-queues, as a receive would take them. Claimed ones are there, too.
+
+    :param limit: how many of each sub-queue, at least 1.
+    :param bodies: read the bodies, too; without them they are empty.
+    """
+    snapshot, found, more = table.snapshot(), list[MessageRow](), dict[SubQueue, int]()
+    for place in (place for place in _PLACES if place in places):
+        files = [file for file in snapshot.files if file.sub_queue == place]
+        rows = _first(table, files, limit, bodies=bodies)
+        left = sum(file.rows for file in files) - rows.num_rows
+        more |= {place: left} if left else {}
+        found += MessageRow.of(rows)
+    return BrowseResult(table.name, tuple(found), more)
+
+
+def look_up(table: QueueTable, chosen: Chosen) -> tuple[MessageRow, ...]:
+    """Return the chosen messages that are there, whole, wherever they are; claimed ones, too."""
+    snapshot: Snapshot = table.snapshot()
+    read = ((holder.file, table.read(holder.file)) for holder in find(table, snapshot, chosen))
+    rows = [row for _, whole in read for row in MessageRow.of(whole.filter(chosen.mask(whole)))]
+    return tuple(sorted(rows, key=lambda row: row.lookup_id))
+
+
+def _first(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
+    """Return the first rows of files in queue order; files behind the last row that counts are not read."""
+    best = table_schema().empty_table()
+    for file in files:  # by highest priority, then lowest lookup id
+        if best.num_rows >= limit and not _may_precede(file, best):
+            break
+        best = pa.concat_tables([best, _rows(table, file, bodies=bodies)])
+        best = best.sort_by([("priority", "descending"), ("lookup_id", "ascending")]).slice(0, limit)
+    return best
+
+
+def _may_precede(file: DataFile, best: pa.Table) -> bool:
+    last = best.slice(best.num_rows - 1).to_pylist()[0]
+    return (-file.max_priority, file.min_lookup_id) < (-(last["priority"] or 0), last["lookup_id"] or 0)
+
+
+def _rows(table: QueueTable, file: DataFile, *, bodies: bool) -> pa.Table:
+    if bodies:
+        return table.read(file)
+    light = table.read(file, [name for name in message_schema().names if name != "body"])
+    there = dict(zip(light.column_names, light.columns, strict=True))
+    there |= {name: pa.nulls(light.num_rows, table_schema().field(name).type) for name in ("body", "sub_queue", "move_count")}
+    rows = pa.table([there[name] for name in table_schema().names], schema=table_schema())
+    return with_columns(rows, sub_queue=file.sub_queue, move_count=file.move_count)
+
+
+def _view(claim: Claim, now: datetime) -> ClaimView:
+    return ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now)
+
+
+def _plain(depth: SubQueueDepth) -> dict[str, object]:
+    return {
+        "messages": depth.messages,
+        "claimed": depth.claimed,
+        "due": depth.due,
+        "oldest_enqueued_at": _instant(depth.oldest_enqueued_at),
+        "next_due_at": _instant(depth.next_due_at),
+        "by_move_count": {str(count): messages for count, messages in sorted(depth.by_move_count.items())},
+    }
+
+
+def _instant(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
