@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """``python -m airflow_poison``: the commands that need no Airflow."""
 
 from __future__ import annotations

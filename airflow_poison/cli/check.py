@@ -6,7 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli.telling import check_output, errors_in_one_line, say
+from airflow_poison.cli.stores import opened_store
+from airflow_poison.cli.telling import check_output, command, say
 from airflow_poison.core.errors import InputError, QueueNotFoundError
 
 if TYPE_CHECKING:
@@ -15,19 +16,17 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.check import CheckResult
     from airflow_poison.core.store.seam import QueueStore
 
-MEMORY = "memory://"
 
-
+@command
 def check(args: Namespace) -> None:
     """Print what is wrong. Ends with exit code 1 when something is, 2 when it could not be checked."""
-    with errors_in_one_line():
-        output = check_output(args.output)
-        if args.accept and not (args.queue and args.repair):
-            raise InputError("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
-        store = _store(args)
-        names = _names(store, args.queue)
-        done, failed = _repaired(store, names, accept=args.accept, whole=not args.queue) if args.repair else ([], [])
-        results = _checked(store, names, whole=not args.queue)
+    output = check_output(args.output)
+    if args.accept and not (args.queue and args.repair):
+        raise InputError("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
+    store = opened_store(args)
+    names = _names(store, args.queue)
+    done, failed = _repaired(store, names, accept=args.accept, whole=not args.queue) if args.repair else ([], [])
+    results = _checked(store, names, whole=not args.queue)
     for text in failed:
         say("error", text)
     if output == "json":
@@ -39,28 +38,6 @@ def check(args: Namespace) -> None:
         print_check(results, done)
     if failed or any(result.findings for result in results):
         raise SystemExit(1)
-
-
-def _store(args: Namespace) -> QueueStore:
-    """Return the store of --store, or of the connection. Raises InputError."""
-    from airflow_poison.core.store import open_store
-
-    if args.store and args.conn_id:
-        raise InputError("--store and --conn-id: expected one of them.")
-    if args.store:
-        if args.store.startswith(MEMORY):
-            raise InputError(f"--store {args.store}: expected a folder; a store in memory ends with its process.")
-        return open_store(args.store)
-    try:
-        from airflow.sdk.exceptions import AirflowNotFoundException
-
-        from airflow_poison.hooks.poison import QueueHook
-    except ImportError as error:
-        raise InputError("--store is missing: without Airflow there are no connections.") from error
-    try:
-        return QueueHook(args.conn_id or QueueHook.default_conn_name).store()
-    except AirflowNotFoundException as error:
-        raise InputError(f"--conn-id {args.conn_id}: no such connection is defined.") from error
 
 
 def _names(store: QueueStore, wanted: list[str]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from airflow_poison.cli.commands import COMMANDS
+from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +28,18 @@ def parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
         for argument in command.arguments:
-            one.add_argument(*argument.flags, **argument.options)
+            completes(one.add_argument(*argument.flags, **argument.options), argument)
         one.set_defaults(function=command.function)
     return whole
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Run a command. Raises SystemExit with 2 for an error of the user."""
-    args = parser().parse_args(sys.argv[1:] if given is None else given)
+    """Run a command. Raises SystemExit with 1 for a negative answer, and with 2 for an error of the user."""
+    commands = parser()
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(commands)
+    args = commands.parse_args(sys.argv[1:] if given is None else given)
     module, _, function = args.function.rpartition(".")
     getattr(import_module(module), function)(args)

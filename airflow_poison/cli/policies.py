@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import tables
-from airflow_poison.cli.telling import check_output, errors_in_one_line
+from airflow_poison.cli.telling import check_output, command
 from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.policies.described import describe, system_named
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.described import Setting, System
 
 
+@command
 def policies(args: Namespace) -> None:
     """Print the systems, or the settings of one."""
-    with errors_in_one_line():
-        output = check_output(args.output)
-        if args.system is None:
-            systems = [describe(name) for name in SYSTEMS]
-            written: dict[str, object] = {"systems": [_system(system) for system in systems]}
-        else:
-            systems = [describe(system_named(args.system))]
-            written = _system(systems[0]) | {"settings": [_setting(setting) for setting in systems[0].settings]}
+    output = check_output(args.output)
+    if args.system is None:
+        systems = [describe(name) for name in SYSTEMS]
+        written: dict[str, object] = {"systems": [_system(system) for system in systems]}
+    else:
+        systems = [describe(system_named(args.system))]
+        written = _system(systems[0]) | {"settings": [_setting(setting) for setting in systems[0].settings]}
     if output == "json":
         sys.stdout.write(json.dumps(written, indent=2) + "\n")
     elif args.system is None:

@@ -7,12 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import arguments, tables
-from airflow_poison.cli.telling import check_output, errors_in_one_line, noted_warnings
+from airflow_poison.cli.given_policy import policy_of
+from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.delivery import simulate as core
-from airflow_poison.core.errors import InputError
 from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.policies.described import system_named
-from airflow_poison.core.policies.typed import typed_policy
 from airflow_poison.core.store.names import check_name
 
 if TYPE_CHECKING:
@@ -22,13 +20,13 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.seam import Policy
 
 
+@command
 def simulate(args: Namespace) -> None:
     """Print what happens and the answer."""
-    with errors_in_one_line():
-        output = check_output(args.output)
-        with noted_warnings() as warned:
-            policy = _policy(args)
-        simulation = _simulation(policy, args)
+    output = check_output(args.output)
+    with noted_warnings() as warned:
+        policy = _policy(args)
+    simulation = _simulation(policy, args)
     if output == "json":
         sys.stdout.write(json.dumps(simulation.to_dict(routine=args.routine) | {"warnings": warned}, indent=2) + "\n")
     else:
@@ -37,14 +35,8 @@ def simulate(args: Namespace) -> None:
 
 def _policy(args: Namespace) -> Policy:
     """Return the policy of SYSTEM, --policy-json and --set; the file may name the system, too. Raises InputError and SettingError."""
-    stored = arguments.policy_json(args.policy_json) if args.policy_json else {}
-    named = stored.pop("system", None)
-    system = arguments.system_of(args.system, args.set, args.message, args.at, args.action, args.access) or named
-    if not isinstance(system, str):
-        raise InputError(f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move")
-    if named is not None and system_named(str(named)) != system_named(system):
-        raise InputError(f"--policy-json {args.policy_json}: these are settings of {named}, not of {system}.")
-    return typed_policy(system, stored, arguments.pairs("--set", args.set or []))
+    system = arguments.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
+    return policy_of(args, system, f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move")
 
 
 def _simulation(policy: Policy, args: Namespace) -> Simulation:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.events import Event
     from airflow_poison.core.policies.described import Setting, System
+    from airflow_poison.core.policies.seam import Policy
 
 WIDE: Final = 120
 """Terminals of so many columns show settings in a table, narrower ones one below the other."""
@@ -122,7 +123,7 @@ def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> 
     :param routine: with deliveries, commits and rollbacks.
     """
     out = console()
-    _say(out, _headline(simulation), "bold")
+    _say(out, headline(simulation.policy), "bold")
     out.print()
     happened = _events(simulation, routine=routine) if events else _happened(simulation)
     if happened.row_count:
@@ -135,9 +136,8 @@ def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> 
         _say(out, sentence)
 
 
-def _headline(simulation: Simulation) -> str:
+def headline(policy: Policy) -> str:
     """Return the system, and the settings that differ from their defaults."""
-    policy = simulation.policy
     now = policy.to_dict()
     changed = [
         f"{setting.name}={show_value(now[setting.name], is_duration=setting.kind is Kind.DURATION)}"

@@ -1,28 +1,78 @@
-"""What a command tells on standard error: a warning once, an error in one line, with exit code 2."""
+"""What a command tells on standard error, and the exit codes: a warning once, an error in one line, an interrupt with the state of things."""
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Final
 
-from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, InputError, PoisonError
+from airflow_poison.core.errors import (
+    ConfigurationHint,
+    ConfigurationWarning,
+    InputError,
+    MessageNotFoundError,
+    PoisonError,
+    QueueHaltedError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
 OUTPUTS = ("table", "json")
+NO: Final = 1
+"""The answer is no: nothing is there, the queue is halted, something is wrong."""
+CANNOT: Final = 2
+"""Wrong usage, or it cannot be done."""
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+"""What shells say of a process that SIGINT, or SIGPIPE, has ended."""
+_ANSWERS = (QueueHaltedError, MessageNotFoundError)
+"""Errors that answer the question with no."""
+_WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' tells which"
+
+
+def command(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+    """Make a function a command: an error of this package ends it with one line, an interrupt or a reader that goes away without a traceback."""
+
+    @wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            with errors_in_one_line():
+                function(args)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _end_of_pipe()
+        except KeyboardInterrupt:
+            say("interrupted", _WHOLE)
+            raise SystemExit(INTERRUPTED) from None
+
+    return run
 
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """End the command with exit code 2 and one line for an error of this package."""
+    """End the command with one line for an error of this package, or of a file: exit code 1 when it is an answer, else 2."""
     try:
         yield
     except PoisonError as error:
         say("error", str(error))
-        raise SystemExit(2) from None
+        raise SystemExit(NO if isinstance(error, _ANSWERS) else CANNOT) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        say("error", f"{error.filename or 'the system'}: {error.strerror or error}.")
+        raise SystemExit(CANNOT) from None
+
+
+def _end_of_pipe() -> NoReturn:
+    """End quietly: whoever read the output has gone. What Python still holds of it goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(BROKEN_PIPE)
 
 
 @contextmanager

@@ -1,0 +1,67 @@
+"""What the shell completes. Airflow's completion is argcomplete's, which asks an argument's ``completer``; so does ours without Airflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import Action, Namespace
+    from collections.abc import Callable, Iterable
+
+    from airflow_poison.cli.commands import Argument
+
+
+def completes(action: Action, argument: Argument) -> None:
+    """Tell an argument's action what to complete."""
+    if argument.completes:
+        action.completer = _completer(argument.completes)  # type: ignore[attr-defined]  # what argcomplete looks for
+
+
+def queues(args: Namespace) -> Iterable[str]:
+    """Return the names of the store's queues; none when there is no store to be seen."""
+    from airflow_poison.cli.stores import opened_store
+
+    return opened_store(args).names()
+
+
+def systems(_args: Namespace) -> Iterable[str]:
+    """Return the messaging systems."""
+    from airflow_poison.core.policies import SYSTEMS
+
+    return SYSTEMS
+
+
+def events(_args: Namespace) -> Iterable[str]:
+    """Return the types of events."""
+    from airflow_poison.core.events import EventType
+
+    return [kind.value for kind in EventType]
+
+
+def settings(args: Namespace) -> Iterable[str]:
+    """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
+    from airflow_poison.core.policies.described import settings_class, settings_of, system_named
+
+    return [f"{setting.name}=" for setting in settings_of(settings_class(system_named(_system(args))))]
+
+
+def _system(args: Namespace) -> str:
+    given = getattr(args, "system", None)
+    if isinstance(given, str):
+        return given
+    from airflow_poison.cli.stores import opened_queue
+
+    return str(opened_queue(args).snapshot().control.policy["system"])
+
+
+def _completer(what: tuple[str, ...] | str) -> Callable[..., Iterable[str]]:
+    def complete(*, parsed_args: Namespace, **_more: Any) -> Iterable[str]:
+        if not isinstance(what, str):
+            return what
+        try:
+            found: Iterable[str] = globals()[what](parsed_args)
+        except Exception:  # noqa: BLE001  (in the middle of a line there is nobody to tell)
+            return []
+        return found
+
+    return complete

@@ -1,0 +1,140 @@
+"""``airflow poison list``, ``show``, ``inspect`` and ``history``: what is in queues, and what has happened to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli import queue_tables, values
+from airflow_poison.cli.declared.argument import PLACES
+from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes import browse as verbs
+from airflow_poison.core.passes.messages import Chosen
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping
+
+    from airflow_poison.core.passes.message_rows import MessageRow
+
+_BODY = ("body", "body_encoding", "body_bytes", "body_cut")
+
+
+@command
+def list_queues(args: Namespace) -> None:
+    """Print a line for each queue. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    from airflow_poison.core.errors import PoisonError
+
+    output, store, clock = check_output(args.output), opened_store(args), SystemClock()
+    found, failed = [], dict[str, str]()
+    for name in args.queue or store.names():
+        try:
+            found.append(verbs.overview(store.open(name), clock))
+        except PoisonError as error:
+            failed[name] = str(error)
+    if output == "json":
+        write_json({"store": store.uri, "queues": [queue.to_dict() for queue in found], "errors": failed})
+    elif found:
+        queue_tables.print_queues(found)
+    for text in failed.values():
+        say("error", text)
+    if failed:
+        raise SystemExit(2)
+    if not found:
+        if output != "json":
+            say("nothing", f"there is no queue in {store.uri}. The first send to one makes it: send QUEUE BODY --system Msmq4")
+        raise SystemExit(NO)
+
+
+@command
+def show(args: Namespace) -> None:
+    """Print a queue and messages of it. Ends with exit code 1 when it is halted, or when a message that was asked for is not there."""
+    output, limit = check_output(args.output), values.whole("--limit", args.limit)
+    wanted = values.lookup_ids([args.lookup_id or ""])
+    places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
+    if wanted and args.sub_queue:
+        raise InputError("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
+    table = opened_queue(args)
+    queue = verbs.overview(table, SystemClock())
+    more: Mapping[SubQueue, int] = {}
+    if wanted:
+        messages = verbs.look_up(table, Chosen.ids(wanted))
+    elif limit:
+        browsed = verbs.browse(table, places, limit, bodies=args.body)
+        messages, more = browsed.messages, browsed.more
+    else:
+        messages = ()
+    missing = sorted(set(wanted) - {message.lookup_id for message in messages})
+    if output == "json":
+        rows = [_plain(message, body=args.body or bool(wanted)) for message in messages]
+        write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
+    else:
+        queue_tables.print_queue(queue)
+        if wanted:
+            queue_tables.print_whole(table.name, messages, queue.at)
+        else:
+            queue_tables.print_messages(table.name, messages, more, queue.at, bodies=args.body)
+    if missing:
+        say("nothing", f"not in queue {table.name!r}: {', '.join(map(str, missing))}. Settled, moved or removed, or never sent.")
+    if missing or queue.halted:
+        raise SystemExit(NO)
+
+
+@command
+def inspect(args: Namespace) -> None:
+    """Print what an inspection sees. Ends with exit code 1 when it sees nothing."""
+    from airflow_poison.core.passes.inspect import inspect as look
+    from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
+
+    output = check_output(args.output)
+    number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
+    mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
+    if number is not None and args.conversation is not None:
+        raise InputError("--lookup-id and --conversation: expected one of them.")
+    clock = SystemClock()
+    seen = look(opened_queue(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
+    if output == "json":
+        write_json(seen.to_dict())
+    else:
+        queue_tables.print_inspected(seen, clock.now())
+    if not seen.messages:
+        if output != "json":
+            say("nothing", NO_MESSAGE)
+        raise SystemExit(NO)
+
+
+@command
+def history(args: Namespace) -> None:
+    """Print events. Ends with exit code 1 when there is none."""
+    from airflow_poison.core.passes.recall import recall
+
+    output, now = check_output(args.output), SystemClock().now()
+    wanted = values.lookup_ids([args.lookup_id]) if args.lookup_id else None
+    kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
+    since = None if args.since is None else values.since(args.since, now)
+    limit = values.whole("--limit", args.limit) or None
+    told = recall(opened_queue(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    if output == "json":
+        write_json(told.to_dict())
+    elif told.events:
+        queue_tables.print_events(told)
+    else:
+        say("nothing", f"no such event of queue {told.queue!r} is recorded.")
+    if not told.events:
+        raise SystemExit(NO)
+
+
+def write_json(value: object) -> None:
+    """Write one JSON value to standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def _plain(message: MessageRow, *, body: bool) -> dict[str, object]:
+    plain = message.to_dict()
+    return plain if body else {name: value for name, value in plain.items() if name not in _BODY}

@@ -1,0 +1,234 @@
+"""What commands print of queues and messages for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from airflow_poison.cli import humanly
+from airflow_poison.cli.screen import block, cuttable, line, one_line, screen, table
+from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
+from airflow_poison.core.passes.messages import named
+from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from rich.console import Console
+
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.passes.browse import QueueOverview
+    from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.recall import RecallResult
+
+_ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
+_STYLES = {QueueState.ENABLED.value: "green", QueueState.DISABLED.value: "bold red"}
+_MOST_BODY = 64 * 1024
+
+
+def print_queues(queues: Sequence[QueueOverview]) -> None:
+    """Print a row for each queue."""
+    out = screen()
+    places = [place for place in SubQueue if place in _ALWAYS or any(queue.sub_queues[place].messages for queue in queues)]
+    outbox = ["outbox"] * any(queue.outbox for queue in queues)
+    expired = ["expired\nclaims"] * any(queue.expired_claims for queue in queues)
+    numbers = [*(place.value for place in places), *outbox, *expired]
+    rows = table("queue", "state", *numbers, "oldest", "next due", right=numbers)
+    for queue in queues:
+        counts = [f"{queue.sub_queues[place].messages:,}" for place in places]
+        rare = [f"{queue.outbox:,}"] * len(outbox) + [str(queue.expired_claims)] * len(expired)
+        times = (humanly.age(queue.oldest_at, queue.at), humanly.due(queue.next_due_at, queue.at))
+        rows.add_row(Text(queue.queue, "bold"), _state(queue), *counts, *rare, *times)
+    out.print(rows)
+
+
+def _state(queue: QueueOverview) -> Text:
+    """Return the state that a row has room for: the endpoint's own, else that of the reader of the poison sub-queue."""
+    if queue.state != QueueState.ENABLED:
+        return Text(queue.state, _STYLES.get(queue.state, "bold red"))
+    if queue.poison_state != QueueState.ENABLED:
+        return Text(f"poison {queue.poison_state}", "bold red")
+    return Text("blocked", "bold yellow") if queue.blocked_until is not None else Text(queue.state, _STYLES[queue.state])
+
+
+def print_queue(queue: QueueOverview) -> None:
+    """Print a queue's state, settings, depths and claims."""
+    out = screen()
+    for endpoint, state, reason in _endpoints(queue):
+        line(out, (endpoint, "bold"), ": ", (state, _STYLES.get(state, "bold red")), f": {one_line(reason)}" if reason else "")
+    if queue.blocked_until is not None:
+        until = (
+            "its broker is restarted or the message is removed" if queue.blocked_until == NOT_BEFORE_RESTART else humanly.instant(queue.blocked_until)
+        )
+        line(out, (f"blocked until {until}", "bold yellow"))
+    line(out, _policy(queue.policy))
+    if queue.counters:
+        line(out, "counters: ", ", ".join(f"{name} {count}" for name, count in queue.counters.items()))
+    out.print()
+    out.print(_depths(queue))
+    if queue.outbox:
+        line(out, f"{humanly.messages(queue.outbox)} in the outbox, on the way to other queues; the next pass sends them on.")
+    for claim in queue.claims:
+        when = f"expired {humanly.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
+        line(out, f"claim {claim.key}: {humanly.messages(claim.messages)} of {named(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+
+
+def _endpoints(queue: QueueOverview) -> Iterator[tuple[str, str, str]]:
+    yield queue.queue, queue.state, queue.reason
+    if queue.poison_state != QueueState.ENABLED:
+        yield named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason
+
+
+def _policy(settings: Mapping[str, object]) -> str:
+    from airflow_poison.cli.tables import headline
+    from airflow_poison.core.errors import SettingError
+    from airflow_poison.core.policies import policy_from_dict
+
+    try:
+        return headline(policy_from_dict(settings))
+    except SettingError as error:
+        return f"no settings that this version knows: {error}"
+
+
+def _depths(queue: QueueOverview) -> object:
+    claimed = ["claimed"] * any(depth.claimed for depth in queue.sub_queues.values())
+    rows = table("sub-queue", "messages", *claimed, "due", "oldest", "next due", right=["messages", "claimed", "due"])
+    for place, depth in queue.sub_queues.items():
+        if place in _ALWAYS or depth.messages:
+            due = f"{depth.due:,}" if place in {SubQueue.RETRY, SubQueue.POSTPONED} else ""
+            times = (humanly.age(depth.oldest_enqueued_at, queue.at), humanly.due(depth.next_due_at, queue.at))
+            rows.add_row(named(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
+    return rows
+
+
+def print_messages(queue: str, messages: Sequence[MessageRow], more: Mapping[SubQueue, int], now: datetime, *, bodies: bool) -> None:
+    """Print a row for each message, or, with bodies, its row and its body."""
+    if not messages:
+        return
+    out = screen()
+    out.print()
+    if bodies:
+        for message in messages:
+            _print_summary(out, queue, message, now)
+            _print_body(out, message)
+    else:
+        out.print(_rows(queue, messages, now))
+    for place, count in more.items():
+        line(out, f"{humanly.messages(count)} more in {named(queue, place)}; --limit shows more.")
+
+
+def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
+    prior = ["priority"] * any(message.priority != DEFAULT_PRIORITY for message in messages)
+    groups = ["group"] * any(message.group_id for message in messages)
+    numbers = ["lookup\nid", *prior, "abort\ncount", "move\ncount"]
+    rows = table(*numbers[:1], "sub-queue", *groups, *numbers[1:], "age", "last error", right=numbers, cut="last error")
+    for message in messages:
+        rows.add_row(
+            str(message.lookup_id),
+            named(queue, SubQueue(message.sub_queue)),
+            *[one_line(message.group_id or "")] * len(groups),
+            *[str(message.priority)] * len(prior),
+            str(message.abort_count),
+            str(message.move_count),
+            humanly.age(message.enqueued_at, now),
+            cuttable(message.reason or ""),
+        )
+    return rows
+
+
+def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime) -> None:
+    facts = [f"abort count {message.abort_count}", f"move count {message.move_count}", f"sent {humanly.age(message.enqueued_at, now)} ago"]
+    place = named(queue, SubQueue(message.sub_queue))
+    line(
+        out,
+        (f"message {message.lookup_id}", "bold"),
+        f" in {place}: {', '.join(facts)}{'; ' if message.reason else ''}",
+        one_line(message.reason or ""),
+    )
+
+
+def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = _MOST_BODY) -> None:
+    """Print everything about messages.
+
+    :param most_body: so many bytes of each body; None: all.
+    """
+    out = screen()
+    for message in messages:
+        out.print()
+        line(out, (f"message {message.lookup_id}", "bold"), f" in {named(queue, SubQueue(message.sub_queue))}")
+        for name, value in _facts(message, now):
+            line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
+        for text in ((message.last_error or {}).get("trace") or "").splitlines():
+            line(out, (block(text), "dim"), indent=4)
+        _print_body(out, message, most_body)
+
+
+def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
+    counts = (f"{name.replace('_', ' ')} {getattr(message, name)}" for name in ("abort_count", "move_count", "crash_count", "priority"))
+    yield "counts", ", ".join(counts)
+    for name in ("message_id", "group_id", "conversation_id", "message_type"):
+        if value := getattr(message, name):
+            yield name.replace("_", " "), str(value)
+    for name, word in (("enqueued_at", "sent"), ("due_at", "due"), ("expires_at", "expires")):
+        at: datetime | None = getattr(message, name)
+        if at is not None:
+            yield (
+                word,
+                f"{humanly.instant(at)} ({humanly.about(now - at)} ago)" if at <= now else f"{humanly.instant(at)} (in {humanly.about(at - now)})",
+            )
+    for name, value in message.properties.items():
+        yield f"property {name}", str(value)
+    if message.reason:
+        yield "last error", message.reason
+
+
+def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
+    """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
+    from airflow_poison.core.policies.inspection import BINARY, EMPTY
+
+    if not message.body:
+        line(out, (EMPTY, "dim"), indent=2)
+        return
+    text, cut = message.text, most is not None and len(message.body) > most
+    shown = message.body[:most]
+    line(out, ("body", "dim"), f" ({humanly.size(len(message.body))}{f', the first {humanly.size(most or 0)} of it' if cut else ''})", ":", indent=2)
+    if text is None:
+        line(out, BINARY, indent=4)
+        line(out, f"0x{shown.hex().upper()}", indent=4)
+    else:
+        for each in shown.decode(errors="ignore").splitlines() or [""]:
+            line(out, block(each), indent=4)
+
+
+def print_inspected(seen: InspectResult, now: datetime) -> None:
+    """Print what an inspection saw."""
+    out = screen()
+    line(out, (seen.queue, "bold"), ": ", (seen.state, _STYLES.get(seen.state, "bold red")), f" ({seen.mode})")
+    print_whole(seen.queue, seen.messages, now)
+    if seen.more:
+        line(out, f"{humanly.messages(seen.more)} more; --every shows up to 100 of a conversation.")
+
+
+def print_events(told: RecallResult) -> None:
+    """Print a timeline."""
+    out = screen()
+    if told.earlier:
+        line(out, f"{told.earlier:,} earlier events; --limit shows more.")
+    counts = ["abort\ncount", "move\ncount"]
+    rows = table("time (UTC)", "event", "message", *counts, "details", right=["message", *counts], cut="details")
+    for event in told.events:
+        number = "" if event.lookup_id is None else str(event.lookup_id)
+        numbers = (str(event.abort_count), str(event.move_count)) if number else ("", "")
+        rows.add_row(humanly.instant(event.at).removesuffix(" UTC"), event.type.value, number, *numbers, cuttable(_details(told.queue, event)))
+    out.print(rows)
+
+
+def _details(queue: str, event: Event) -> str:
+    """Return the facts of an event in a line; a document is too long for one, and what is empty says nothing."""
+    facts = {name: value for name, value in event.details.items() if value and name != "document"}
+    place = facts.pop("place", "")
+    shown = named(queue, SubQueue(place)) if place in set(SubQueue) else place
+    return ", ".join([*([f"to {shown}"] if shown else []), *(f"{name}: {value}" for name, value in facts.items())])

@@ -1,0 +1,153 @@
+"""``airflow poison receive``: one receive pass over a queue."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli import values
+from airflow_poison.cli.given_policy import given_policy
+from airflow_poison.cli.humanly import messages
+from airflow_poison.cli.looking import write_json
+from airflow_poison.cli.screen import line, screen
+from airflow_poison.cli.stores import hook_of, opened_queue, opened_store
+from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, say
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.passes.keys import run_key
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.store.seam import QueueTable
+
+_ENGINES = ("spark", "local")
+_MOST = {"spark": 10_000_000, "local": 100_000}
+"""How many messages a pass takes when nobody says: a local one holds them all in memory."""
+
+
+@command
+def receive(args: Namespace) -> None:
+    """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
+    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.policies import policy_from_dict
+
+    output, engine = check_output(args.output), values.one_of("--engine", args.engine, _ENGINES)
+    most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
+    if args.spark is not None and engine != "spark":
+        raise InputError("--spark: expected with --engine spark.")
+    _import_from_here()
+    policy = given_policy(args)
+    table = opened_queue(args, policy)
+    progress = _Progress()
+    receiving = ReceivePass(
+        table=table,
+        policy=policy or policy_from_dict(table.snapshot().control.policy),
+        handler=args.handler,
+        engine=_engine(args, engine, progress.tell),
+        clock=SystemClock(),
+        max_messages=most,
+        isolation=args.isolation,
+        unprocessable=tuple(args.unprocessable or ()),
+        progress=progress.tell,
+        store=opened_store(args),
+    )
+    named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
+    key = run_key(table.uri, "receive", named)
+    try:
+        result = receiving.run(key)
+    except KeyboardInterrupt:
+        progress.end()
+        say("interrupted", _left(table, key, named))
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        progress.end()
+    if output == "json":
+        write_json(result.to_dict())
+    else:
+        _print(result)
+    if result.halted is not None:
+        say("halted", _halted(result))
+        raise SystemExit(NO)
+
+
+def _import_from_here() -> None:
+    """Let handlers of the current folder be found, as ``python -m`` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _engine(args: Namespace, engine: str, progress: Callable[[str], None]) -> Callable[[], Engine]:
+    def make() -> Engine:
+        if engine == "local":
+            from airflow_poison.core.passes.attended import AttendedEngine
+
+            return AttendedEngine()
+        if args.store is None and args.spark is None:
+            return hook_of(args).engine(progress)
+        from airflow_poison.core.spark.engine import SparkEngine
+        from airflow_poison.core.spark.session import get_session
+
+        return SparkEngine(get_session(args.spark) if args.spark else get_session(), progress)
+
+    return make
+
+
+def _left(table: QueueTable, key: str, named: str) -> str:
+    """Say what an interrupted pass leaves behind."""
+    mine = [claim for claim in table.snapshot().claims if claim.key.startswith(f"{key}-")]
+    if not mine:
+        return f"nothing of queue {table.name!r} is claimed; what is claimed no more is settled, or where it was."
+    claimed = messages(sum(claim.messages for claim in mine))
+    return (
+        f"{claimed} of queue {table.name!r} stay claimed; what was delivered of them is written down and is not delivered again, and one that was "
+        f"being delivered counts one rollback. Go on at once with --run-key {named}, or with any receive when the claim has expired "
+        f"({max(claim.expires_at for claim in mine):%H:%M:%S} UTC)."
+    )
+
+
+def _print(result: ReceiveResult) -> None:
+    from airflow_poison.operators.account import account
+
+    out = screen()
+    for each in account(result):
+        line(out, each)
+
+
+def _halted(result: ReceiveResult) -> str:
+    """Say which message halted the queue, and which commands go on."""
+    from airflow_poison.core.passes.halt_texts import what_halted
+    from airflow_poison.core.policies.decisions import Halted
+
+    halt = result.halted
+    assert halt is not None
+    what = what_halted(Halted(halt["how"]), result.queue, halt["lookup_id"], halt["error"], halt["details"])
+    return f"{what} 'inspect {result.queue}' shows it, 'recover {result.queue}' removes it and enables the queue, 'enable {result.queue}' keeps it."
+
+
+class _Progress:
+    """Lines about a pass under way, on standard error: on a terminal one that is written over."""
+
+    def __init__(self) -> None:
+        self._written = False
+
+    def tell(self, text: str) -> None:
+        """Show a line."""
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            self._written = True
+        else:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the line away; what comes next begins at the left."""
+        if self._written:
+            sys.stderr.write("\r\x1b[K")
+            self._written = False

@@ -1,0 +1,130 @@
+"""``airflow poison remove`` and ``recover``: messages go for good, and only when they are printed or saved, and somebody wants it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli import queue_tables, values
+from airflow_poison.cli.humanly import messages as counted
+from airflow_poison.cli.looking import write_json
+from airflow_poison.cli.screen import line, screen
+from airflow_poison.cli.stores import opened_queue
+from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError, MessageNotFoundError
+from airflow_poison.core.passes.browse import look_up
+from airflow_poison.core.passes.messages import Chosen
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.store.seam import QueueTable
+
+
+@command
+def remove(args: Namespace) -> None:
+    """Remove messages. Ends with exit code 1 when one is not there, or when the answer is no."""
+    from airflow_poison.core.passes.remove import remove_messages
+
+    output, numbers = check_output(args.output), values.lookup_ids(args.lookup_ids)
+    _check_asking(args)
+    table = opened_queue(args)
+    found = look_up(table, Chosen.ids(numbers))
+    _check_there(table, found, numbers)
+    if args.conversation:
+        found = _with_conversations(table, found)
+    _keep(args, output, table, found)
+    _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
+    done = remove_messages(table, SystemClock(), [message.lookup_id for message in found])
+    if output != "json":
+        line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
+
+
+@command
+def recover(args: Namespace) -> None:
+    """Remove what halted a queue, and enable the queue. Ends with exit code 1 when nothing halted it, or when the answer is no."""
+    from airflow_poison.core.passes.recover import recover as verb
+
+    output = check_output(args.output)
+    number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
+    _check_asking(args)
+    table = opened_queue(args)
+    wanted = table.snapshot().control.halted_by if number is None else number
+    found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted])))
+    if wanted is not None and (found or number is None):
+        _keep(args, output, table, found)
+        _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
+    done = verb(table, SystemClock(), lookup_id=number)
+    if output != "json":
+        line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
+
+
+def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+    """Return messages and all others of the conversations that they belong to."""
+    conversations = {message.conversation_id for message in found if message.conversation_id}
+    others = [message for each in sorted(conversations) for message in look_up(table, Chosen(conversation_id=each))]
+    alone = [message for message in found if not message.conversation_id]
+    return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
+
+
+def _check_asking(args: Namespace) -> None:
+    if not args.yes and not sys.stdin.isatty():
+        raise InputError("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
+
+
+def _check_there(table: QueueTable, found: Sequence[MessageRow], numbers: Sequence[int]) -> None:
+    missing = sorted(set(numbers) - {message.lookup_id for message in found})
+    if missing:
+        which = ", ".join(map(str, missing))
+        raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
+
+
+def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[MessageRow]) -> None:
+    """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
+    if args.save is not None:
+        _save(args.save, found)
+    whole = [_whole(message) for message in found]
+    if output == "json":
+        write_json({"queue": table.name, "messages": whole, "saved": args.save})
+        sys.stdout.flush()
+    elif args.save is not None:
+        line(screen(), f"Saved {counted(len(found))} in {args.save}.")
+    else:
+        queue_tables.print_whole(table.name, found, SystemClock().now(), most_body=None)
+        sys.stdout.flush()
+
+
+def _save(place: str, found: Sequence[MessageRow]) -> None:
+    """Write JSON lines into a new file, and force them to disk. Raises InputError when there is such a file."""
+    try:
+        with Path(place).open("x", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(_whole(message))}\n" for message in found)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise InputError(f"--save {place}: there is such a file already; expected a new one. Nothing was removed.") from error
+
+
+def _whole(message: MessageRow) -> dict[str, object]:
+    """Return a message with all of its body, as text where it is UTF-8, else in Base64."""
+    text = message.text
+    body = base64.b64encode(message.body).decode() if text is None else text
+    return message.to_dict() | {"body": body, "body_cut": False}
+
+
+def _ask(args: Namespace, question: str) -> None:
+    """Go on when the answer is yes; else end with exit code 1."""
+    if args.yes:
+        return
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        say("nothing", "was removed.")
+        raise SystemExit(NO)

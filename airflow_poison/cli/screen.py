@@ -1,0 +1,65 @@
+"""Where commands on queues print to: a terminal gets what fits it; a pipe gets one line for each row, without colours."""
+
+from __future__ import annotations
+
+import os
+import sys
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, NoReturn
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_UNBOUNDED = 100_000
+
+
+class _Screen(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        """Let the command end as it ends for every broken pipe."""
+        raise BrokenPipeError
+
+
+def screen() -> Console:
+    """Return standard output; signs that it cannot show become question marks."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    wide = not sys.stdout.isatty() and not os.environ.get("COLUMNS")
+    return _Screen(markup=False, highlight=False, emoji=False, width=_UNBOUNDED if wide else None)
+
+
+def table(*headings: str, right: Collection[str] = (), cut: str = "") -> Table:
+    """Return an empty table.
+
+    :param right: headings of numbers.
+    :param cut: the heading of cells that give way where the terminal ends, see ``cuttable``; the others come after them.
+    """
+    made = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        made.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading != cut, overflow="fold")
+    return made
+
+
+def cuttable(text: str) -> Text:
+    """Return a cell that is cut where the terminal ends."""
+    return Text(one_line(text), no_wrap=True, overflow="ellipsis")
+
+
+def line(out: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
+    """Print a sentence: wrapped in a terminal, in one line elsewhere."""
+    text = Text.assemble(" " * indent, *parts)
+    out.print(text, soft_wrap=not out.is_terminal)
+
+
+def one_line(text: str) -> str:
+    """Return a text that does not break a table: white space as blanks, control characters as question marks."""
+    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
+
+
+def block(text: str) -> str:
+    """Return a text of several lines without what would steer a terminal."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)

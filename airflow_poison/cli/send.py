@@ -1,0 +1,149 @@
+"""``airflow poison send``: put messages into a queue, without a JVM."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.cli import arguments, sources, values
+from airflow_poison.cli.given_policy import given_policy
+from airflow_poison.cli.humanly import messages
+from airflow_poison.cli.looking import write_json
+from airflow_poison.cli.screen import line, screen
+from airflow_poison.cli.stores import opened_queue
+from airflow_poison.cli.telling import INTERRUPTED, check_output, command, say
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.mapping import BATCH, ColumnMapping, rows_to_batches
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
+
+_PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
+_FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type"}
+"""Options whose value is the same for every message, and the column that it goes to."""
+
+
+@command
+def send(args: Namespace) -> None:
+    """Send, and print what was sent."""
+    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.send import send as verb
+
+    output, clock = check_output(args.output), SystemClock()
+    if args.resend and args.send_key is None:
+        raise InputError("--resend: expected with --send-key; without a key every send is a new one.")
+    batches = _batches(args, clock.now())
+    table = opened_queue(args, given_policy(args))
+    named = args.send_key if args.send_key is not None else uuid.uuid4().hex
+    key = run_key(table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
+    try:
+        sent = verb(table, batches, key=key, clock=clock)
+    except KeyboardInterrupt:
+        again = f"; run it again with --send-key {named}: it sends only what was not sent" if not args.resend else ""
+        say("interrupted", f"all messages were sent, or none{again}.")
+        raise SystemExit(INTERRUPTED) from None
+    if output == "json":
+        write_json(sent.to_dict())
+        return
+    out, last = screen(), sent.first_lookup_id + sent.sent - 1
+    ids = f"lookup id {last}" if sent.sent == 1 else f"lookup ids {sent.first_lookup_id} to {last}"
+    count = messages(sent.sent)
+    if sent.repeated:
+        line(out, f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now.")
+    else:
+        line(out, f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}.")
+    if sent.held:
+        line(out, f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
+
+
+def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
+    """Return the messages, lazily. Raises InputError for options that do not fit together."""
+    if bool(args.bodies) == (args.file is not None):
+        raise InputError("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
+    if args.bodies and (args.format or args.map):
+        raise InputError("--format and --map: expected with --file; bodies that are arguments have no columns.")
+    form = _format(args)
+    mapping = _mapping(args, form)
+    fixed = _fixed(args, mapping)
+    if form == "saved":
+        return _constant(_saved(sources.rows(args.file, form, ())), fixed)
+    numbers = tuple(column for column in (mapping.priority, mapping.expires_after) if isinstance(column, str))
+    rows: Iterable[object] = map(os.fsencode, args.bodies) if args.bodies else sources.rows(args.file, form, numbers)
+    return _constant(rows_to_batches(rows, mapping, now), fixed)
+
+
+def _format(args: Namespace) -> str:
+    if args.format is not None:
+        return values.one_of("--format", args.format, sources.FORMATS)
+    return "lines" if args.file in {None, "-"} else sources.format_of(args.file)
+
+
+def _mapping(args: Namespace, form: str) -> ColumnMapping:
+    """Return which columns become which parts. Raises InputError."""
+    parts: dict[str, Any] = {}
+    for part, column in arguments.pairs("--map", args.map or []).items():
+        name = values.one_of("--map", part, _PARTS)
+        columns = tuple(filter(None, column.split(",")))
+        if not columns or (len(columns) > 1 and name not in {"body", "properties"}):
+            raise InputError(f"--map {part}={column}: expected one column; body and properties can have several, with commas between them.")
+        parts[name] = columns if name == "properties" or len(columns) > 1 else columns[0]
+    if parts and form in {"lines", "saved"}:
+        raise InputError(f"--map: expected with columns; a file of {form} has none. --format jsonl, csv or parquet has.")
+    if args.expires_after is not None:
+        if "expires_after" in parts:
+            raise InputError("--expires-after: the same part is mapped to a column.")
+        parts["expires_after"] = arguments.duration("--expires-after", args.expires_after)
+    return ColumnMapping(**parts)
+
+
+def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
+    """Return the columns that are the same for every message. Raises InputError."""
+    fixed: dict[str, object] = {}
+    for name, column in _FIXED.items():
+        if (value := getattr(args, name)) is not None:
+            fixed[column] = value
+    if args.priority is not None:
+        fixed["priority"] = values.whole("--priority", args.priority)
+    if args.property:
+        fixed["properties"] = list(arguments.pairs("--property", args.property).items())
+    for option in ("group", "conversation", "message_type", "priority"):
+        if getattr(args, option) is not None and getattr(mapping, option) is not None:
+            raise InputError(f"--{option.replace('_', '-')}: the same part is mapped to a column.")
+    if args.property and mapping.properties:
+        raise InputError("--property: properties are mapped to columns.")
+    return fixed
+
+
+def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with columns that are the same for every message, also in the place of their own."""
+    import pyarrow as pa
+
+    from airflow_poison.core.message import message_schema
+
+    for batch in batches:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for name, value in fixed.items():
+            columns[name] = pa.array([value] * batch.num_rows, message_schema().field(name).type)
+        yield pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of rows that have the columns of a message already."""
+    import pyarrow as pa
+
+    from airflow_poison.core.message import message_schema
+
+    while chunk := list(islice(rows, BATCH)):
+        names = ("body", *sources.SAVED, "properties", "expires_at")
+        schema = pa.schema([message_schema().field(name) for name in names])
+        try:
+            yield pa.RecordBatch.from_pylist(chunk, schema=schema)  # type: ignore[arg-type]  # they are dicts
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"a saved message has a part of a wrong type: {error}. {sources.NOTHING}") from error

@@ -1,0 +1,151 @@
+"""Where messages that are sent come from: files of lines, JSON lines, CSV, Parquet, and messages that were saved."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import sys
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from airflow_poison.core.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+NOTHING = "Nothing was sent."
+
+
+def format_of(place: str) -> str:
+    """Return the format that a file's name says."""
+    return _BY_SUFFIX.get(Path(place).suffix.lower(), "lines")
+
+
+def rows(place: str, form: str, numbers: tuple[str, ...]) -> Iterator[object]:
+    """Yield what a file holds: bare bodies of lines, else dicts.
+
+    :param place: ``-`` is standard input.
+    :param numbers: columns that are numbers also where the format has only text.
+    Raises InputError, and OSError for a file that cannot be read.
+    """
+    with _opened(place) as file:
+        match form:
+            case "lines":
+                yield from (line.removesuffix(b"\n").removesuffix(b"\r") for line in file)
+            case "jsonl":
+                yield from (row for _, row in _json_lines(place, file))
+            case "csv":
+                yield from _csv(place, file, numbers)
+            case "parquet":
+                yield from _parquet(place, file)
+            case _:
+                yield from (_saved(place, number, row) for number, row in _json_lines(place, file))
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[IO[bytes]]:
+    if place == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(place).open("rb") as file:
+        yield file
+
+
+def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{place}, line {number}: expected a JSON object, not {type(row).__name__}; --format lines sends lines as they are. {NOTHING}"
+            )
+        yield number, row
+
+
+def _csv(place: str, file: IO[bytes], numbers: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        reader = csv.DictReader(text, strict=True)
+        for row in reader:
+            if None in row or None in row.values():
+                raise InputError(f"{place}, line {reader.line_num}: expected {len(reader.fieldnames or ())} cells, as its first line has. {NOTHING}")
+            yield row | {name: _number(row[name]) for name in numbers if name in row}
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{place}: no CSV in UTF-8: {error}. {NOTHING}") from error
+    finally:
+        text.detach()
+
+
+def _number(text: str) -> object:
+    """Return a cell's number; nothing for an empty cell, and the text itself when it is none, so that it is refused by its own name."""
+    plain = text.strip()
+    if not plain:
+        return None
+    try:
+        return int(plain)
+    except ValueError:
+        pass
+    try:
+        return float(plain)
+    except ValueError:
+        return text
+
+
+def _parquet(place: str, file: IO[bytes]) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file if file.seekable() else io.BytesIO(file.read())) as parquet:
+            for batch in parquet.iter_batches():
+                for row in batch.to_pylist():
+                    yield {name: _plain(value) for name, value in row.items()}
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{place}: no Parquet: {error}. {NOTHING}") from error
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has: instants, dates and decimal numbers as text."""
+    match value:
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case dict():
+            return {key: _plain(each) for key, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+        case _:
+            return value
+
+
+SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type")
+"""The parts of a saved message that are sent again as they were, beside its body, its properties and the end of its time to live."""
+
+
+def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
+    try:
+        body = base64.b64decode(row["body"], validate=True) if row["body_encoding"] == "base64" else row["body"].encode()
+        expires_at = row.get("expires_at")
+        return {
+            "body": body,
+            **{name: row.get(name) for name in SAVED},
+            "properties": [(str(name), str(value)) for name, value in (row.get("properties") or {}).items()],
+            "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{place}, line {number}: not a message as 'remove --save' writes it ({type(error).__name__}: {error}). {NOTHING}"
+        ) from error

@@ -1,0 +1,51 @@
+"""Values of arguments as people type them, in commands on queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.errors import InputError
+from airflow_poison.core.nearest import folded, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_DIGITS = 18
+
+
+def lookup_ids(given: Iterable[str]) -> list[int]:
+    """Return the numbers of ``7 8`` or ``7,8``. Raises InputError."""
+    return [whole("lookup id", part) for text in given for part in text.split(",") if part.strip()]
+
+
+def listed(text: str | None, default: Sequence[str]) -> Sequence[str]:
+    """Return the words between commas."""
+    return default if text is None else [part.strip() for part in text.split(",")]
+
+
+def whole(what: str, text: str, least: int = 0) -> int:
+    """Return a whole number. Raises InputError."""
+    plain = text.strip()
+    if plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS and int(plain) >= least:
+        return int(plain)
+    raise InputError(f"{what} {text}: expected a whole number from {least} on.")
+
+
+def one_of(what: str, text: str, known: Sequence[str]) -> str:
+    """Return the known word that a text means, in any case and with any sign between its parts. Raises InputError."""
+    words = {folded(word): word for word in known}
+    if folded(text) in words:
+        return words[folded(text)]
+    raise InputError(f"{what} {text}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
+
+
+def since(text: str, now: datetime) -> datetime:
+    """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
+    span = read_duration(text)
+    try:
+        at = now - span if span is not None else datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"--since {text}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
