@@ -6,6 +6,8 @@ import os
 import random
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,24 +28,31 @@ from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.seam import QueueState
 from airflow_poison.core.store.table import queue as tables
 from airflow_poison.core.store.table import stage
+from tests.faults import maintainers
 from tests.faults.handler import ORIGIN
-from tests.faults.ledger import FOLDER, QUEUE, RUN, note
-from tests.faults.maintainers import maintain_one
+from tests.faults.keeping import keep
+from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN, note
 from tests.faults.planted import replace
-from tests.faults.world import DELAY, LEASE, FastClock, bodies, queues
+from tests.faults.powerloss import Disk
+from tests.faults.world import DELAY, LEASE, FastClock, Strangers, bodies, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.core.passes.alerts import Alert
+    from airflow_poison.core.store.log import Commit, State
     from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.table.queue import Queue
 
 HANDLER = "tests.faults.handler:handle"
 SUBSCRIBER = "people"
+_PATIENCE = 1.5
+"""Seconds that an administrator waits for the state of a queue that a verb needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +71,19 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an episode takes place: its folder, and when its clock began."""
+    """Where an episode takes place.
+
+    :param origin: when its clock began.
+    :param old: whether its tables are made in format 1, and upgraded by whoever opens them first.
+    :param power: whether the power will fail.
+    :param strangers: what writers that are not ours do.
+    """
 
     folder: str
     origin: float
+    old: bool = False
+    power: bool = False
+    strangers: Strangers = Strangers.NONE
 
     @property
     def clock(self) -> FastClock:
@@ -75,20 +93,42 @@ class Place:
     def store(self) -> DeltaStore:
         return DeltaStore(f"{self.folder}/store")
 
+    @property
+    def disk(self) -> Disk:
+        return Disk(Path(self.folder, "store"), Path(self.folder, "memory"))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Actor:
     """A task in the hands of a process."""
 
     task: Task
-    store: DeltaStore
-    table: QueueTable
-    clock: FastClock
+    place: Place
     chance: random.Random
+
+    @classmethod
+    def of(cls, task: Task, place: Place) -> Actor:
+        return cls(task, place, random.Random(task.seed))
+
+    @property
+    def clock(self) -> FastClock:
+        return self.place.clock
+
+    @cached_property
+    def store(self) -> DeltaStore:
+        return self.place.store
+
+    @cached_property
+    def table(self) -> Queue:
+        """The queue, opened when it is first asked for: a repair must not open what is refused."""
+        return self.store.open(self.task.queue)
 
 
 def prepare(place: Place) -> None:
     """Make the queues of an episode."""
+    watch_commits()
+    if place.old:
+        maintainers.write_format_1()
     for name, rules in queues().items():
         declare(place.store, name, rules.policy, place.clock)
         for number in range(2):
@@ -96,16 +136,31 @@ def prepare(place: Place) -> None:
 
 
 def enter(place: Place, run: int, queue: str) -> None:
-    """Tell this process, and the children of its sessions, whose run it is."""
-    os.environ.update({FOLDER: place.folder, RUN: str(run), QUEUE: queue, ORIGIN: repr(place.origin)})
+    """Tell this process, and the children of its sessions, whose run it is; keep for the checker what it removes."""
+    os.environ.update({FOLDER: place.folder, RUN: str(run), QUEUE: queue, ORIGIN: repr(place.origin), PARENT: str(os.getpid())})
+    keep(place.folder)
+    if place.power:
+        place.disk.watch()
 
 
 def act(task: Task, place: Place) -> None:
     """Do a task."""
     watch_claims()
-    store = place.store
-    actor = Actor(task, store, store.open(task.queue), place.clock, random.Random(task.seed))
-    ROLES[task.role](actor)
+    watch_commits()
+    act_quietly(task, place)
+
+
+def watch_commits() -> None:
+    """Note each commit that this process makes, when it has been acknowledged: whatever happens then, the log has it."""
+    commit = DeltaLog.commit
+
+    def noted(log: DeltaLog, base: State, made: Commit) -> bool:
+        done = commit(log, base, made)
+        if done and (details := log.details(base.version + 1)) is not None:
+            note("committed", queue=Path(log._root).name, version=base.version + 1, mark=details["mark"])
+        return done
+
+    replace(DeltaLog, "commit", noted)
 
 
 def watch_claims() -> None:
@@ -131,7 +186,11 @@ def watch_claims() -> None:
 
 
 def sends(actor: Actor) -> None:
-    key, found = actor.task.key, bodies(actor.chance, actor.task.queue)
+    _send(actor, actor.task.key)
+
+
+def _send(actor: Actor, key: str) -> None:
+    found = bodies(actor.chance, actor.task.queue)
     batch = pa.record_batch({"body": found, "message_id": [f"{key}/{number}" for number in range(len(found))]})
     sent = send(actor.table, [batch], key=key, clock=actor.clock)
     note("sent", queue=actor.task.queue, key=key, first=sent.first_lookup_id, count=sent.sent)
@@ -160,6 +219,7 @@ def receives(actor: Actor) -> None:
         record_all=True,
         store=actor.store,
     ).run(actor.task.key)
+    note("received", queue=actor.task.queue)
 
 
 def returns(actor: Actor) -> None:
@@ -188,10 +248,10 @@ def administers(actor: Actor) -> None:
     actor.chance.choice(ADMINISTRATION)(actor)
 
 
-def _some(actor: Actor, place: SubQueue, most: int = 2) -> list[int]:
-    files = [file for file in actor.table.snapshot().files if file.sub_queue == place]
-    ids = [number for file in files[:5] for number in actor.table.read(file, ["lookup_id"])["lookup_id"].to_pylist() if number is not None]
-    return sorted(actor.chance.sample(ids, min(len(ids), most)))
+def _some(table: QueueTable, chance: random.Random, place: SubQueue, most: int = 2) -> list[int]:
+    files = [file for file in table.snapshot().files if file.sub_queue == place]
+    ids = [number for file in files[:5] for number in table.read(file, ["lookup_id"])["lookup_id"].to_pylist() if number is not None]
+    return sorted(chance.sample(ids, min(len(ids), most)))
 
 
 def _enables(actor: Actor) -> None:
@@ -212,16 +272,16 @@ def _puts_back(actor: Actor) -> None:
 
 
 def _puts_some_back(actor: Actor) -> None:
-    put_back(actor.table, actor.clock, _some(actor, SubQueue.POISON))
+    put_back(actor.table, actor.clock, _some(actor.table, actor.chance, SubQueue.POISON))
 
 
 def _moves(actor: Actor) -> None:
     if actor.task.queue == "move":
-        move(actor.table, actor.clock, _some(actor, SubQueue.MAIN), SubQueue.POISON)
+        move(actor.table, actor.clock, _some(actor.table, actor.chance, SubQueue.MAIN), SubQueue.POISON)
 
 
 def _removes(actor: Actor) -> None:
-    remove_messages(actor.table, actor.clock, _some(actor, SubQueue.MAIN, 1))
+    remove_messages(actor.table, actor.clock, _some(actor.table, actor.chance, SubQueue.MAIN, 1))
 
 
 def _alters(actor: Actor) -> None:
@@ -233,12 +293,37 @@ def _restarts(actor: Actor) -> None:
     restart(actor.table, actor.clock, actor.chance.choice([*Restart]))
 
 
+def _restarts_the_broker(actor: Actor) -> None:
+    """Restart it while nobody receives: the product refuses otherwise."""
+    _wait(lambda: not actor.table.snapshot().claims)
+    restart(actor.table, actor.clock, Restart.BROKER)
+
+
 def _sends_on(actor: Actor) -> None:
+    """Send letters back to where they came from, as soon as there are any."""
     name = dead_letter_queue("reject")
     if name in actor.store.names():
         letters = actor.store.open(name)
-        ids = _some(Actor(actor.task, actor.store, letters, actor.clock, actor.chance), SubQueue.MAIN)
-        send_to(letters, actor.store, actor.clock, ids)
+        _wait(lambda: bool(letters.snapshot().files))
+        if ids := _some(letters, actor.chance, SubQueue.MAIN):
+            send_to(letters, actor.store, actor.clock, ids)
+
+
+def _holds_sends(actor: Actor) -> None:
+    """Disable a queue, send to it, enable it: what was held then arrives."""
+    disable(actor.table, actor.clock, "for a send")
+    _send(actor, f"send-{actor.task.key}")
+    enable(actor.table, actor.clock)
+
+
+def _repairs(actor: Actor) -> None:
+    repairs(actor)
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    latest = time.monotonic() + _PATIENCE
+    while not until() and time.monotonic() < latest:
+        time.sleep(0.01)
 
 
 def _gives_up(actor: Actor) -> None:
@@ -247,7 +332,8 @@ def _gives_up(actor: Actor) -> None:
 
 ADMINISTRATION = (
     *(_enables, _enables, _recovers, _recovers, _recovers),
-    *(_disables, _puts_back, _puts_back, _puts_some_back, _moves, _removes, _removes, _alters, _restarts, _sends_on, _gives_up),
+    *(_disables, _puts_back, _puts_back, _puts_some_back, _moves, _removes, _removes, _alters, _restarts, _gives_up),
+    *(_restarts_the_broker, _restarts_the_broker, _sends_on, _sends_on, _holds_sends, _holds_sends, _repairs),
 )
 
 
@@ -262,9 +348,17 @@ def _recovers_or_enables(actor: Actor) -> None:
 
 
 def maintains(actor: Actor) -> None:
-    """Join small files."""
-    assert isinstance(actor.table, tables.Queue)
-    maintain_one(actor.table._table)
+    maintainers.maintain_one(actor.table, actor.store, actor.clock)
+
+
+def repairs(actor: Actor) -> None:
+    """Mend what strangers and killed verbs have left; what strangers have changed without touching a message may stand."""
+    accept = actor.place.strangers is Strangers.CHANGE_PROPERTIES and actor.chance.random() < 0.6
+    maintainers.repair_one(actor.store, actor.task.queue, actor.clock, accept=accept)
+
+
+def intrudes(actor: Actor) -> None:
+    maintainers.intrude(f"{actor.store.uri}/{actor.task.queue}", actor.place.strangers, actor.chance)
 
 
 ROLES: Mapping[str, Callable[[Actor], None]] = {
@@ -276,6 +370,8 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
     "administer": administers,
     "recover": _recovers_or_enables,
     "maintain": maintains,
+    "repair": repairs,
+    "intrude": intrudes,
 }
 
 
@@ -285,7 +381,11 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
 def drain(place: Place, queue: str, unsent: list[Task], patience: float = 60.0) -> None:
     """Do, without any fault, what is left to do in a queue, until nothing waits any more. Raises TimeoutError when that takes too long."""
     watch_claims()
+    watch_commits()
     until, ordinal = time.monotonic() + patience, 0
+    for name in (queue, dead_letter_queue(queue)):
+        if name in place.store.names():  # a letter that somebody sent back may wait in the outbox of its dead-letter queue
+            repairs(Actor.of(Task("repair", name, "last", 0), place))
     for task in unsent:
         act_quietly(task, place)
     while not _quiet(place, queue):
@@ -296,15 +396,15 @@ def drain(place: Place, queue: str, unsent: list[Task], patience: float = 60.0) 
         ordinal += 1
         _receive_all(place, queue, ordinal)
     act_quietly(Task("alert", queue, "last", 0), place)
+    maintainers.look(place.store.open(queue), place.clock)
 
 
 def act_quietly(task: Task, place: Place) -> None:
-    store = place.store
-    ROLES[task.role](Actor(task, store, store.open(task.queue), place.clock, random.Random(task.seed)))
+    ROLES[task.role](Actor.of(task, place))
 
 
 def _receive_all(place: Place, name: str, ordinal: int) -> None:
-    actor = Actor(Task("receive", name, f"drain-{name}-{ordinal}", ordinal), place.store, place.store.open(name), place.clock, random.Random(ordinal))
+    actor = Actor.of(Task("receive", name, f"drain-{name}-{ordinal}", ordinal), place)
     _recovers_or_enables(actor)
     returns(actor)
     try:

@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +33,10 @@ from tests.faults import actors, planted
 from tests.faults.actors import Place, Task
 from tests.faults.checker import check
 from tests.faults.inject import CALLS, ERRORS, Injector, Plan, What
-from tests.faults.ledger import Reader, note
+from tests.faults.ledger import FOLDER, Reader, append, note
 from tests.faults.points import OF_THE_HANDLER, named_points
 from tests.faults.verdict import Verdict
-from tests.faults.world import LEASE, SPEED, queues
+from tests.faults.world import LEASE, LONGEST_STOP, SPEED, Strangers, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,10 +48,27 @@ _HOLDING = ("store.claim.before_fence", "store.claim.after", "pass.deliver", "de
 _MEMORY = "/dev/shm"
 """Where episodes take place if possible: no kill of a process takes anything from a file system, whatever it lies on."""
 _LONGEST_RUN = 60.0
-_LONGEST_STOP = 4.0
-_ROLES = {"send": 24, "receive": 46, "return": 8, "alert": 8, "administer": 16, "declare": 1, "maintain": 5, "recover": 0}
+_ROLES = {
+    "send": 24,
+    "receive": 46,
+    "return": 8,
+    "alert": 8,
+    "administer": 22,
+    "declare": 1,
+    "maintain": 9,
+    "repair": 0.5,
+    "intrude": 0,
+    "recover": 0,
+}
+_STRANGERS = 1.5
+"""The weight of strangers, where there are any."""
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
 _OF_RECEIVERS = _FAULTS | {What.STOP: 75}
+_OF_SESSIONS = _FAULTS | {What.STOP: 30, What.CHILD: 30, What.BOTH: 15}
+"""Of receivers whose handlers run in a process of their own."""
+_IN_SESSIONS = 0.25
+"""The share of such receivers."""
+_UPGRADING = ("store.upgrade.before_commit", "store.upgrade.after_commit")
 _DONE, _FAILED, _BROKEN = 0, 3, 4
 
 
@@ -64,6 +82,8 @@ class Run:
     tries: int
     started: float
     kill_at: float | None = None
+    child: int | None = None
+    kill_child_at: float | None = None
     stopped_at: float | None = None
     attempts: set[str] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
@@ -77,12 +97,19 @@ def _expected(role: str) -> Counter[str]:
 
 @dataclass(slots=True)
 class Score:
-    """What a campaign has seen."""
+    """What a campaign has seen.
+
+    :ivar children: of the kills, those of children of server sessions.
+    :ivar removed: data files and log entries that maintainers have removed.
+    """
 
     kills: int = 0
     zombies: int = 0
+    children: int = 0
     stops: int = 0
     io_errors: int = 0
+    power_losses: int = 0
+    removed: int = 0
     runs: int = 0
     visited: Counter[str] = field(default_factory=Counter)
     visits: dict[str, Counter[str]] = field(default_factory=lambda: {role: _expected(role) for role in _ROLES})
@@ -93,8 +120,8 @@ class Score:
     verdict: Verdict = field(default_factory=Verdict)
 
     def to_dict(self) -> dict[str, object]:
-        numbers: dict[str, object] = {"kills": self.kills, "zombies": self.zombies, "io_errors": self.io_errors}
-        return numbers | self.verdict.numbers() | {"stops": self.stops, "runs": self.runs}
+        faults = {name: getattr(self, name) for name in ("kills", "zombies", "io_errors", "power_losses")}
+        return faults | self.verdict.numbers() | {name: getattr(self, name) for name in ("children", "stops", "removed", "runs")}
 
 
 class Episode:
@@ -108,7 +135,11 @@ class Episode:
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
         self._patience = 4.0 if bug else 120.0
-        self._place = Place(str(folder), time.monotonic())
+        old, power = self._chance.random() < 0.4, self._chance.random() < 0.5
+        strangers = self._chance.choices([*Strangers], [70, 20, 10])[0]
+        self._place = Place(str(folder), time.monotonic(), old, power, strangers)
+        self._roles = _ROLES | {"intrude": _STRANGERS if strangers is not Strangers.NONE else 0}
+        self._unopened = {*queues()} if old else set()
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
         self._again: list[tuple[Task, int]] = []
@@ -119,10 +150,21 @@ class Episode:
         self._numbers = 0
         self._visits = score.visits
 
+    @property
+    def kind(self) -> str:
+        """What is special about it, for people."""
+        place = self._place
+        strangers = place.strangers is not Strangers.NONE
+        return ", old tables" * place.old + ", power fails" * place.power + f", strangers {place.strangers}" * strangers
+
     def run(self) -> Verdict:
         self._alone(lambda: actors.prepare(self._place))
         until = time.monotonic() + self._seconds
+        power = until - self._chance.uniform(0.05, 0.7) * self._seconds if self._place.power else None
         while time.monotonic() < until:
+            if power is not None and time.monotonic() > power:
+                self._lose_power()
+                power = None
             while len(self._runs) < _MOST and sum(run.stopped_at is None for run in self._runs.values()) < SIDE_BY_SIDE:
                 self._start(*self._next())
             self._look()
@@ -150,17 +192,20 @@ class Episode:
         if self._again and self._chance.random() < 0.6:
             return self._again.pop(0)
         self._numbers += 1
-        role = self._chance.choices([*_ROLES], [*_ROLES.values()])[0]
+        role = self._chance.choices([*self._roles], [*self._roles.values()])[0]
         queue = self._chance.choice(["move", "reject"] if role == "return" else [*queues()])
-        isolation = "process" if role == "receive" and self._chance.random() < 0.02 else "none"
+        isolation = "process" if role == "receive" and self._chance.random() < _IN_SESSIONS else "none"
         return Task(role, queue, f"{role}-{self._numbers}", self._chance.getrandbits(40), isolation), 0
 
-    def _plan(self, role: str) -> Plan:
-        chance = self._chance
-        faults = _OF_RECEIVERS if role == "receive" else _FAULTS
+    def _plan(self, task: Task) -> Plan:
+        chance, role = self._chance, task.role
+        if task.queue in self._unopened:
+            self._unopened.remove(task.queue)
+            return Plan(chance.choice([What.KILL, What.KILL, What.STOP, What.ERROR]), chance.choice(_UPGRADING), number=chance.choice(ERRORS))
+        faults = _FAULTS if role != "receive" else _OF_RECEIVERS if task.isolation == "none" else _OF_SESSIONS
         what = chance.choices([*faults], [*faults.values()])[0]
         match what:
-            case What.LATE:
+            case What.LATE | What.CHILD | What.BOTH:
                 return Plan(what, seconds=chance.uniform(0, 0.35))
             case What.CALL:
                 return Plan(what, visit=chance.randint(1, 30), number=chance.choice(ERRORS))
@@ -179,7 +224,7 @@ class Episode:
         return self._chance.choices(reached, [1 / (1 + self._score.faulted[point]) for point in reached])[0]
 
     def _start(self, task: Task, tries: int) -> None:
-        plan = Plan() if task.key in self._calm and self._chance.random() < 0.8 else self._plan(task.role)
+        plan = Plan() if task.key in self._calm and self._chance.random() < 0.8 else self._plan(task)
         number = self._score.runs = self._score.runs + 1
         if task.role == "send":
             self._unsent.setdefault(task.key, task)
@@ -226,6 +271,10 @@ class Episode:
             self._heed(line)
         now = time.monotonic()
         for pid, run in [*self._runs.items()]:
+            if run.kill_child_at is not None and now > run.kill_child_at:
+                run.kill_child_at = None
+                self._kill_child(run)
+                run.kill_at = now if run.plan.what is What.BOTH else None
             if run.kill_at is not None and now > run.kill_at:
                 os.kill(pid, signal.SIGKILL)
                 run.kill_at = None
@@ -242,15 +291,30 @@ class Episode:
             if pid in self._runs:
                 self._changed(pid, status)
 
+    def _kill_child(self, run: Run) -> None:
+        assert run.child is not None
+        append(self._place.folder, "child_killed", run.number, pid=run.child)
+        with suppress(ProcessLookupError):
+            os.kill(run.child, signal.SIGKILL)
+            self._score.kills += 1
+            self._score.children += 1
+
     @staticmethod
     def _longest_stop(run: Run) -> float:
-        return _LONGEST_STOP if run.attempts else 0.4
+        return LONGEST_STOP if run.attempts or run.task.role == "maintain" else 0.4
 
-    def _heed(self, line: Mapping[str, object]) -> None:  # noqa: C901  (one short case a kind of line)
+    def _heed(self, line: Mapping[str, object]) -> None:  # noqa: C901, PLR0912  (one short case a kind of line)
         run = next((run for run in self._runs.values() if run.number == line["run"]), None)
         match line["kind"]:
             case "made" if run is not None:
                 run.attempts.add(str(line["attempt"]))
+            case "call" if run is not None and line["child"] and run.child != line["pid"]:
+                assert isinstance(line["pid"], int)
+                if run.plan.what in {What.CHILD, What.BOTH} and run.child is None:
+                    run.kill_child_at = time.monotonic() + run.plan.seconds / 20
+                run.child = line["pid"]
+            case "removed":
+                self._score.removed += 1
             case "held":
                 earlier = line["earlier"]
                 assert isinstance(earlier, list)
@@ -270,13 +334,35 @@ class Episode:
                 self._score.visited.update(visited)
                 self._visits[str(line["role"])].update(visited)
             case "error" if line["type"] == "QueueHaltedError" and run is not None:
-                if not any(task.role == "recover" and task.queue == run.task.queue for _, task, _ in self._follow):
-                    self._numbers += 1
-                    self._follow.append((0.0, Task("recover", run.task.queue, f"recover-{self._numbers}", 0), 0))
+                self._follow_with("recover", run.task.queue)
+            case "error" if run is not None and str(line["text"]).startswith("Somebody else has committed"):
+                self._follow_with("repair", run.task.queue)
             case "error" if line.get("unnamed"):
                 self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
             case "sent":
                 self._unsent.pop(str(line["key"]), None)
+
+    def _follow_with(self, role: str, queue: str) -> None:
+        if not any(task.role == role and task.queue == queue for _, task, _ in self._follow):
+            self._numbers += 1
+            self._follow.append((0.0, Task(role, queue, f"{role}-{self._numbers}", self._chance.getrandbits(40)), 0))
+
+    def _lose_power(self) -> None:
+        """End every process at once, and put the store into the state that the disk has kept."""
+        for pid, run in [*self._runs.items()]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self._killed[run.number] = True
+            if run.task.role == "send" or self._chance.random() < 0.75:
+                self._again.append((run.task, run.tries + 1))
+        end_children(self._place.folder)
+        for line in self._reader.news():
+            self._heed(line)
+        self._runs.clear()
+        self._follow.clear()
+        self._place.disk.lose_power()
+        append(self._place.folder, "power", 0)
+        self._score.power_losses += 1
 
     def _changed(self, pid: int, status: int) -> None:
         run = self._runs[pid]
@@ -357,6 +443,28 @@ class Episode:
         return Verdict.from_dict(json.loads(told.read_text())) if told.exists() else Verdict(stuck=["the checker failed"])
 
 
+def end_children(folder: str) -> None:
+    """End the processes that runs have started, and that outlive them for a moment; their environment says whose they are."""
+    wanted = f"{FOLDER}={folder}\0".encode()
+    while found := [pid for pid in _processes() if wanted in _environment(pid)]:
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _environment(pid: int) -> bytes:
+    """Return what a process was started with; nothing of one that has ended, or is somebody else's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """When a campaign ends.
@@ -379,11 +487,12 @@ def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: boo
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     while time.monotonic() - started < budget.seconds and (score.kills < budget.kills or score.zombies < budget.zombies):
         folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
-        verdict = Episode(folder, seed + number, budget.episode, score, bug).run()
+        episode = Episode(folder, seed + number, budget.episode, score, bug)
+        verdict = episode.run()
         score.verdict.add(verdict)
         number += 1
         passed = verdict.passed and score.verdict.passed
-        tell(f"episode {number}, seed {seed + number - 1}: {json.dumps(score.to_dict())}")
+        tell(f"episode {number}, seed {seed + number - 1}{episode.kind}: {json.dumps(score.to_dict())}")
         if passed:
             shutil.rmtree(folder, ignore_errors=True)
             continue

@@ -1,22 +1,28 @@
 """The checker: reads the whole history of an episode's tables, what handlers wrote and what people were told, and decides.
 
-It shares no code with the product: the log is read as JSON and compared with what delta-rs makes of it, data files with pyarrow.
+It shares no code with the product: the log is read as JSON and compared with what delta-rs makes of it, data files with pyarrow. What verbs have
+removed is read where it was put aside.
+
+A loss of power takes back what no commit has acknowledged: calls of a run that had not told its end before may be made again, and uncounted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.faults.history import OUTBOX, History, read_histories
+from tests.faults.keeping import kept_in
 from tests.faults.ledger import Reader
 from tests.faults.rules_of_commits import check_commits
 from tests.faults.verdict import Verdict
-from tests.faults.world import queues
+from tests.faults.world import RETENTION, queues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tests.faults.ledger import Line
 
@@ -24,6 +30,9 @@ _TOLD_OF = frozenset({"MOVED_POISON", "DROPPED", "REJECTED", "DEAD_LETTERED", "R
 _TOLD_OF_HALTS = frozenset({"QUEUE_DISABLED", "STOPPED", "FAULTED"})
 _UNCOUNTED = frozenset({"postpone", "unprocessable"})
 Key = tuple[str, int]
+"""Of a message: its queue and its lookup id."""
+Process = tuple[int, int]
+"""A run, and the id of one of its processes."""
 
 
 def check(folder: str, killed: Mapping[int, bool]) -> Verdict:
@@ -32,46 +41,140 @@ def check(folder: str, killed: Mapping[int, bool]) -> Verdict:
     :param killed: the runs that were killed; True: from outside, at any instant.
     """
     verdict = Verdict()
-    histories = read_histories(Path(folder, "store"), verdict)
+    histories = read_histories(Path(folder, "store"), kept_in(folder), verdict)
     for history in histories.values():
         check_commits(history, verdict)
     lines = [*Reader(folder).news()]
     calls = _calls(lines)
+    _check_committed(histories, lines, verdict)
+    _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
-    _check_calls(histories, calls, killed, verdict)
+    _check_calls(histories, calls, Deaths.of(lines, calls, killed), verdict)
     _check_order(lines, verdict)
     _check_alerts(histories, lines, verdict)
+    verdict.log += [f"check finds in {line['queue']}: {line['what']}" for line in lines if line["kind"] == "finding"]
     return verdict
 
 
-class Calls:
-    """The calls of one message: counts that the handler saw, the run, and how each ended (empty: it did not)."""
+@dataclass(slots=True)
+class Call:
+    """What a handler noted.
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
-        self.runs: list[int] = []
-        self.how: list[str] = []
-        self.last_of_run: list[bool] = []
+    :param seen: the counts that it saw.
+    :param process: the process that it was called in, a run's own or a child's.
+    :param how: how it ended; empty: it did not.
+    :param last: nothing was called after it in its process.
+    :param power: how often the power had failed before.
+    :param told: its run has said that it received, before the power failed.
+    """
+
+    seen: tuple[int, int]
+    run: int
+    process: Process
+    power: int
+    how: str = ""
+    last: bool = True
+    told: bool = False
+
+    def forgotten(self, losses: int) -> bool:
+        """Whether one of so many losses of power may have taken back what became of it."""
+        return not self.told and self.power < losses
 
 
-def _calls(lines: Iterable[Line]) -> dict[Key, Calls]:
-    found: dict[Key, Calls] = defaultdict(Calls)
-    last: dict[int, tuple[Calls, int]] = {}
+def _calls(lines: Iterable[Line]) -> dict[Key, list[Call]]:
+    found: dict[Key, list[Call]] = defaultdict(list)
+    last: dict[Process, Call] = {}
+    of_run: dict[int, list[Call]] = defaultdict(list)
+    power = 0
     for line in lines:
-        if line["kind"] == "call":
-            calls = found[line["queue"], line["id"]]
-            if line["run"] in last:
-                before, place = last[line["run"]]
-                before.last_of_run[place] = False
-            calls.seen.append((line["m"], line["a"]))
-            calls.runs.append(line["run"])
-            calls.how.append("")
-            calls.last_of_run.append(True)
-            last[line["run"]] = calls, len(calls.how) - 1
-        elif line["kind"] == "end":
-            calls, place = last[line["run"]]
-            calls.how[place] = line["how"]
+        match line["kind"]:
+            case "call":
+                process = line["run"], line["pid"]
+                if process in last:
+                    last[process].last = False
+                made = last[process] = Call((line["m"], line["a"]), line["run"], process, power)
+                found[line["queue"], line["id"]].append(made)
+                of_run[line["run"]].append(made)
+            case "end":
+                last[line["run"], line["pid"]].how = line["how"]
+            case "received":
+                for made in of_run[line["run"]]:
+                    made.told = True
+            case "power":
+                power += 1
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """What was killed.
+
+    :param processes: children of server sessions, each with its run.
+    :param innocents: how many messages may have been charged that no handler was called with: a kill from outside met them between their mark
+        and their call.
+    :param losses: how often the power failed.
+    """
+
+    processes: frozenset[Process]
+    runs: frozenset[int]
+    innocents: int
+    losses: int = 0
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool]) -> Deaths:
+        children = {(line["run"], line["pid"]) for line in lines if line["kind"] == "child_killed"}
+        with_children = {line["run"] for line in lines if line["kind"] == "call" and line["child"]}
+        busy = {call.process for made in calls.values() for call in made if not call.how and call.last}
+        busy_runs = {run for run, _ in busy} - with_children
+        late = sum(late and run not in busy_runs for run, late in killed.items())
+        losses = sum(line["kind"] == "power" for line in lines)
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses)
+
+    def hit(self, call: Call) -> bool:
+        """Whether a process was killed when nothing had been called after this call."""
+        return call.last and (call.run in self.runs or call.process in self.processes)
+
+
+# What was acknowledged, and what was removed --------------------------------------------------------------------------
+
+
+def _check_committed(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """Every commit that was acknowledged to the process that made it is in the log."""
+    for line in lines:
+        if line["kind"] != "committed" or line["queue"].startswith("."):  # a queue that is being made
+            continue
+        commits = histories[line["queue"]].commits if line["queue"] in histories else []
+        if line["version"] >= len(commits) or commits[line["version"]].details.get("mark") != line["mark"]:
+            verdict.lost.append(f"version {line['version']} of {line['queue']} was acknowledged in run {line['run']}, and is not in the log")
+
+
+def _check_removed(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """Nothing was removed that a version within the retention needs, and nothing came into the table that had been removed before."""
+    removed: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        if line["kind"] == "removed":
+            removed[line["queue"]][line["path"]].append(line["at"])
+    for queue, times in removed.items():
+        left: dict[str, float] = {}
+        came: dict[str, float] = {}
+        for made in histories[queue].commits if queue in histories else ():
+            came |= {file.path: made.at for file in made.added}
+            left |= {file.path: made.at for file in made.removed}
+        for path, at in times.items():
+            if path.startswith("_delta_log/"):
+                _check_removed_entry(histories[queue], int(Path(path).stem), max(at), verdict)
+            elif path in came and min(at) < came[path]:
+                verdict.lost.append(f"{queue}: {path} was removed from the folder before a commit added it")
+            elif path in came and min(at) - left.get(path, min(at)) < RETENTION.total_seconds():
+                verdict.lost.append(f"{queue}: {path} was removed from the folder within the retention")
+
+
+def _check_removed_entry(history: History, version: int, at: float, verdict: Verdict) -> None:
+    """An entry goes when its version was not the newest for as long as the retention. One that a loss of power had cut was no version."""
+    if version < len(history.commits) and at > history.commits[version].at:
+        overtaken = history.commits[version + 1].at if version + 1 < len(history.commits) else at
+        if at - overtaken < RETENTION.total_seconds():
+            verdict.lost.append(f"{history.name}: the entry of version {version} was removed within the retention")
 
 
 # Where messages are ---------------------------------------------------------------------------------------------------
@@ -104,19 +207,15 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
 # What handlers saw ----------------------------------------------------------------------------------------------------
 
 
-def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, Calls], killed: Mapping[int, bool], verdict: Verdict) -> None:
+def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call]], deaths: Deaths, verdict: Verdict) -> None:
     rules = queues()
     extras: list[str] = []
     for (queue, number), made in calls.items():
         name = f"{queue} {number}"
-        _check_returned(name, made, histories[queue].committed(number), killed, verdict)
+        _check_returned(name, made, histories[queue].committed(number), deaths, verdict)
         _check_counted(name, made, verdict)
         if rules[queue].tells:
-            told = histories[queue].delivered[number]
-            seen = Counter(made.seen)
-            for counts in (seen - told).elements():
-                verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
-            extras += [f"{name} at {counts}" for counts in (told - seen).elements()]
+            extras += _check_told(name, made, histories[queue].delivered[number], deaths, verdict)
         else:
             extras += [name for _ in range(_skipped(made))]
     for queue, history in histories.items():
@@ -125,43 +224,47 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, Calls], k
                 if (queue, number) not in calls:
                     extras += [f"{queue} {number} at {counts}" for counts in told.elements()]
         _check_settled(queue, history, calls, verdict)
-    busy = {made.runs[place] for made in calls.values() for place, how in enumerate(made.how) if not how and made.last_of_run[place]}
-    allowed = sum(late for run, late in killed.items() if run not in busy)
-    verdict.innocents_charged += extras[allowed:] if len(extras) > allowed else []
+    verdict.innocents_charged += extras[deaths.innocents :]
 
 
-def _check_returned(name: str, made: Calls, committed: bool, killed: Mapping[int, bool], verdict: Verdict) -> None:  # noqa: FBT001
-    """Once a handler has returned, its message is committed; but for the last call of a run that was killed, whose return nobody noted."""
-    returned = [place for place, how in enumerate(made.how) if how == "ok"]
-    for place in returned:
-        final = place == len(made.how) - 1 and committed
-        if not final and not (made.runs[place] in killed and made.last_of_run[place]):
-            verdict.doubled.append(f"{name} was called {len(made.how)} times, and had succeeded in run {made.runs[place]} (call {place + 1})")
+def _check_returned(name: str, made: Sequence[Call], committed: bool, deaths: Deaths, verdict: Verdict) -> None:  # noqa: FBT001
+    """Once a handler has returned, its message is committed; but for the last call of a process that was killed, whose return nobody noted."""
+    for place, call in enumerate(made):
+        final = call is made[-1] and committed
+        if call.how == "ok" and not final and not deaths.hit(call) and not call.forgotten(deaths.losses):
+            verdict.doubled.append(f"{name} was called {len(made)} times, and had succeeded in run {call.run} (call {place + 1})")
 
 
-def _check_counted(name: str, made: Calls, verdict: Verdict) -> None:
+def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
     """Every call that did not end well is counted before the next one: later calls see higher counts."""
-    for place in range(1, len(made.seen)):
-        free = made.how[place - 1] in _UNCOUNTED
-        before, now = made.seen[place - 1], made.seen[place]
-        if now < before or (now == before and not free):
-            verdict.uncounted.append(f"{name} saw {before} in run {made.runs[place - 1]} and then {now} in run {made.runs[place]}")
+    for before, now in pairwise(made):
+        free = before.how in _UNCOUNTED
+        if (now.seen < before.seen or (now.seen == before.seen and not free)) and not before.forgotten(now.power):
+            verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")
 
 
-def _skipped(made: Calls) -> int:
+def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]], deaths: Deaths, verdict: Verdict) -> list[str]:
+    """Every call has its event; return the events that have no call. Of calls that a loss of power takes back none is wanted."""
+    seen = Counter(call.seen for call in made)
+    wanted = Counter(call.seen for call in made if not call.forgotten(deaths.losses))
+    for counts in (wanted - told).elements():
+        verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
+    return [f"{name} at {counts}" for counts in (told - seen).elements()]
+
+
+def _skipped(made: Sequence[Call]) -> int:
     """Return how many counts no call has seen."""
-    missed = made.seen[0][1] if made.seen[0][0] == 0 else 0
-    for (m, a), (now_m, now_a) in zip(made.seen, made.seen[1:], strict=False):
-        if m == now_m:
-            missed += max(0, now_a - a - 1)
+    missed = made[0].seen[1] if made[0].seen[0] == 0 else 0
+    for before, now in pairwise(made):
+        if before.seen[0] == now.seen[0]:
+            missed += max(0, now.seen[1] - before.seen[1] - 1)
     return missed
 
 
-def _check_settled(queue: str, history: History, calls: Mapping[Key, Calls], verdict: Verdict) -> None:
+def _check_settled(queue: str, history: History, calls: Mapping[Key, list[Call]], verdict: Verdict) -> None:
     """A message that a pass has settled had a handler that returned."""
     for row in history.settled:
-        made = calls.get((queue, row.number))
-        if made is None or "ok" not in made.how:
+        if not any(call.how == "ok" for call in calls.get((queue, row.number), ())):
             verdict.lost.append(f"{queue} {row.number} ({row.message_id}) was settled, and no handler had returned")
 
 
@@ -169,6 +272,8 @@ def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
     newest: dict[str, int] = {}
     ordered = {name for name, rules in queues().items() if rules.ordered}
     for line in lines:
+        if line["kind"] == "power":  # what had been received and not committed comes again
+            newest.clear()
         if line["kind"] == "call" and line["queue"] in ordered:
             if line["id"] < newest.get(line["queue"], 0):
                 verdict.order.append(f"{line['queue']} {line['id']} was received after {newest[line['queue']]}")
@@ -190,7 +295,8 @@ def _check_alerts(histories: Mapping[str, History], lines: Iterable[Line], verdi
         told[facts["queue"], facts["event"]] += facts["count"]
     for queue in queues():
         wanted = Counter(event.type for event in histories[queue].events if _is_told_of(event.type) and not event.by_hand)
-        for kind, number in wanted.items():
+        kinds = wanted.keys() | {kind for about, kind in told if about == queue}
+        for kind, number in ((kind, wanted[kind]) for kind in sorted(kinds)):
             if told[queue, kind] < number:
                 verdict.alerts_missing += [f"{queue} {kind}"] * (number - told[queue, kind])
             elif told[queue, kind] > number:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.fault_points import reach
-from tests.faults.ledger import QUEUE, note
+from tests.faults.ledger import PARENT, QUEUE, note
 from tests.faults.world import FastClock
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ _POSTPONED_FOR = timedelta(seconds=15)
 
 def handle(message: Message) -> None:
     queue, number = os.environ[QUEUE], message.lookup_id
-    note("call", queue=queue, id=number, mid=message.message_id, a=message.abort_count, m=message.move_count)
+    child = os.getpid() != int(os.environ[PARENT])
+    counts = {"a": message.abort_count, "m": message.move_count}
+    note("call", queue=queue, id=number, mid=message.message_id, pid=os.getpid(), child=child, **counts)
     reach("handler.begin")
     first = message.abort_count == message.move_count == 0
     match message.body.split():
@@ -38,13 +40,17 @@ def handle(message: Message) -> None:
         case [b"killer"]:
             _die()
         case _:
-            note("end", queue=queue, id=number, how="ok")
+            _note_end(queue, number, "ok")
             reach("handler.end")
 
 
 def _end(queue: str, number: int, how: str, error: Exception) -> None:
-    note("end", queue=queue, id=number, how=how)
+    _note_end(queue, number, how)
     raise error
+
+
+def _note_end(queue: str, number: int, how: str) -> None:
+    note("end", queue=queue, id=number, how=how, pid=os.getpid())
 
 
 def _die() -> None:

@@ -1,4 +1,4 @@
-"""The history of a queue table as its log and its files tell it, read without the product."""
+"""The history of a queue table as its log and its files tell it, with what was put aside before verbs removed it; read without the product."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,22 +59,32 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One commit."""
+    """One commit.
+
+    :param at: when its entry was written, in seconds since 1970.
+    :param details: what it says of itself; empty for a commit of somebody else.
+    """
 
     version: int
+    at: float
     details: dict[str, Any]
     added: tuple[File, ...]
     removed: tuple[File, ...]
 
     @property
     def operation(self) -> str:
-        return str(self.details.get("operation", "create"))
+        return str(self.details.get("operation", ""))
+
+    @property
+    def foreign(self) -> bool:
+        return not self.details
 
 
 @dataclass(slots=True)
 class History:
     """A queue.
 
+    :ivar kept: where what was removed from its folder is.
     :ivar came: messages by number, as they came in.
     :ivar left: those that left the queue for good: settled, dropped, removed by hand.
     :ivar settled: of them, those that a pass has settled.
@@ -80,6 +93,8 @@ class History:
 
     name: str
     root: Path
+    kept: Path
+    verdict: Verdict
     commits: list[Made] = field(default_factory=list)
     came: dict[int, Row] = field(default_factory=dict)
     left: list[Row] = field(default_factory=list)
@@ -90,26 +105,41 @@ class History:
     _rows: dict[str, tuple[Row, ...]] = field(default_factory=dict)
 
     def rows(self, file: File) -> tuple[Row, ...]:
-        """Return the messages in a file; it is on disk though it may have left the table."""
+        """Return the messages in a file, which may have left the table."""
         if file.path not in self._rows:
             columns = ["lookup_id", "message_id", "abort_count", "crash_count"]
             self._rows[file.path] = tuple(
                 Row(row["lookup_id"], row["message_id"], file.place, file.m, row["abort_count"] or 0, row["crash_count"] or 0)
-                for row in _read(self.root / file.path, columns)
+                for row in self._read(file.path, columns)
             )
         return self._rows[file.path]
+
+    def _read(self, path: str, columns: list[str]) -> list[dict[str, Any]]:
+        """Read a file where it lies now; one that cannot be read has lost what it held."""
+        place = self.root / path if (self.root / path).exists() else self.kept / path
+        try:
+            with pq.ParquetFile(place) as parquet:
+                found: list[dict[str, Any]] = parquet.read(columns).to_pylist()
+        except (OSError, pa.ArrowInvalid) as error:
+            self.verdict.lost.append(f"{self.name}: {path} cannot be read: {str(error).partition(chr(10))[0]}")
+            return []
+        return found
 
     def told_in(self, file: File) -> list[Happened]:
         """Return the events in a file."""
         found = []
-        for row in _read(self.root / file.path, ["lookup_id", "message_type", "abort_count", "body"]):
+        for row in self._read(file.path, ["lookup_id", "message_type", "abort_count", "body"]):
             details = json.loads(row["body"])
+            details.pop("lookup_ids", None)  # what joining adds
             found.append(Happened(row["message_type"], row["lookup_id"], details.pop("move_count"), row["abort_count"] or 0, details))
         return found
 
     def body(self, file: File) -> tuple[str, str, dict[str, Any]]:
         """Return the name, the type and the JSON of a row that is no message: of a claim its key, of the control row its state."""
-        (row,) = _read(self.root / file.path, ["message_id", "message_type", "body"])
+        rows = self._read(file.path, ["message_id", "message_type", "body"])
+        if not rows:
+            return "", "", {}
+        (row,) = rows
         return row["message_id"], row["message_type"], json.loads(row["body"])
 
     def present(self) -> Iterator[Row]:
@@ -123,31 +153,41 @@ class History:
         return any(row.number == number for row in self.settled)
 
 
-def read_histories(store: Path, verdict: Verdict) -> dict[str, History]:
-    """Read every queue of a store, and hold each against what delta-rs says of it."""
+def read_histories(store: Path, kept: Path, verdict: Verdict) -> dict[str, History]:
+    """Read every queue of a store, and hold each against what delta-rs says of it.
+
+    :param kept: where what was removed from it is.
+    """
     found = {}
     for place in sorted(store.iterdir()):
         if place.name.startswith(".") or not (place / "_delta_log").is_dir():
             continue
-        history = found[place.name] = History(place.name, place)
-        history.commits = [*_commits(place, verdict)]
+        history = found[place.name] = History(place.name, place, kept / place.name, verdict)
+        history.commits = [*_commits(history, verdict)]
         _compare(history, verdict)
     return found
 
 
-def _commits(place: Path, verdict: Verdict) -> Iterator[Made]:
-    paths = sorted(path for path in (place / "_delta_log").glob("*.json") if path.stem.isdigit())
+def _commits(history: History, verdict: Verdict) -> Iterator[Made]:
+    there = _entries(history.root)
+    removed = {version: path for version, path in _entries(history.kept).items() if version < min(there)}
+    paths = [path for _, path in sorted((removed | there).items())]
     if [int(path.stem) for path in paths] != list(range(len(paths))):
-        verdict.log.append(f"{place.name}: the log has holes")
+        verdict.log.append(f"{history.name}: the log has holes")
     for path in paths:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         info: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
         yield Made(
             int(path.stem),
+            path.stat().st_mtime,
             json.loads(info.get("userMetadata") or "{}"),
             tuple(_file(line["add"]) for line in lines if "add" in line),
             tuple(_file(line["remove"]) for line in lines if "remove" in line),
         )
+
+
+def _entries(table: Path) -> dict[int, Path]:
+    return {int(path.stem): path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()}
 
 
 def _file(action: dict[str, Any]) -> File:
@@ -157,20 +197,20 @@ def _file(action: dict[str, Any]) -> File:
 
 def _compare(history: History, verdict: Verdict) -> None:
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
     live: set[str] = set()
     for made in history.commits:
         live -= {file.path for file in made.removed}
         live |= {file.path for file in made.added}
-    table = DeltaTable(str(history.root))
+    try:
+        table = DeltaTable(str(history.root))
+    except DeltaError as error:
+        verdict.log.append(f"{history.name}: delta-rs cannot read the log: {str(error).partition(chr(10))[0]}")
+        return
     theirs = {unquote(uri).partition(f"/{history.name}/")[2] for uri in table.file_uris()}
+    gone = sorted(path for path in live if not (history.root / path).exists())
+    if gone:
+        verdict.lost.append(f"{history.name}: {len(gone)} files of the newest version are gone, such as {gone[0]}")
     if table.version() != history.commits[-1].version or theirs != live:
         verdict.log.append(f"{history.name}: delta-rs sees {len(theirs)} files in version {table.version()}, the log says {len(live)}")
-
-
-def _read(path: Path, columns: list[str]) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as parquet:
-        found: list[dict[str, Any]] = parquet.read(columns).to_pylist()
-    return found

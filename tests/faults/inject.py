@@ -25,6 +25,8 @@ class What(StrEnum):
     NOTHING = "nothing"
     KILL = "kill"  # SIGKILL at a point
     LATE = "late"  # SIGKILL from outside, some time after the start
+    CHILD = "child"  # SIGKILL of the child of a server session, from outside
+    BOTH = "both"  # the same, of its parent, too
     STOP = "stop"  # SIGSTOP at a point; woken when somebody has taken over
     ERROR = "error"  # an OSError at a point
     CALL = "call"  # an OSError in place of a system call

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Line = dict[str, Any]
-FOLDER, RUN, QUEUE = "POISON_FAULTS_FOLDER", "POISON_FAULTS_RUN", "POISON_FAULTS_QUEUE"
-"""How a handler in a child process hears where its ledger is, whose run it is in, and which queue it reads."""
+FOLDER, RUN, QUEUE, PARENT = "POISON_FAULTS_FOLDER", "POISON_FAULTS_RUN", "POISON_FAULTS_QUEUE", "POISON_FAULTS_PARENT"
+"""How a handler in a child process hears where its ledger is, whose run it is in, which queue it reads, and that it is a child."""
 
 
 def path_in(folder: str | Path) -> Path:
@@ -21,11 +21,16 @@ def path_in(folder: str | Path) -> Path:
 
 
 def note(kind: str, **facts: object) -> None:
+    """Append a line about this process's run."""
+    append(os.environ[FOLDER], kind, int(os.environ[RUN]), **facts)
+
+
+def append(folder: str, kind: str, run: int, **facts: object) -> None:
     """Append a line; a limit on the size of files, which a run may be under, does not hold here."""
-    line = json.dumps({"kind": kind, "run": int(os.environ[RUN]), **facts}, default=str).encode() + b"\n"
+    line = json.dumps({"kind": kind, "run": run, **facts}, default=str).encode() + b"\n"
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    descriptor = os.open(path_in(os.environ[FOLDER]), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path_in(folder), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.write(descriptor, line)
     finally:

@@ -1,18 +1,70 @@
-"""Maintainers: what maintenance does beside everything else. Apart from the other actors, so that campaigns run without it, too."""
+"""Maintainers, people who repair, and strangers: what happens to a table beside its messages."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import replace as changed
+from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.table import compaction
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from airflow_poison.core.passes.check import check
+from airflow_poison.core.passes.checking.findings import Severity
+from airflow_poison.core.passes.maintain import maintain
+from airflow_poison.core.passes.mend import repair
+from airflow_poison.core.store.delta import store as stores
+from airflow_poison.core.store.delta.log import DeltaLog
+from airflow_poison.core.store.table import rows
+from tests.faults.ledger import note
+from tests.faults.planted import replace
+from tests.faults.world import RETENTION, Strangers
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.table.base import Table
+    import random
 
-_MESSAGES = tuple(place.value for place in SubQueue)
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.delta.store import DeltaStore
+    from airflow_poison.core.store.log import Commit
+    from airflow_poison.core.store.seam import Control, QueueTable
 
 
-def maintain_one(table: Table) -> None:
-    """Join small files of messages. Events are left as they are written, for the checker, and nothing is removed that it reads."""
-    compaction.compact(table, 2, _MESSAGES)
+def maintain_one(table: QueueTable, store: DeltaStore, clock: Clock) -> None:
+    """Do everything that maintenance does; it keeps what a stopped process needs, and not more."""
+    maintain(table, clock, store=store, retention=RETENTION, safe_age=RETENTION, min_files=2)
+
+
+def repair_one(store: DeltaStore, queue: str, clock: Clock, *, accept: bool = False) -> None:
+    repair(store, queue, clock, accept=accept, safe_age=RETENTION)
+
+
+def intrude(uri: str, strangers: Strangers, chance: random.Random) -> None:
+    """Commit to a table what no verb of ours does: take all messages of a place out, or change a property."""
+    with suppress(DeltaError):  # it lost a race, or there is nothing to take out
+        table = DeltaTable(uri)
+        if strangers is Strangers.TAKE_MESSAGES:
+            table.delete(f"sub_queue = '{chance.choice(['main', 'main', 'retry', 'poison', '_claim'])}'")
+        else:
+            table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {chance.randint(1, 90)} days"})
+
+
+def look(table: QueueTable, clock: Clock) -> None:
+    """Note what ``check`` says is wrong with a table."""
+    for finding in check(table, clock, safe_age=RETENTION).findings:
+        if finding.severity is Severity.ERROR:
+            note("finding", queue=table.name, what=f"{finding.kind}: {finding.what} ({finding.where})")
+
+
+def write_format_1() -> None:
+    """Let this process make tables as earlier versions of the package did: of format 1, whose log forgets the last lookup id after some days."""
+    to_row, write = rows.control_to_row, DeltaLog._write
+
+    def older(control: Control) -> Any:
+        return to_row(changed(control, format_version=1))
+
+    def forgetful(log: DeltaLog, base: Any, commit: Commit, mark: str) -> None:
+        write(log, base, changed(commit, numbers={**commit.numbers, **commit.lasting}, lasting={}), mark)
+
+    replace(rows, "control_to_row", older)
+    replace(DeltaLog, "_write", forgetful)
+    replace(stores, "FORMAT_VERSION", 1)

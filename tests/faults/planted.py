@@ -34,6 +34,16 @@ def _no_claim_check() -> None:
     replace(stage, "fence", lambda _root, _claim: None)
 
 
+def _no_held_check() -> None:
+    """Nobody asks whether a holder still has its claim; earlier holders are shut out of their stage as ever."""
+    replace(base.View, "held", lambda _self, _claim: True)
+
+
+def _no_fence() -> None:
+    """Nobody shuts the earlier holder out of its stage; claims are checked as ever."""
+    replace(stage, "fence", lambda _root, _claim: None)
+
+
 def _no_revalidation() -> None:
     """A commit that lost its race is made for the next version as it was planned, without a second look."""
 
@@ -66,6 +76,8 @@ def _charge_the_batch() -> None:
 
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
+    "no-held-check": _no_held_check,
+    "no-fence": _no_fence,
     "no-revalidation": _no_revalidation,
     "no-sync": _no_sync,
     "charge-the-batch": _charge_the_batch,

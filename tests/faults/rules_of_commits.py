@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.faults.history import MESSAGES, OUTBOX
@@ -31,11 +32,20 @@ class _Replay:
         self._now: dict[int, Row] = {}
         self._claims: dict[str, tuple[str, int, frozenset[str]]] = {}
         self._once: Counter[tuple[str, int | None, int, int]] = Counter()
+        self._versions: dict[int, dict[str, File]] = {}
 
     def step(self, made: Made) -> None:
         history = self._history
         claims = dict(self._claims)
+        self._versions[made.version] = dict(history.live)
+        if made.version > 1 and (made.foreign or made.operation == "restore"):
+            self._somebody_elses(made)
+            return
+        if made.operation == "compact":
+            self._same_events(made)
         self._replace_files(made)
+        if made.operation == "compact":
+            made = replace(made, added=tuple(file for file in made.added if file.place != "_event"))
         events = [event for file in made.added if file.place == "_event" for event in self._told(file, made)]
         before = {row.number: row for file in made.removed if file.place in MESSAGES for row in history.rows(file)}
         rows = [row for file in made.added if file.place in MESSAGES for row in history.rows(file)]
@@ -55,6 +65,25 @@ class _Replay:
     def _say(self, kind: str, made: Made, text: str) -> None:
         getattr(self._verdict, kind).append(f"{self._history.name} version {made.version} ({made.operation}): {text}")
 
+    def _somebody_elses(self, made: Made) -> None:
+        """A stranger's commit changes what it likes; a restore leaves the files that there were in the version that it goes back to."""
+        live = self._history.live
+        for file in made.removed:
+            live.pop(file.path, None)
+        live |= {file.path: file for file in made.added}
+        if made.operation == "restore" and live != self._versions[made.details["to"] + 1]:
+            self._say("lost", made, f"does not lead back to version {made.details['to']}")
+
+    def _same_events(self, made: Made) -> None:
+        """Joined events are those that there were."""
+        history = self._history
+        before, after = (
+            Counter(repr(event) for file in files if file.place == "_event" for event in history.told_in(file))
+            for files in (made.removed, made.added)
+        )
+        if before != after:
+            self._say("events", made, f"joins other events than there were: {sorted((before - after) + (after - before))[:2]}")
+
     def _replace_files(self, made: Made) -> None:
         live = self._history.live
         for file in made.removed:
@@ -68,7 +97,7 @@ class _Replay:
             live[file.path] = file
             if file.place == "_claim":
                 key, _, body = self._history.body(file)
-                self._claims[file.path] = key, len(body["earlier"]), frozenset(each["path"] for each in body["files"])
+                self._claims[file.path] = key, len(body.get("earlier", ())), frozenset(each["path"] for each in body.get("files", ()))
         controls = sum(file.place == "_ctl" for file in live.values())
         if made.version > 1 and controls != 1:
             self._say("log", made, f"leaves {controls} control rows")

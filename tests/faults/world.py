@@ -6,6 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
@@ -23,6 +24,18 @@ SPEED = 60.0
 """Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""
 LEASE = timedelta(seconds=45)
 DELAY = timedelta(seconds=20)
+LONGEST_STOP = 4.0
+"""Seconds of the world's clock that a stopped process stands still."""
+RETENTION = timedelta(seconds=2 * LONGEST_STOP)
+"""How long maintainers keep what nobody needs now, on the world's clock: longer than any process stands still."""
+
+
+class Strangers(StrEnum):
+    """What writers that are not ours do to the tables of an episode."""
+
+    NONE = "none"
+    TAKE_MESSAGES = "take messages"  # undone by a repair
+    CHANGE_PROPERTIES = "change properties"  # undone, or accepted
 
 
 @dataclass(frozen=True, slots=True)
