@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.output import HEADER, MARKER
+from airflow_poison.core.delivery.sessions.verdicts import decoded_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ class OutputReader:
         self._rest, self._line = b"", b""
         self._row, self._level = -1, logging.INFO
         self._lines = self._bytes = self._cut_lines = 0
-        self._tail = b""
+        self._tail, self._tail_row, self._said = b"", -1, 0
         self._label: Callable[[int], str] = lambda _row: ""
         self._in_flight: Callable[[], int] = lambda: -1
 
@@ -57,8 +58,11 @@ class OutputReader:
             self._take(chunk)
 
     def tail(self) -> str:
-        """Return the last output, for the trace of a crash."""
-        return self._tail.decode(errors="replace")
+        """Return the last output of the message that is with the handler, for the trace of a crash; while none is, whatever came last."""
+        row = self._in_flight()
+        if row not in {-1, self._tail_row}:
+            return ""
+        return decoded_end(self._tail, is_cut=self._said > len(self._tail))
 
     def end(self) -> None:
         """End a batch: log the unfinished line and how much was cut."""
@@ -66,7 +70,7 @@ class OutputReader:
         self._end_line()
         if self._cut_lines:
             log.warning("%d more lines of the handler's output were cut (limit per batch: %d lines, %d bytes)", self._cut_lines, MAX_LINES, MAX_BYTES)
-        self._cut_lines, self._tail = 0, b""
+        self._cut_lines, self._tail, self._said = 0, b"", 0
 
     def close(self) -> None:
         """Close the pipe; a child that still writes gets an error."""
@@ -97,7 +101,9 @@ class OutputReader:
     def _text(self, text: bytes, row: int, level: int) -> None:
         if not text:
             return
-        self._tail = (self._tail + text)[-_TAIL:]
+        if row != self._tail_row:
+            self._tail, self._tail_row, self._said = b"", row, 0
+        self._tail, self._said = (self._tail + text)[-_TAIL:], self._said + len(text)
         if (row, level) != (self._row, self._level):
             self._end_line()
             self._row, self._level = row, level

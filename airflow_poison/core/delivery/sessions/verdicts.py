@@ -79,10 +79,14 @@ def decoded_end(end: bytes, *, is_cut: bool) -> str:
 
     :param is_cut: whether there was something before it.
     """
-    if is_cut:
-        torn = next((place for place, byte in enumerate(end[:_LONGEST_CHARACTER]) if byte & 0xC0 != 0x80), 0)  # noqa: PLR2004  (0b10xxxxxx continues)
-        end = end[torn:]
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(end)
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(end[_torn(end) :] if is_cut else end)
+    return f"…{text}" if is_cut else text
+
+
+def _torn(end: bytes) -> int:
+    """Return how many bytes at the beginning belong to a character that began before; 0 where it is no UTF-8 anyway."""
+    continues = 0b10
+    return next((place for place, byte in enumerate(end[:_LONGEST_CHARACTER]) if byte >> 6 != continues), 0)
 
 
 def _printable(text: str) -> str:

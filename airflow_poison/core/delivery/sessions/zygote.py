@@ -29,8 +29,8 @@ def main(descriptor: int, worker: int) -> NoReturn:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Spark's daemon ignores it, and that survives exec
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells us
-    warnings.simplefilter("ignore")
-    child.preload()
+    with warnings.catch_warnings(action="ignore"):  # ours; those of handlers are shown
+        child.preload()
     gc.freeze()
     control = socket.socket(fileno=descriptor)
     children: set[int] = set()
