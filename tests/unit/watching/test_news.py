@@ -1,0 +1,177 @@
+"""What has happened since somebody was told: nothing lost, nothing twice, the same keys for the same things."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.watching.happenings import Happening, Position, ripens
+from airflow_poison.core.watching.news import begin, news
+from tests.store.given import LATER, LEASE, NOW, claim, park_all, send
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+FAULT = Msmq4(receive_retry_count=0, max_retry_cycles=0)
+
+
+class Reader:
+    """Somebody who is told, look by look."""
+
+    def __init__(self, happening: Happening, queue: QueueTable) -> None:
+        self.happening, self.queue = happening, queue
+        self.position = begin(happening, queue.snapshot())
+
+    def told(self, now: datetime = NOW) -> list[dict[str, Any]]:
+        found = news(self.happening, self.queue, self.queue.snapshot(), self.position, now)
+        self.position = Position.from_dict(found.position.to_dict())
+        return list(found.payloads)
+
+
+def refuse(message: Message) -> None:
+    raise ValueError(message.text)
+
+
+def receive(store: QueueStore, queue: QueueTable, key: str, policy: Msmq4 = MOVE) -> None:
+    ReceivePass(queue, policy, refuse, LocalEngine, VirtualClock(NOW), isolation="none", store=store).run(key)
+
+
+def test_messages_are_told_when_they_come_and_not_again(queue: QueueTable) -> None:
+    send(queue, 2)
+    reader = Reader(Happening.MESSAGES, queue)
+    [told] = reader.told()
+    assert (told["event"], told["queue"], told["count"], told["new"]) == ("messages", "orders", 2, 2)
+    assert reader.told() == []
+    send(queue, 3, key="second")
+    [more] = reader.told()
+    assert (more["count"], more["new"]) == (5, 3)
+    assert more["key"] != told["key"]
+    assert reader.told() == []
+
+
+def test_messages_that_a_dead_pass_held_are_told_when_its_claim_ends(queue: QueueTable) -> None:
+    send(queue, 2)
+    reader = Reader(Happening.MESSAGES, queue)
+    assert len(reader.told()) == 1
+    claim(queue)
+    assert reader.told() == []
+    assert ripens(Happening.MESSAGES, queue.snapshot(), NOW) == NOW + LEASE
+    assert [told["new"] for told in reader.told(NOW + LEASE)] == [2]
+    assert reader.told(NOW + LEASE) == []
+
+
+def test_messages_of_a_blocked_queue_are_told_when_the_block_ends(queue: QueueTable) -> None:
+    send(queue, 1)
+    queue.alter(lambda control: control.blocked(1, LATER), lambda _before, _after: (), NOW)
+    reader = Reader(Happening.MESSAGES, queue)
+    assert (reader.told(), ripens(Happening.MESSAGES, queue.snapshot(), NOW)) == ([], LATER)
+    assert len(reader.told(LATER)) == 1
+
+
+def test_a_retry_is_told_once_when_it_is_due_also_when_the_last_one_has_not_returned_yet(queue: QueueTable) -> None:
+    send(queue, 2)
+    park_all(queue)
+    reader = Reader(Happening.RETRY_DUE, queue)
+    assert (reader.told(), ripens(Happening.RETRY_DUE, queue.snapshot(), NOW)) == ([], LATER)
+    [told] = reader.told(LATER)
+    assert (told["count"], told["new"], told["due_at"]) == (2, 2, LATER.isoformat())
+    assert reader.told(LATER) == []
+
+    send(queue, 1, key="second")
+    park_all(queue, "second", due_at=LATER - timedelta(minutes=5))  # due earlier, parked later
+    [more] = reader.told(LATER)
+    assert (more["count"], more["new"]) == (3, 1)
+
+    return_due(queue, VirtualClock(LATER))
+    assert reader.told(LATER) == []
+
+
+def test_between_two_looks_a_return_and_a_new_parking_are_not_taken_for_one(queue: QueueTable) -> None:
+    send(queue, 1)
+    park_all(queue)
+    reader = Reader(Happening.RETRY_DUE, queue)
+    assert len(reader.told(LATER)) == 1
+    return_due(queue, VirtualClock(LATER))
+    park_all(queue, "again")
+    assert len(reader.told(LATER)) == 1
+
+
+def test_poison_is_told_once_for_all_messages_between_two_looks(store: QueueStore, queue: QueueTable) -> None:
+    send(queue, 2)
+    receive(store, queue, "before")  # in the past of whoever begins now
+    reader = Reader(Happening.POISONED, queue)
+    send(queue, 3, key="second")
+    receive(store, queue, "one")
+    send(queue, 1, key="third")
+    receive(store, queue, "two")
+    remove(queue, 3, VirtualClock(NOW))  # by hand: nobody is told
+    [told] = reader.told()
+    assert (told["count"], told["kinds"], told["lookup_ids"]) == (4, {"MOVED_POISON": 4}, [3, 4, 5, 6])
+    assert reader.told() == []
+
+
+def test_each_halt_and_each_start_is_told(store: QueueStore, queue: QueueTable) -> None:
+    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    halts, starts = Reader(Happening.DISABLED, queue), Reader(Happening.ENABLED, queue)
+    for number in range(2):
+        send(queue, 1, key=str(number))
+        receive(store, queue, f"run {number}", FAULT)
+        remove(queue, 1 + number, VirtualClock(NOW))
+        enable(queue, VirtualClock(NOW))
+    told = halts.told()
+    assert [(found["event"], found["kind"], found["lookup_id"]) for found in told] == [("disabled", "FAULTED", 1), ("disabled", "FAULTED", 2)]
+    assert [found["kind"] for found in starts.told()] == ["STARTED", "STARTED"]
+    assert len({found["key"] for found in told}) == 2
+    assert (halts.told(), starts.told()) == ([], [])
+
+
+@pytest.mark.parametrize("happening", list(Happening))
+def test_whoever_is_told_again_from_the_same_position_hears_the_same_keys(happening: Happening, store: QueueStore, queue: QueueTable) -> None:
+    reader = Reader(happening, queue)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    send(queue, 1)
+    receive(store, queue, "fault", FAULT)
+    enable(queue, VirtualClock(NOW))
+    receive(store, queue, "move")
+    send(queue, 2, key="parked")
+    park_all(queue)
+    send(queue, 1, key="there")
+    first, position = reader.told(LATER), reader.position
+    reader.position = begin(happening, queue.snapshot()) if happening in {Happening.MESSAGES, Happening.RETRY_DUE} else Position(0)
+    again = reader.told(LATER)
+    assert first
+    if happening is Happening.POISONED:  # named by its range of versions
+        again[0]["key"] = first[0]["key"]
+    assert again == first
+    assert reader.position == position
+
+
+def test_a_queue_that_was_put_back_to_an_older_copy_goes_on_from_there(queue: QueueTable) -> None:
+    reader = Reader(Happening.POISONED, queue)
+    reader.position = Position(10_000)
+    assert reader.told() == []
+    assert reader.position.version == queue.snapshot().version
+
+
+def test_files_that_moved_are_other_files(queue: QueueTable) -> None:
+    send(queue, 2)
+    reader = Reader(Happening.MESSAGES, queue)
+    assert len(reader.told()) == 1
+    queue.move_files(lambda snapshot: list(snapshot.files), SubQueue.POISON, NOW)
+    assert reader.told() == []
+    queue.move_files(lambda snapshot: list(snapshot.files), SubQueue.MAIN, NOW)
+    assert len(reader.told()) == 1

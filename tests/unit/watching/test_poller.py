@@ -1,0 +1,160 @@
+"""The poller: one look for all who wait; each told exactly when it is so, and of its own errors only."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.errors import QueueNotFoundError
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
+from airflow_poison.core.watching.poller import Poller, Until, poller_of
+from tests.store.given import CONTROL, NOW, park_all, send
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+SOON = 0.05
+log = logging.getLogger(__name__)
+
+
+def halt(queue: QueueTable) -> None:
+    queue.alter(lambda control: control.halted(SubQueue.MAIN, QueueState.FAULTED, "five rollbacks"), lambda _before, _after: (), NOW)
+
+
+def within(seconds: float, waiting: Coroutine[Any, Any, Any]) -> Any:
+    async def run() -> Any:
+        async with asyncio.timeout(seconds):
+            return await waiting
+
+    return asyncio.run(run())
+
+
+def test_a_waiter_is_told_when_its_condition_holds(store: QueueStore, queue: QueueTable) -> None:
+    async def scenario() -> list[dict[str, object]]:
+        waiting = asyncio.create_task(Poller(store).wait(Until(("orders",), Halted()), SOON))
+        await asyncio.sleep(4 * SOON)
+        assert not waiting.done()
+        halt(queue)
+        return await waiting
+
+    assert within(10, scenario()) == [{"queue": "orders", "sub_queue": "main", "state": "faulted", "reason": "five rollbacks"}]
+
+
+def test_a_waiter_of_several_queues_is_told_of_any_or_of_all(store: QueueStore, queue: QueueTable) -> None:
+    other = store.create("bills", CONTROL, NOW)
+
+    async def scenario() -> tuple[int, bool, int]:
+        poller, names = Poller(store), ("orders", "bills")
+        every = asyncio.create_task(poller.wait(Until(names, MessagesAvailable(), every=True), SOON))
+        send(queue, 1)
+        any_of_them = await poller.wait(Until(names, MessagesAvailable()), SOON)
+        not_yet = every.done()
+        send(other, 1)
+        return len(any_of_them), not_yet, len(await every)
+
+    assert within(10, scenario()) == (1, False, 2)
+
+
+def test_a_retry_is_told_at_the_instant_at_which_it_is_due_whatever_the_interval(store: QueueStore, queue: QueueTable) -> None:
+    send(queue, 1)
+    due_at = datetime.now(UTC) + timedelta(seconds=1.5)
+    park_all(queue, due_at=due_at)
+
+    async def scenario() -> datetime:
+        await Poller(store).wait(Until(("orders",), RetryDue()), interval=3600)
+        return datetime.now(UTC)
+
+    told_at = within(30, scenario())
+    assert timedelta(0) <= told_at - due_at < timedelta(seconds=1)
+
+
+def test_an_error_goes_to_those_whom_it_concerns_and_the_others_go_on(store: QueueStore, queue: QueueTable) -> None:
+    async def scenario() -> tuple[object, bool, object]:
+        poller = Poller(store)
+        waiting = asyncio.create_task(poller.wait(Until(("orders",), Halted()), SOON))
+        with pytest.raises(QueueNotFoundError, match="no queue 'missing'"):
+            await poller.wait(Until(("missing", "orders"), Enabled()), SOON)
+        not_yet = waiting.done()
+        halt(queue)
+        return None, not_yet, (await waiting)[0]["state"]
+
+    assert within(10, scenario()) == (None, False, "faulted")
+
+
+def test_it_stops_when_nobody_waits_and_starts_again(store: QueueStore, queue: QueueTable) -> None:
+    async def scenario() -> tuple[int, int]:
+        poller = Poller(store)
+        waiting = asyncio.create_task(poller.wait(Until(("orders",), Halted()), SOON))
+        await asyncio.sleep(4 * SOON)
+        waiting.cancel()
+        await asyncio.sleep(2 * SOON)
+        looks = poller.looks
+        await asyncio.sleep(6 * SOON)
+        idle = poller.looks - looks
+        assert all(task.get_name() != "poison-poller" for task in asyncio.all_tasks())
+        met = await poller.wait(Until(("orders",), Enabled()), SOON)
+        return idle, len(met)
+
+    assert within(10, scenario()) == (0, 1)
+
+
+def test_nobody_is_told_what_was_true_before_it_came(store: QueueStore, queue: QueueTable) -> None:
+    """A look that was made before a waiter came may be older than what the waiter has seen itself."""
+
+    async def scenario() -> bool:
+        poller = Poller(store)
+        first = asyncio.create_task(poller.wait(Until(("orders",), Halted()), 1.0))
+        await asyncio.sleep(0.3)
+        late = asyncio.create_task(poller.wait(Until(("orders",), Enabled()), 1.0))
+        halt(queue)
+        await first
+        await asyncio.sleep(0.1)
+        told = late.done()
+        late.cancel()
+        return told
+
+    assert within(10, scenario()) is False
+
+
+def test_one_loop_has_one_poller_for_a_store(store: QueueStore) -> None:
+    async def scenario() -> bool:
+        return poller_of(store) is poller_of(store)
+
+    assert within(10, scenario())
+
+
+def test_a_thousand_waiters_cost_one_look_an_interval(tmp_path: Path) -> None:
+    store = DeltaStore(str(tmp_path), durable=False)
+    queues = [store.create(f"queue-{number}", CONTROL, NOW) for number in range(20)]
+    interval, intervals = 0.5, 6
+
+    async def scenario() -> tuple[int, int, float, int]:
+        poller = Poller(store)
+        waiting = [asyncio.create_task(poller.wait(Until((f"queue-{number % 20}",), Halted()), interval)) for number in range(1_000)]
+        await asyncio.sleep(0.25)  # the first look, which reads every queue
+        looks, reads, cpu, began = poller.looks, poller.reads, time.process_time(), time.monotonic()
+        await asyncio.sleep(interval * intervals)
+        cost, span = time.process_time() - cpu, time.monotonic() - began
+        made, read = poller.looks - looks, poller.reads - reads
+        for queue in queues:
+            halt(queue)
+        told = await asyncio.gather(*waiting)
+        log.info("%s looks, %s reads, %.1f ms of CPU a look", made, read, 1_000 * cost / made)
+        assert made <= span / interval + 1
+        return read, len(told), cost / made, made
+
+    read, told, cost, made = within(60, scenario())
+    assert (read, told) == (0, 1_000)
+    assert made >= intervals - 2
+    assert cost < 0.25, f"{cost:.3f} s of CPU a look"
