@@ -7,6 +7,7 @@ calls ``commit`` looks at the new version and decides again.
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -16,6 +17,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import actions, checkpoints, foreign, repair, shortening
 from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Looks
+from airflow_poison.core.store.unreachable import why
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.log import Commit, State
     from airflow_poison.core.store.seam import Shortened
 
+log = logging.getLogger(__name__)
 LOG = "_delta_log"
-_LOOKS = 3
+_LOOKS = 4
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -79,7 +82,7 @@ class DeltaLog:
         )
 
     def _loaded(self) -> DeltaState:
-        """Load what is there now. A reader that was slow while the log was shortened looks again. Raises DeltaError."""
+        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
         from deltalake.exceptions import DeltaError
 
         for more in reversed(range(_LOOKS)):
@@ -223,10 +226,7 @@ class DeltaLog:
         """Tell a lost race from a disk that cannot be written; a commit that failed after it was made counts as made."""
         found = self.details(version)
         if found is None:
-            message = (
-                f"The log of the queue table {self._root} cannot be written: {_first_line(error)}. "
-                "Check free space and the rights of this user there, then run the task again; nothing was committed."
-            )
+            message = f"The log of the queue table {self._root} cannot be written, so nothing was committed: {why(error)}."
             raise StoreUnreachableError(message) from error
         return found.get("mark") == mark
 
@@ -234,7 +234,14 @@ class DeltaLog:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a torn one is taken away by ``repair``."""
         if version % CHECKPOINT_INTERVAL:
             return
-        checkpoints.make(self._root, version, durable=self._durable)
+        from deltalake.exceptions import DeltaError
+
+        try:
+            checkpoints.make(self._root, version, durable=self._durable)
+        except (DeltaError, OSError) as error:
+            log.warning(
+                "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
+            )
 
 
 def _first_line(error: Exception) -> str:

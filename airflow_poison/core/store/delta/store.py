@@ -17,6 +17,7 @@ from airflow_poison.core.store.seam import FORMAT_VERSION
 from airflow_poison.core.store.table import presence, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.queue import Queue
+from airflow_poison.core.store.unreachable import seam, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
+@seam
 class DeltaStore:
     """Queues below a folder of a local or shared file system.
 
@@ -104,10 +106,7 @@ class DeltaStore:
         return True
 
     def _unreachable(self, done: str, error: OSError) -> str:
-        return (
-            f"The store {self.uri} cannot be {done}: {error.strerror or error}. "
-            "Check that the folder is mounted and that this user may read and write it, or correct the root in the connection."
-        )
+        return f"The store {self.uri} cannot be {done}: {why(error)}. Or correct the root in the connection."
 
 
 def local_path(uri: str) -> Path:

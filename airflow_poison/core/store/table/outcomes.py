@@ -9,13 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from airflow_poison.core.errors import ClaimLostError, ServerSessionError
+from airflow_poison.core.errors import ClaimLostError, ServerSessionError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.store.table.layout import moved_path
+from airflow_poison.core.store.unreachable import named, why
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,13 +46,18 @@ class OutcomeWriter:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        self._lock = self._locked()
-        for leftover in self._out.glob(f"*/*/task-{self._task}-*.parquet"):
-            leftover.unlink()
+        with named(str(self._out)):
+            self._lock = self._locked()
+            for leftover in self._out.glob(f"*/*/task-{self._task}-*.parquet"):
+                leftover.unlink()
         return self
 
     def write(self, rows: pa.Table) -> None:
-        """Add outcome rows (``table_schema()``); ``sub_queue`` and ``move_count`` say where to."""
+        """Add outcome rows (``table_schema()``); ``sub_queue`` and ``move_count`` say where to. Raises StoreUnreachableError."""
+        with named(str(self._out)):
+            self._write(rows)
+
+    def _write(self, rows: pa.Table) -> None:
         import pyarrow.compute as pc
 
         places = rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
@@ -69,15 +76,21 @@ class OutcomeWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             reach("store.outcomes.before_names")
-            for part in self._parts.values():
-                part.close(keep=kind is None)
-                reach("store.outcomes.after_name")
+            self._close(keep=kind is None)
         except FileNotFoundError as error:  # a later holder of the claim has renamed the stage
             raise ClaimLostError(
                 f"The stage folder {str(self._out)!r} is gone: this try was given up by its driver. What the task wrote there changes nothing."
             ) from error
+        except OSError as error:
+            self._close(keep=False)
+            raise StoreUnreachableError(f"The stage folder {str(self._out)!r} cannot be written: {why(error)}.") from error
         finally:
             os.close(self._lock)
+
+    def _close(self, *, keep: bool) -> None:
+        for part in self._parts.values():
+            part.close(keep=keep)
+            reach("store.outcomes.after_name")
 
     def _locked(self) -> int:
         """Return a descriptor whose lock every attempt of the task takes; the kernel lets go of it when its holder dies."""
@@ -122,12 +135,15 @@ class _Part:
         """Finish the file and give it its name, or remove it."""
         if keep:
             self._flush()
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        if keep:
             self._writer.close()
-            if keep:
-                self._hidden.rename(self._path)
-            else:
-                self._hidden.unlink(missing_ok=True)
+            self._hidden.rename(self._path)
+        else:
+            with suppress(OSError):  # nobody needs its footer, for which there may be no space
+                self._writer.close()
+            self._hidden.unlink(missing_ok=True)
 
     def _flush(self) -> None:
         import pyarrow as pa

@@ -9,6 +9,7 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.seam import Replacement
 from airflow_poison.core.store.table import appending, claiming, cleaning, compaction, files, finishing, history, manifest, moving, replacing, stage
+from airflow_poison.core.store.unreachable import seam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.table.base import Table, View
 
 
+@seam
 class Queue:
     """One queue over a table; see ``seam.QueueTable`` for what each call promises."""
 

@@ -1,0 +1,200 @@
+"""A disk that is full, whatever page it happens at: nothing is lost, the error says what to do, and with space a rerun completes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import ServerSessionError, StoreUnreachableError
+from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.check import check_store
+from airflow_poison.core.passes.checking.findings import Severity
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.maintain import maintain
+from airflow_poison.core.passes.mend import RepairResult, repair
+from airflow_poison.core.passes.move import put_back
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.store.disk import Disk, mounted
+from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue, calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
+
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
+BODIES = ("good 1", "bad 2", "good 3", "bad 4", "good 5 " + "x" * 9_000)
+ADVICE = re.compile(r"free (some )?space", re.IGNORECASE)
+MOST_PAGES = 120
+
+
+@dataclass(frozen=True)
+class Case:
+    """A verb on a queue, and what it needs.
+
+    :param prepare: what is done before, with space.
+    :param act: the verb; it may be run again.
+    :param check: whether it is done.
+    :param step: how many pages more each time.
+    """
+
+    act: Callable[[Queue], object]
+    prepare: Callable[[Queue], object] = lambda _: None
+    check: Callable[[Queue], bool] = lambda _: True
+    step: int = 1
+
+
+def _parked(queue: Queue) -> None:
+    queue.receive("first")
+    queue.clock.advance(timedelta(hours=1))
+
+
+def _poisoned(queue: Queue) -> None:
+    _parked(queue)
+    return_due(queue.table, queue.clock)
+    queue.receive("second")
+
+
+def _small_files(queue: Queue) -> None:
+    for number in range(6):
+        queue.sent(f"good more {number}", key=f"more-{number}")
+    with pytest.raises(DiedError):
+        queue.having(engine=DyingEngine).receive("dead", max_messages=5)
+    path = next(Path(queue.table.uri, file.path) for file in queue.table.snapshot().files)
+    shutil.copyfile(path, path.with_name("orphan.parquet"))
+
+
+def _dead(queue: Queue) -> None:
+    with pytest.raises(DiedError):
+        queue.having(engine=DyingEngine).receive("run")
+
+
+def _begun(queue: Queue) -> None:
+    """Claimed, and nothing delivered."""
+    assert queue.table.claim("run-0", lease=timedelta(minutes=2), now=queue.clock.now(), max_messages=100)
+
+
+def _expired(queue: Queue) -> None:
+    assert queue.table.claim("dead", lease=timedelta(minutes=2), now=queue.clock.now(), max_messages=100)
+    queue.table.alter(lambda control: control, lambda _, __: [], queue.clock.now())
+    queue.clock.advance(timedelta(hours=1))
+
+
+def _repaired(queue: Queue) -> RepairResult:
+    """A repair that failed may have taken a claim over."""
+    queue.clock.advance(timedelta(hours=1))
+    return repair(queue.store, "orders", queue.clock)
+
+
+def _versions(queue: Queue, wanted: int) -> None:
+    """Make the next commit write a checkpoint."""
+    while queue.table.snapshot().version < wanted:
+        (disable if queue.table.snapshot().version % 2 else enable)(queue.table, queue.clock)
+
+
+def _ready_for_a_checkpoint(queue: Queue) -> None:
+    _versions(queue, 17)
+    enable(queue.table, queue.clock)
+
+
+def _places(queue: Queue) -> dict[int, object]:
+    return {number: row["sub_queue"] for number, row in queue.rows().items()}
+
+
+def _received(queue: Queue) -> bool:
+    return {number: place for number, place in _places(queue).items() if number <= 5} == {2: "retry", 4: "retry"}
+
+
+CASES: dict[str, Case] = {
+    "send": Case(lambda queue: queue.sent("good 6", "bad 7 " + "y" * 20_000, key="more"), check=lambda queue: {6, 7} <= queue.rows().keys()),
+    "send that makes a checkpoint": Case(
+        lambda queue: queue.sent("good 6", "bad 7", key="more"),
+        prepare=lambda queue: _versions(queue, 19),
+        check=lambda queue: {6, 7} <= queue.rows().keys(),
+    ),
+    "receive": Case(lambda queue: queue.receive("run"), check=_received),
+    "receive that makes a checkpoint": Case(lambda queue: queue.receive("run"), prepare=_ready_for_a_checkpoint, check=_received),
+    "receive in a process of its own": Case(lambda queue: queue.receive("run", isolation="process"), check=_received, step=5),
+    "receive what a dead pass had delivered": Case(lambda queue: queue.receive("run"), _dead, _received),
+    "receive what a dead pass had begun": Case(lambda queue: queue.receive("run"), _begun, _received),
+    "return": Case(lambda queue: return_due(queue.table, queue.clock), _parked, lambda queue: _places(queue) == {2: "main", 4: "main"}),
+    "disable": Case(lambda queue: disable(queue.table, queue.clock), check=lambda queue: queue.table.snapshot().control.holds_sends),
+    "put back": Case(lambda queue: put_back(queue.table, queue.clock), _poisoned, lambda queue: set(_places(queue).values()) == {"main"}),
+    "maintain": Case(lambda queue: maintain(queue.table, queue.clock, store=queue.store, min_files=2, safe_age=timedelta(0)), _small_files),
+    "check and repair": Case(_repaired, _expired, lambda queue: queue.table.snapshot().claims == ()),
+    "make a queue": Case(lambda queue: declare(queue.store, "another", POLICY, queue.clock), check=lambda queue: "another" in queue.store.names()),
+}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    yield from mounted(tmp_path / "disk")
+
+
+def given(folder: Path, case: Case) -> Queue:
+    """The queue, somewhere with space."""
+    queue = a_queue(DeltaStore(str(folder / "store")), folder, POLICY).sent(*BODIES, key="first")
+    case.prepare(queue)
+    return queue
+
+
+def on(disk: Disk, queue: Queue, number: int) -> Queue:
+    """A copy of it on the disk."""
+    disk.empty()
+    shutil.copytree(queue.store.uri, disk.root / "store", symlinks=True)
+    store = DeltaStore(str(disk.root / "store"))
+    clock = VirtualClock()
+    clock.advance(queue.clock.now() - clock.now())
+    return queue.having(store=store, table=store.open("orders"), clock=clock, handler=Handler(f"{queue.handler.calls}-{number}"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_verb_meets_a_full_disk_and_is_run_again(disk: Disk, tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    before = given(tmp_path, case)
+    messages = before.rows().keys()
+    settled = calls(before.handler, "done").keys()
+    failed = 0
+    for pages in range(0, MOST_PAGES, case.step):
+        queue = on(disk, before, pages)
+        disk.fill(but=pages)
+        told = _tried(case, queue)
+        disk.make_room()
+        if told:
+            failed += 1
+            assert str(disk.root) in told or name.startswith("receive"), told
+            assert ADVICE.search(told), told
+        case.act(queue)
+        assert case.check(queue), told
+        _assert_nothing_lost(queue, set(messages), settled)
+        if not told:
+            break
+    assert failed >= 3, "the disk was never full"
+    assert not told, f"never succeeded with {MOST_PAGES} pages"
+
+
+def _tried(case: Case, queue: Queue) -> str:
+    """Return what the verb tells; nothing when it succeeds."""
+    try:
+        result = case.act(queue)
+    except (StoreUnreachableError, ServerSessionError) as error:
+        return str(error)
+    return "; ".join(getattr(result, "failed", ()))
+
+
+def _assert_nothing_lost(queue: Queue, messages: set[int], settled: AbstractSet[int]) -> None:
+    done = calls(queue.handler, "done")
+    assert messages <= queue.rows().keys() | done.keys() | settled
+    assert not settled & done.keys(), "delivered again after it was settled"
+    assert not queue.rows().keys() & done.keys()
+    assert max(done.values(), default=1) == 1, "a message was settled twice"
+    found = [finding for result in check_store(queue.store, queue.clock) for finding in result.findings]
+    assert [finding for finding in found if finding.severity is Severity.ERROR] == []
