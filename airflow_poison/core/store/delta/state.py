@@ -103,19 +103,16 @@ class Looks:
         """Return the newest version, from the last look where that still holds. Raises DeltaError, OSError."""
         return self._state(self._brought_up_to_date() or self._afresh())
 
-    def forget(self) -> None:
-        """Let the next look read the whole log."""
-        self._idle.clear()
-
     def _state(self, loaded: Loaded) -> DeltaState:
         state = DeltaState(loaded)
         weakref.finalize(state, self._idle.append, loaded).atexit = False
         return state
 
     def _brought_up_to_date(self) -> Loaded | None:
-        """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was."""
-        from deltalake.exceptions import DeltaError
+        """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
 
+        Raises DeltaError for a torn entry, a log that was shortened at this moment, an older copy: the whole log, looked at next, tells which.
+        """
         try:
             loaded = self._idle.pop()
         except IndexError:
@@ -123,10 +120,7 @@ class Looks:
         before = loaded.table.version()
         if loaded.entry is None or EntryMark.of(self._root, before) != loaded.entry:
             return None
-        try:
-            loaded.table.update_incremental()
-        except DeltaError:  # a torn entry, a log that was shortened at this moment, an older copy: the whole log tells which
-            return None
+        loaded.table.update_incremental()
         after = loaded.table.version()
         return loaded if after == before else Loaded(loaded.table, EntryMark.of(self._root, after))
 
