@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.delta import actions
+from airflow_poison.core.store.delta import actions, shortening
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.log import Commit
@@ -361,6 +361,40 @@ def test_a_checkpoint_that_does_not_say_what_the_log_says_stops_the_shortening(d
     with pytest.raises(TableChangedError, match="does not name the files"):
         DeltaStore(delta_queue.uri.removesuffix("/orders")).open("orders").shorten_log(retention=NONE)
     assert entries(delta_queue)[0] == 0
+
+
+def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_for_damage(
+    delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(delta_queue, 60)
+    log, changes = Path(delta_queue.uri, "_delta_log"), shortening._changes
+
+    def beside_another(entry: Path) -> tuple[set[str], set[str]]:
+        if entry == log / f"{5:020d}.json":
+            for version in range(30):
+                (log / f"{version:020d}.json").unlink(missing_ok=True)
+        return changes(entry)
+
+    monkeypatch.setattr(shortening, "_changes", beside_another)
+    assert delta_queue.shorten_log(retention=NONE).oldest == 60
+    assert ids(delta_queue) == list(range(1, 61))
+
+
+def test_an_entry_that_is_missing_between_others_stops_the_shortening(delta_queue: QueueTable) -> None:
+    many(delta_queue, 60)
+    Path(delta_queue.uri, "_delta_log", f"{5:020d}.json").unlink()
+    with pytest.raises(TableChangedError, match="does not name the files"):
+        delta_queue.shorten_log(retention=NONE)
+    assert entries(delta_queue)[0] == 0
+
+
+def test_a_maintainer_that_was_killed_before_it_removed_old_checkpoints_stops_no_later_one(delta_queue: QueueTable) -> None:
+    many(delta_queue, 70)
+    log = Path(delta_queue.uri, "_delta_log")
+    for version in range(35):
+        (log / f"{version:020d}.json").unlink()
+    assert delta_queue.shorten_log(retention=NONE).oldest == 60
+    assert ids(delta_queue) == list(range(1, 71))
 
 
 def test_a_commit_that_comes_after_its_place_was_cleaned_up_is_not_acknowledged(delta_queue: QueueTable, at_point: AtPoint) -> None:

@@ -56,11 +56,7 @@ def shorten(root: str, version: int, retention: timedelta, *, durable: bool) -> 
         checkpoints.make(root, version, durable=durable, forget_gone=True)
     _force(log, version, durable=durable)
     reach("store.log.after_checkpoint")
-    kept = _last_unneeded_checkpoint(log, time.time() - retention.total_seconds())
-    needless = [] if kept is None else _before(log, kept)
-    if kept is not None and needless:
-        _check(log, kept)
-        _force(log, kept, durable=durable)
+    needless = _needless(log, time.time() - retention.total_seconds(), durable=durable)
     size = entries = 0
     for path in (*needless, *_temporary(log)):
         reach("store.log.before_remove")
@@ -80,6 +76,23 @@ def checkpoint_paths(checkpoint: Path) -> set[str]:
     return {unquote(add["path"]) for add in adds if add is not None and add["path"] is not None}
 
 
+def _needless(log: Path, since: float, *, durable: bool) -> list[Path]:
+    """Return what nobody needs who reads versions from an instant on; looked at again while another maintainer shortens the log, too."""
+    while (kept := _last_unneeded_checkpoint(log, since)) is not None:
+        needless, oldest = _before(log, kept), min(_versions(log, _ENTRY), default=0)
+        if not needless:
+            break
+        try:
+            _check(log, kept)
+        except TableChangedError:
+            if min(_versions(log, _ENTRY), default=0) == oldest:
+                raise
+            continue
+        _force(log, kept, durable=durable)
+        return needless
+    return []
+
+
 def _last_unneeded_checkpoint(log: Path, since: float) -> int | None:
     """Return the checkpoint that all of the retention can be read from; None when there is none to shorten to.
 
@@ -93,11 +106,14 @@ def _last_unneeded_checkpoint(log: Path, since: float) -> int | None:
 
 
 def _check(log: Path, version: int) -> None:
-    """Hold a checkpoint against all entries before it, from the oldest checkpoint on. Raises TableChangedError."""
+    """Hold a checkpoint against all entries before it, from the oldest on that a checkpoint leads to. Raises TableChangedError.
+
+    A killed maintainer may have left older checkpoints behind, whose entries are gone.
+    """
     try:
-        there, first = set[str](), 0
-        if 0 not in _versions(log, _ENTRY):
-            first = min(_versions(log, _CHECKPOINT)) + 1
+        there, first, oldest = set[str](), 0, min(_versions(log, _ENTRY))
+        if oldest:
+            first = min(number for number in _versions(log, _CHECKPOINT) if number >= oldest - 1) + 1
             there = checkpoint_paths(_checkpoint(log, first - 1))
         for number in range(first, version + 1):
             added, removed = _changes(_entry(log, number))
