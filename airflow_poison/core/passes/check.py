@@ -6,7 +6,6 @@ The log is read version by version (`checking.ledger`), messages one by one as f
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import InputError, StoreUnreachableError
 from airflow_poison.core.passes.checking import disk, foreigners, holders, ledger, rows, staged, state
 from airflow_poison.core.passes.checking.findings import REPAIR, Finding, Kind, Severity
+from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta import past as pasts
+from airflow_poison.core.store.unreachable import why
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,6 +79,8 @@ def check_folder(name: str, root: str, clock: Clock, *, safe_age: timedelta = SA
     except PermissionError as error:
         message = f"The queue table {root} cannot be read: {error}. Give this user the right to read all of it; nothing was checked."
         raise StoreUnreachableError(message) from error
+    except OSError as error:
+        raise StoreUnreachableError(f"The queue table {root} cannot be read, so nothing was checked: {why(error)}.") from error
     return CheckResult(name, root, past.version, tuple(found), account)
 
 
@@ -113,10 +116,9 @@ def _findings(name: str, root: str, past: pasts.Past, clock: Clock, safe_age: ti
 
 def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
     """Yield folders of queues that were being made when their maker was killed."""
-    for folder in sorted(root.glob(".new-*")):
-        if time.time() - folder.stat().st_mtime >= safe_age.total_seconds():
-            what = "a queue was being made here when its maker was killed; no queue of the store is meant"
-            yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, REPAIR, mendable=True)
+    for folder in creation.left_over(root, safe_age.total_seconds()):
+        what = "a queue was being made here when its maker was killed; no queue of the store is meant"
+        yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, f"{REPAIR}, or maintain any queue of the store", mendable=True)
 
 
 def worst(results: Sequence[CheckResult]) -> Severity | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store.delta import creation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +29,8 @@ class MaintainResult:
 
     :param relayed: messages that a killed pass had left in the outbox, sent on now.
     :param compacted: small files that were joined: ``files``, ``into``, ``rows``, ``size`` (bytes).
-    :param removed: files and folders that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``.
+    :param removed: files and folders that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
+        ``creations`` (of queues of the same store whose maker was killed).
     :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
     :param freed_bytes: what the removal has given back to the disk.
     :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
@@ -61,7 +64,8 @@ def maintain(
 ) -> MaintainResult:
     """Join small files, remove what nobody needs any more, shorten the log. Each step is whole by itself: killed anywhere, run it again.
 
-    :param store: where messages are sent on that a killed pass had left in the outbox; without it they wait.
+    :param store: where messages are sent on that a killed pass had left in the outbox, and where what killed makers of queues have left is removed;
+        without it they wait.
     :param retention: how long versions of the table can still be read; longer than the longest pass and the slowest reader.
     :param safe_age: what belongs to no version stays so long: a send that takes longer may lose its files, fails, and sends nothing.
     :param min_files: as many small files have to follow each other before they are joined.
@@ -78,12 +82,13 @@ def maintain(
     reach("pass.maintain.before_shortening")
     shortened = table.shorten_log(retention=retention)
     reach("pass.maintain.after_shortening")
+    creations = creation.sweep(Path(store.uri), safe_age.total_seconds()) if store is not None else []
     gone = {name: getattr(cleaned, name) for name in ("expired", "orphans", "stages", "temporary")}
     return MaintainResult(
         queue=table.name,
         relayed=relayed,
         compacted=asdict(compacted),
-        removed=gone | {"log_entries": shortened.entries},
+        removed=gone | {"log_entries": shortened.entries, "creations": len(creations)},
         kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "told")},
         freed_bytes=cleaned.size + shortened.size,
         oldest_version=shortened.oldest,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +16,12 @@ from airflow_poison.core.passes.checking import foreigners, holders
 from airflow_poison.core.passes.checking.findings import Kind
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held
+from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta import past as pasts
 from airflow_poison.core.store.delta import repair as power
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.unreachable import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,9 @@ def repair(store: QueueStore, name: str, clock: Clock, *, accept: bool = False, 
     root = str(Path(store.uri, name))
     done: list[str] = []
     failed: list[str] = []
-    if power.repair(root):
+    with named(root):
+        torn = power.repair(root)
+    if torn:
         done.append("took away what a loss of power had left of the log")
     try:
         done += _settle_foreign(root, accept=accept)
@@ -86,12 +88,9 @@ def repair(store: QueueStore, name: str, clock: Clock, *, accept: bool = False, 
 
 def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:
     """Remove what killed makers of queues have left beside the queues."""
-    done = []
-    for folder in sorted(Path(store.uri).glob(".new-*")):
-        if time.time() - folder.stat().st_mtime >= safe_age.total_seconds():
-            shutil.rmtree(folder, ignore_errors=True)
-            done.append(f"removed {folder.name}, a queue that was never made")
-    return tuple(done)
+    with named(store.uri):
+        gone = creation.sweep(Path(store.uri), safe_age.total_seconds())
+    return tuple(f"removed {name}, a queue that was never made" for name in gone)
 
 
 # Somebody else's commits ----------------------------------------------------------------------------------------------

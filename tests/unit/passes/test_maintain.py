@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,8 +25,6 @@ from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
@@ -89,6 +91,46 @@ def test_an_expired_claim_is_reported_and_left_alone(store: QueueStore, clock: V
     expired = {"key": "run-0", "sub_queue": "main", "messages": 2, "expired_at": (NOW + LEASE).isoformat()}
     assert result.expired_claims == (expired,)
     assert table.snapshot().claims == (held,)
+
+
+def _left(store: QueueStore, name: str, hours: int) -> Path:
+    """What a maker of a queue leaves when it is killed, some time ago."""
+    folder = Path(store.uri, name)
+    (folder / "_delta_log").mkdir(parents=True)
+    os.utime(folder, (time.time() - hours * 3_600,) * 2)
+    return folder
+
+
+def test_what_killed_makers_of_queues_have_left_goes_after_a_safe_age(tmp_path: Path, clock: VirtualClock) -> None:
+    store = DeltaStore(str(tmp_path / "store"), durable=False)
+    table = a_queue(store, clock, 1)
+    old, half_removed, young = _left(store, ".new-1", 25), _left(store, ".new-2.gone", 25), _left(store, ".new-3", 1)
+    assert maintain(table, clock, store=store).removed["creations"] == 2
+    assert (old.exists(), half_removed.exists(), young.exists()) == (False, False, True)
+    assert maintain(table, clock, store=store).removed["creations"] == 0
+    assert maintain(table, clock, store=store, safe_age=NONE).removed["creations"] == 1
+    assert store.names() == ["orders"]
+
+
+def test_a_maker_that_is_killed_leaves_what_the_sweep_finds(tmp_path: Path, clock: VirtualClock) -> None:
+    """The folder's name is the one that the maker gives it."""
+    store = DeltaStore(str(tmp_path / "store"), durable=False)
+    table = a_queue(store, clock, 0)
+    found: list[str] = []
+
+    def look(point: str) -> None:
+        if point == "store.create.before_rename":
+            found.extend(str(path) for path in Path(store.uri).glob(".new-*"))
+            shutil.copytree(found[0], Path(store.uri, ".new-copy"))
+
+    fault_points.install(look)
+    try:
+        declare(store, "another", REJECT, clock)
+    finally:
+        fault_points.install(None)
+    assert len(found) == 1
+    assert maintain(table, clock, store=store, safe_age=NONE).removed["creations"] == 1
+    assert store.names() == ["another", "orders"]
 
 
 @pytest.mark.parametrize("wrong", [{"retention": timedelta(-1)}, {"safe_age": timedelta(-1)}, {"min_files": 1}])

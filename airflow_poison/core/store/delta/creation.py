@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,6 +18,7 @@ from airflow_poison.core.store.table.layout import CONTROL
 from airflow_poison.core.store.table.stage import remove_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.core.store.seam import Control
@@ -27,6 +30,7 @@ PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 7 days",  # must be longer than the longest pass
     "delta.setTransactionRetentionDuration": "interval 30 days",  # how long send and run keys are remembered
 }
+_BESIDE, _GONE = ".new-", ".gone"
 CONSTRAINT = {"queue_verbs_only": "lookup_id < -9000000000000000000"}  # no row can pass it: writers that check constraints are refused
 
 
@@ -37,7 +41,7 @@ def create(root: Path, name: str, control: Control, *, durable: bool) -> None:
     """
     from deltalake import DeltaTable
 
-    beside = root / f".new-{uuid4().hex}"
+    beside = root / f"{_BESIDE}{uuid4().hex}"
     beside.mkdir(parents=True)
     try:
         table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
@@ -51,6 +55,29 @@ def create(root: Path, name: str, control: Control, *, durable: bool) -> None:
         _take_place(beside, root / name)
     finally:
         remove_tree(beside)
+
+
+def left_over(root: Path, safe_age: float) -> Iterator[Path]:
+    """Yield folders of queues whose making was killed.
+
+    :param safe_age: how many seconds ago anything happened in them, at least.
+    """
+    for folder in sorted(root.glob(f"{_BESIDE}*")):
+        with suppress(FileNotFoundError):  # its maker, or another cleaner
+            if time.time() - folder.stat().st_mtime >= safe_age:
+                yield folder
+
+
+def sweep(root: Path, safe_age: float) -> list[str]:
+    """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
+    gone = []
+    for folder in left_over(root, safe_age):
+        aside = folder if folder.name.endswith(_GONE) else folder.with_name(folder.name + _GONE)
+        with suppress(FileNotFoundError):
+            folder.rename(aside)
+            remove_tree(aside)
+            gone.append(folder.name)
+    return gone
 
 
 def _take_place(beside: Path, place: Path) -> None:
