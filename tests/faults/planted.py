@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions import carry, journalfile
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions import journalfile, tries
+from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.table import base, stage
 
@@ -68,10 +68,10 @@ def _charge_the_batch() -> None:
     def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
         for ids, words in read(*content):
             if (words & 0xFF == State.IN_FLIGHT).any():
-                words[words & 0xFF == State.UNTOUCHED] += np.int32(State.IN_FLIGHT)
+                words[words & 0xFF == State.UNTOUCHED] += np.int32(word(State.UNTOUCHED, 1, 1))
             yield ids, words
 
-    replace(carry, "sections", sections)
+    replace(tries, "sections", sections)
 
 
 BUGS: dict[str, Callable[[], None]] = {

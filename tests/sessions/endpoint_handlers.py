@@ -82,7 +82,8 @@ def recorded(message: Message) -> None:  # noqa: C901, PLR0912, PLR0915  (one br
             _strike(Path(folder) / "worker", also_here=False)
         case "raise-once" if not message.abort_count:
             raise ValueError(f"bad {message.lookup_id}")
-        case "hang-once" if not message.abort_count:
+        case "hang-once" if not (Path(folder) / f"hung-{message.lookup_id}").exists():
+            _touch(folder, f"hung-{message.lookup_id}")
             signal.pause()
         case _:
             script(_Said(message, said))  # type: ignore[arg-type]  # as much of a message as it reads

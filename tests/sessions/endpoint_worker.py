@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 from airflow_poison.core.delivery.sessions import open_session
-from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions.blame import read_story
 from airflow_poison.core.policies import policy_from_dict
 from tests.sessions.endpoints import saying
 from tests.sessions.messages import batch_of
@@ -23,13 +23,15 @@ def main(folder: Path, isolation: str, policy: str, words: list[str]) -> None:
     journals = folder / "journal"
     if not list(journals.iterdir()):
         (folder / "worker").write_text(str(os.getpid()))
+    story = read_story([journals])
     with open_session(
         policy=policy_from_dict(json.loads(policy)),
         handler="tests.sessions.endpoint_handlers:recorded",
         journal_folder=journals,
         partition="3",
         isolation=isolation,
-        carry=read_journals([journals]),
+        carry=story.carry,
+        singly=bool(story.alone),
     ) as session:
         report = session.deliver(batch_of(saying(folder, *words)))
         counters = session.counters()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.sessions import verdicts
-from airflow_poison.core.delivery.sessions.carry import read_journals
+from airflow_poison.core.delivery.sessions.blame import read_journals
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""
+FORCED_ROWS = 64
+"""Messages in a section of a journal that is forced to disk. When its machine is lost, so many are suspected, and may be delivered again."""
 
 
 class Order(StrEnum):
@@ -51,6 +53,10 @@ class StageJob:
     :param opening: what the endpoint finds when it opens.
     :param order: what must stay in order; whatever need not may run side by side.
     :param stop_file: where endpoints of the same queue in several tasks tell each other that one has halted; None: one task at most halts.
+    :param only: lookup ids of the only messages to deliver, one after the other, in one task; nothing but their journal is written. Empty: all.
+    :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
+    :param singly: one task with one server session.
+    :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
     """
 
     queue: str
@@ -66,6 +72,19 @@ class StageJob:
     opening: Opening = FIRST
     order: Order = Order.NONE
     stop_file: str | None = None
+    only: tuple[int, ...] = ()
+    alone: tuple[int, ...] = ()
+    singly: bool = False
+    forced: bool = False
+
+
+def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
+    """Deliver the messages of ``job.only`` one at a time; what becomes of them is in their journal."""
+    from airflow_poison.core.delivery.sessions.tries import ALONE
+    from airflow_poison.core.delivery.tally import Tally
+
+    for _ in _delivered(job, ALONE, batches, Tally()):
+        pass
 
 
 def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,27 +115,55 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
     first = next(filled, None)
     if first is None:
         return
+    known = _known(job, partition)
+    total.counts["timeouts"] += known.timeouts
     session = open_session(
         policy=job.policy,
         handler=job.handler,
         journal_folder=job.journal_folder,
         partition=partition,
         isolation=job.isolation,
-        carry=_known(job, partition),
+        carry=known,
         unprocessable=job.unprocessable,
         clock=job.clock,
         opening=job.opening,
         stop_file=job.stop_file,
         record_all=job.record_all,
+        singly=job.singly,
+        forced=job.forced,
     )
     with session:
-        for batch in _swept(chain([first], filled)) if job.policy.sweeps else chain([first], filled):
+        for batch in _cut(job, chain([first], filled)):
             reach("delivery.stage.before_batch")
             report = session.deliver(batch)
             reach("delivery.stage.after_batch")
             total.counts["timeouts"] += report.timeouts
             yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided)
         total.close(job.opening.counters, session.counters())
+
+
+def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Make the batches as large as their sections of the journal are meant to be."""
+    if job.only:
+        return _slices(batches, 1)
+    if job.forced and job.policy.stateless:
+        return _slices(batches, FORCED_ROWS, frozenset(job.alone))
+    return _swept(batches) if job.policy.sweeps else iter(batches)
+
+
+def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] = frozenset()) -> Iterator[pa.RecordBatch]:
+    """Cut batches into consecutive rows, at most so many; those with these lookup ids come alone."""
+    for batch in batches:
+        start = 0
+        for row, lookup_id in enumerate(batch.column("lookup_id").to_pylist()):
+            if row > start and (row - start == most or lookup_id in alone):
+                yield batch.slice(start, row - start)
+                start = row
+            if lookup_id in alone:
+                yield batch.slice(row, 1)
+                start = row + 1
+        if start < batch.num_rows:
+            yield batch.slice(start)
 
 
 def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,10 +184,11 @@ def _known(job: StageJob, partition: str) -> Carry:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.carry import Carry, read_journals
+    from airflow_poison.core.delivery.sessions.blame import read_partition
+    from airflow_poison.core.delivery.sessions.carry import Carry
 
     carry = Carry.load(Path(job.carry)) if job.carry else Carry()
-    return carry.merged(read_journals([Path(job.journal_folder)], partition=partition))
+    return carry.merged(read_partition(Path(job.journal_folder), partition))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

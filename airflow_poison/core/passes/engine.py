@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+from airflow_poison.core.delivery.stage import StageJob, deliver_alone, deliver_partition
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import table_schema
 
@@ -17,10 +18,13 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage."""
+    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage.
+
+    An engine whose processes all run on this machine says so with an attribute ``local = True``.
+    """
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
-        """Deliver every message of the claim, in the job's order.
+        """Deliver every message of the claim, in the job's order; with ``job.only`` just these, and no row is left for them.
 
         :param keep_alive: renews the claim; called every few seconds. What it raises (ClaimLostError) ends the run.
         """
@@ -30,16 +34,24 @@ class Engine(Protocol):
 class LocalEngine:
     """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
 
+    local = True
+
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
-        rows = pa.Table.from_batches(deliver_partition(job, "0", self._batches(table, claim, keep_alive)), table_schema())
+        batches = self._batches(table, claim, job.only, keep_alive)
+        if job.only:
+            deliver_alone(job, batches)
+            return
+        rows = pa.Table.from_batches(deliver_partition(job, "0", batches), table_schema())
         reach("pass.deliver.before_staging")
         table.stage_table(claim, rows)
         reach("pass.deliver.after_staging")
 
     @staticmethod
-    def _batches(table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    def _batches(table: QueueTable, claim: Claim, only: tuple[int, ...], keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
         read = pa.concat_tables([table.read(file) for file in claim.files])
+        if only:
+            read = read.filter(pc.is_in(read["lookup_id"], pa.array(only, pa.int64())))
         ordered = read.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
         for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
             keep_alive()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.ends import HALT_EVENTS
 from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.carry import read_journals
+from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.begun import Begun, Forced
+from airflow_poison.core.delivery.sessions.blame import read_journals, read_story
 from airflow_poison.core.delivery.sessions.child import load_types
 from airflow_poison.core.delivery.sessions.session import check_isolation
+from airflow_poison.core.delivery.sessions.tries import BEGUN
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
-from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.errors import ConservationError, QueueHaltedError, SparkJobError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
@@ -26,12 +31,14 @@ from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access, Opening
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.unreachable import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
+    from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
@@ -193,8 +200,8 @@ class ReceivePass:
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
             found = self.table.snapshot().control.endpoint_counters
-            self._deliver(held, handler, self._opening(found, crashed=crashed))
-            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found))
+            earlier = self._deliver(held, handler, self._opening(found, crashed=crashed))
+            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (self._halt_event(tally.halt),)
         self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
@@ -228,17 +235,17 @@ class ReceivePass:
         reads = self.policy.reads
         return self.table.name if reads is SubQueue.MAIN else f"{self.table.name};{reads}"
 
-    def _deliver(self, held: _Held, handler: HandlerRef, opening: Opening) -> None:
-        claim = held.claim
-        stage = self.table.stage(claim)
-        folder = Path(stage) / "journal"
-        folder.mkdir(parents=True, exist_ok=True)
-        earlier = self.table.journals(claim)
-        carry: str | None = None
-        if earlier:
-            carry = str(Path(stage) / "carry.npy")
-            read_journals([Path(folder) for folder in earlier]).save(Path(carry))
-            reach("pass.receive.after_carry")
+    def _deliver(self, held: _Held, handler: HandlerRef, opening: Opening) -> Carry:
+        """Deliver what earlier tries have left open; return what they, and the messages that were delivered alone, had come to."""
+        claim, order = held.claim, _order(self.policy)
+        stage = Path(self.table.stage(claim))
+        folder = stage / "journal"
+        with named(str(stage)):
+            folder.mkdir(parents=True, exist_ok=True)
+        story = read_story([Path(path) for path in self.table.journals(claim)])
+        ordered = order is not Order.NONE
+        forced = story.careful or (ordered and bool(story.alone) and story.outdated)
+        singly = forced or (ordered and bool(story.alone))
         job = StageJob(
             queue=self.table.name,
             policy=self.policy,
@@ -246,15 +253,51 @@ class ReceivePass:
             journal_folder=str(folder),
             clock=self.clock,
             read_from=self.policy.reads,
-            carry=carry,
             isolation=self.isolation,
             unprocessable=self.unprocessable,
             record_all=self.record_all,
             opening=opening,
-            order=_order(self.policy),
-            stop_file=str(Path(stage) / "halted") if self.policy.spreads_groups else None,
+            order=Order.QUEUE if ordered and singly else order,
+            stop_file=str(stage / "halted") if self.policy.spreads_groups else None,
+            alone=story.alone,
+            singly=singly,
+            forced=forced,
         )
-        self.engine().run(self.table, claim, job, keep_alive=held.keep_alive)
+        engine = self.engine()
+        with self._begun(claim, engine, job):
+            carry = story.carry
+            if story.alone and not ordered:
+                self.progress(f"delivering {len(story.alone)} messages alone that were with their handlers when everything died")
+                alone = replace(job, only=story.alone, singly=True, forced=True, carry=_saved(carry, stage))
+                engine.run(self.table, claim, alone, keep_alive=held.keep_alive)
+                carry = carry.merged(read_journals([folder]))
+                reach("pass.receive.after_alone")
+            engine.run(self.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=held.keep_alive)
+        return carry
+
+    @contextmanager
+    def _begun(self, claim: Claim, engine: Engine, job: StageJob) -> Iterator[None]:
+        """Write down that a delivery begins, before it does; take that back when it fails before anything was delivered."""
+        machine = platform.machine() if getattr(engine, "local", False) else ""
+        forced = (Forced.SECTIONS if job.policy.stateless else Forced.MARKS) if job.forced else Forced.NOTHING
+        self.table.begin(claim, Begun(machine, forced).told())
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, SparkJobError) or not any(Path(job.journal_folder).glob("*.journal")):
+                (Path(job.journal_folder).parent / BEGUN).unlink(missing_ok=True)
+            raise
+
+
+def _saved(carry: Carry, stage: Path) -> str | None:
+    """Write what tasks have to know into the stage; return where, None when there is nothing."""
+    if not len(carry.lookup_ids):
+        return None
+    path = stage / "carry.npy"
+    with named(str(stage)):
+        carry.save(path)
+    reach("pass.receive.after_carry")
+    return str(path)
 
 
 def _order(policy: Policy) -> Order:
@@ -295,12 +338,13 @@ class _Held:
             self.claim = self._table.renew(self.claim, lease=self._lease, now=now)
 
 
-def _account(claim: Claim, staged: Manifest, found: Mapping[str, int]) -> Mapping[str, object]:
+def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: Carry) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
     :param found: the endpoint's counters that the pass has found in the queue; what a crash has lost of them is lost.
+    :param earlier: what had happened before the tasks began: their words know all its attempts, but not which of them took too long.
     """
-    total = Tally()
+    total = Tally(Counter(timeouts=earlier.timeouts))
     for record in staged.tallies:
         total.add(Tally.from_record(record))
     if total.opened_with is not None:

@@ -130,6 +130,7 @@ class _Stoppable:
 
     def __init__(self, engine: Engine, stop: Stop) -> None:
         self._engine, self._stop = engine, stop
+        self.local = getattr(engine, "local", False)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         def beat() -> None:

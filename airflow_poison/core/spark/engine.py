@@ -10,7 +10,7 @@ from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.spark.failed_jobs import told
 from airflow_poison.core.spark.heartbeat import Heartbeat
-from airflow_poison.core.spark.shares import deliver_share, plan_shares, read_share
+from airflow_poison.core.spark.shares import deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,9 +38,17 @@ class SparkEngine:
         self._spark = spark
         self._progress = progress
 
+    @property
+    def local(self) -> bool:
+        """Whether all tasks run on this machine."""
+        return str(self._spark.sparkContext.master).startswith("local")
+
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
         out = f"{table.stage(claim)}/out"
+        if job.only:
+            self._watched(self._alone(table, claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
+            return
         match job.order:
             case Order.NONE:
                 received = self._side_by_side(table, claim, job, out)
@@ -52,7 +60,7 @@ class SparkEngine:
 
     def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job whose tasks each read, deliver and write their own share."""
-        tasks = self._parallelism() * (2 if claim.messages >= LARGE else 1)
+        tasks = 1 if job.singly else self._parallelism() * (2 if claim.messages >= LARGE else 1)
         shares = plan_shares(table.uri, claim.files, tasks)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,6 +69,11 @@ class SparkEngine:
                     yield deliver_share(job, str(number), read_share(shares[number]), out)
 
         return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=RECEIVED)
+
+    def _alone(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
+        """Return the job of one task that delivers a few messages of the claim."""
+        uri, files = table.uri, claim.files
+        return self._spark.range(0, 1, 1, 1).mapInArrow(lambda _batches: iter([deliver_only(job, uri, files)]), schema=RECEIVED)
 
     def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job of one task that delivers everything in queue order; Spark sorts, on disk where memory is short."""

@@ -86,6 +86,35 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
     return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
 
 
+def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.RecordBatch:
+    """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
+    import pyarrow as pa
+
+    from airflow_poison.core.delivery.stage import deliver_alone
+
+    _show_handler_output()
+    found = _read_only(job.only, root, files)
+    deliver_alone(job, found.to_batches())
+    return pa.record_batch([pa.array([found.num_rows], pa.int64())], names=["received"])
+
+
+def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) -> pa.Table:
+    """Read some messages, in queue order; Arrow passes over row groups that have none of them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from airflow_poison.core.message import message_schema
+
+    wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
+    for file in files:
+        if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
+            rows = pq.read_table(f"{root}/{file.path}", columns=message_schema().names, filters=wanted, partitioning=None)
+            found.append(rows.cast(message_schema()).append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
+    return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+
+
 def _show_handler_output() -> None:
     """Let what handlers print and log reach this worker's standard error, which Spark hands on to the driver's, and that to the task's log."""
     import logging

@@ -443,6 +443,10 @@ class QueueTable(Protocol):
         """Return this holder's own stage folder, made if missing: outcome files go to ``<stage>/out``, journals to ``<stage>/journal``."""
         ...
 
+    def begin(self, claim: Claim, note: str) -> None:
+        """Write a note beside this holder's journals, ``<stage>/begun``, as durably as commits are: its delivery begins."""
+        ...
+
     def journals(self, claim: Claim) -> Sequence[str]:
         """Return the journal folders of this claim's earlier holders, fenced: none of them can be opened for writing any more."""
         ...

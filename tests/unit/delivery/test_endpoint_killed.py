@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
+from airflow_poison.core.delivery.sessions.blame import read_partition, read_story
 from airflow_poison.core.delivery.sessions.child import Tools
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
@@ -112,12 +113,18 @@ class Handlers:
         """Nothing to end."""
 
 
-def receive(policy: Policy, handlers: Handlers, folder: Path, *, killed_at: int = 0, counters: dict[str, int] | None = None) -> BatchReport:
-    carry = read_journals([folder])
+def receive(policy: Policy, handlers: Handlers, root: Path, *, killed_at: int = 0, counters: dict[str, int] | None = None) -> BatchReport:
+    """Receive as the next holder of a claim does: after its earlier ones, in a folder of its own."""
+    earlier = sorted(root.iterdir())
+    story = read_story(earlier)
+    folder = root / str(len(earlier))
+    folder.mkdir()
     tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
     opening = Opening(counters=policy.counters_after(counters or {}, Restart.SERVER))
     journal = DyingJournal(folder, killed_at)
-    with EndpointSession(tools, handlers, journal, carry, opening=opening, stop_file=None, record_all=False) as endpoint:
+    with EndpointSession(
+        tools, handlers, journal, story.carry, opening=opening, stop_file=None, record_all=False, singly=bool(story.alone)
+    ) as endpoint:
         return endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS))
 
 
@@ -131,7 +138,7 @@ def live(policy: Policy, handlers: Handlers, kills: list[int]) -> tuple[BatchRep
             try:
                 report = receive(policy, handlers, folder, killed_at=killed_at)
             except KilledError:
-                carry = read_journals([folder])
+                carry = read_story(sorted(folder.iterdir())).carry
                 seen.append(dict(zip(carry.lookup_ids.tolist(), carry.words.tolist(), strict=True)))
                 stood.append(len(handlers.begun))
             else:
@@ -185,15 +192,16 @@ def test_whatever_a_dead_pass_had_stored_holds(
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=3))
-def test_dmp_7_a_hopeless_message_is_never_delivered_more_often_because_its_pass_died(kills: list[int]) -> None:
-    """Three deliveries: a kill can only take one away, with the message handed out and no handler called."""
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=3), st.sampled_from([1, 2]))
+def test_dmp_7_a_hopeless_message_is_delivered_more_often_only_where_nobody_was_charged_for_a_death(kills: list[int], sessions: int) -> None:
+    """Three deliveries. One in flight: a kill can only take one away, handed out and no handler called. Two: neither is charged."""
     handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
 
-    report, _, _ = live(POLICIES["DefaultMessaging"], handlers, kills)
+    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)  # type: ignore[type-var]  # a dataclass
 
-    assert [attempts_of(value) for value in report.words.tolist()] == [3] * ROWS
-    assert all(times <= 3 for times in Counter(handlers.begun).values())
+    delivered = Counter(handlers.begun)
+    assert all(3 <= attempts_of(value) <= max(3, delivered[row]) for row, value in enumerate(report.words.tolist()))
+    assert all(times <= 3 + (sessions > 1) * len(seen) for times in delivered.values())
     assert report.decided is not None
     assert all(isinstance(end, Dispose) and end.destination == "_SYSTEM.Exception.Destination.ME1" for end in report.decided.ends.values())
 
@@ -220,7 +228,7 @@ def test_verdicts_of_a_dead_pass_hold(name: str) -> None:
         pytest.fail("the pass was never left alone")
 
 
-def test_wmq_20_a_recorded_halt_holds_and_what_was_in_flight_has_one_more_attempt() -> None:
+def test_wmq_20_a_recorded_halt_holds_and_of_the_two_in_flight_beside_it_nobody_is_charged() -> None:
     policy = specification(3, failures=1)
     stores_of_the_halt = 3 + 1 + 1  # three handed out, one rolled back, one halted
     handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
@@ -229,11 +237,10 @@ def test_wmq_20_a_recorded_halt_holds_and_what_was_in_flight_has_one_more_attemp
 
     assert state_of(seen[0][0]) is State.HALTED
     assert handlers.begun == [0, 1, 2]
-    assert [attempts_of(value) for value in report.words.tolist()] == [1, 1, 1, 0, 0, 0]
+    assert [attempts_of(value) for value in report.words.tolist()] == [1, 0, 0, 0, 0, 0]
     assert report.decided is not None
     assert report.decided.halt == report.decided.ends[0]
     assert isinstance(report.decided.halt, Halt)
-    assert report.decided.ends[1].counts.abort_count == 1
     assert report.decided.halt.details["code"] == "CWWMQ0007W", "what is told of it is known too"
 
 
@@ -244,8 +251,8 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         folder = Path(name)
         told = receive(policy, handlers, folder).decided
         if saved:
-            read_journals([folder]).save(folder / "carry.npy")
-        carry = Carry.load(folder / "carry.npy").merged(Carry()) if saved else read_journals([folder])
+            read_journals([folder / "0"]).save(folder / "carry.npy")
+        carry = Carry.load(folder / "carry.npy").merged(Carry()) if saved else read_journals([folder / "0"])
         tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
         with EndpointSession(tools, handlers, Journal(folder, "1"), carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided
@@ -278,7 +285,7 @@ def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
 
         tools = Tools(specification(1, failures=1), HandlerRef("none"), VirtualClock(), ())
         journal = Journal(folder, "1")
-        carry = read_journals([folder], partition="0")
+        carry = read_partition(folder / "0", "0")
         with EndpointSession(tools, handlers, journal, carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
             report = endpoint.deliver(in_groups("   ", ["x"] * 3, first_id=100))
 

@@ -32,7 +32,7 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -54,15 +54,27 @@ class EndpointSession:
 
     :param stop_file: exists when an endpoint of the same queue in another task has halted; checked before each receive, None: never.
     :param record_all: also tell the routine events of every delivery.
+    :param singly: one message at a time, however many sessions the policy would have.
     """
 
     def __init__(
-        self, tools: Tools, callers: Callers, journal: Journal, carry: Carry, *, opening: Opening, stop_file: str | None, record_all: bool
+        self,
+        tools: Tools,
+        callers: Callers,
+        journal: Journal,
+        carry: Carry,
+        *,
+        opening: Opening,
+        stop_file: str | None,
+        record_all: bool,
+        singly: bool = False,
     ) -> None:
         self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
         self.carry, self.opening, self.record_all = carry, opening, record_all
         self.log = FailureLog(journal.log_descriptor)
         self.receiver = tools.policy.open(opening)
+        self.sessions = Sessions() if singly else Sessions.of(tools.policy)
+        self.force = journal.force if journal.forced else None
         self.batches = self.receiver.batch_size() > 1
         self.halted = bool((states_of(carry.words) == State.HALTED).any())
         self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
@@ -132,6 +144,8 @@ class _Delivery:
             callers=endpoint.callers,
             holds=endpoint.batches,
             record_all=endpoint.record_all,
+            sessions=endpoint.sessions.number,
+            force=endpoint.force,
         )
         self.halt: Halt | None = None
         self._batch = batch
@@ -144,8 +158,8 @@ class _Delivery:
             rows = pending(self._record.words).tolist()
             source = self.host.source = rows_of(self._policy, self._entries, rows, self._words)
             source.blocked = self._blocked
-            endpoint.callers.load(self._batch, self._record.label, min(len(rows), self._policy.server_sessions))
-            self._receive(ReceiveLoop(endpoint.receiver, source, self.host, Sessions.of(self._policy)))
+            endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number))
+            self._receive(ReceiveLoop(endpoint.receiver, source, self.host, endpoint.sessions))
             endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
         for row in pending(self._record.words).tolist():
             if attempts_of(self._words[row]):
@@ -158,7 +172,7 @@ class _Delivery:
             while not stopped() and loop.step():
                 pass
         except PoisonError:
-            for _ in range(self._policy.server_sessions):
+            for _ in range(self._endpoint.sessions.number):
                 with suppress(ServerSessionError):
                     loop.finish()
             raise
@@ -203,6 +217,8 @@ class EndpointHost(JournalHost):
 
     :param holds: transactions receive several messages.
     :param record_all: remember the routine events too.
+    :param sessions: how many there are.
+    :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
     :ivar ends: what became of each row that is not committed.
     :ivar counts: the counts of rows that were given back.
     :ivar events: the routine events, in order.
@@ -211,11 +227,23 @@ class EndpointHost(JournalHost):
     source: Rows
 
     def __init__(
-        self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog, callers: Callers, holds: bool, record_all: bool
+        self,
+        policy: Policy,
+        clock: Clock,
+        words: memoryview,
+        *,
+        section: int,
+        log: FailureLog,
+        callers: Callers,
+        holds: bool,
+        record_all: bool,
+        sessions: int = 1,
+        force: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(policy, clock, words, section=section, log=log)
         self._callers, self._holds, self._record_all = callers, holds, record_all
-        self._free = list(range(max(policy.server_sessions, 1)))
+        self._force = force
+        self._free = list(range(max(sessions, 1)))
         self._busy: dict[int, int] = {}
         self._waiting: dict[int, Deliver] = {}
         self._opened: float | None = None
@@ -297,6 +325,8 @@ class EndpointHost(JournalHost):
             self._opened = time.monotonic()
         if not delivery.at_most_once:
             self._store(row, State.IN_FLIGHT)
+        if self._force is not None:
+            self._force()
         try:
             self._callers.begin(session, Call(row, delivery.counts), self._opened)
         except PoisonError:

@@ -82,9 +82,11 @@ class Journal:
 
     :param folder: an existing folder. A driver that gives a try up renames its folder; then no new journal can start in it.
     :param partition: names the file, together with the time and a random part.
+    :param forced: a section is on disk before it can be worked on, and what became of it before the next one begins.
     """
 
-    def __init__(self, folder: Path, partition: str) -> None:
+    def __init__(self, folder: Path, partition: str, *, forced: bool = False) -> None:
+        self.forced = forced
         name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
         self.log_path = folder / f"{name}.log"
@@ -97,6 +99,8 @@ class Journal:
             reach("delivery.journal.before_name")
             hidden.rename(self.path)
             reach("delivery.journal.after_name")
+            if forced:
+                platform.force_names(folder)
         except FileNotFoundError as error:
             raise ClaimLostError(
                 f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
@@ -111,6 +115,7 @@ class Journal:
 
     def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
         """Begin the section of one batch. Raises ServerSessionError when the disk is full."""
+        self.force()
         messages = len(lookup_ids)
         end = self._end + _section_size(messages)
         try:
@@ -120,9 +125,22 @@ class Journal:
         reach("delivery.journal.before_section")
         section = Section(self.descriptor, self._sections, self._end, messages)
         section.begin(lookup_ids, words)
+        self.force()
         reach("delivery.journal.after_section")
         self._end, self._sections = end, self._sections + 1
         return section
+
+    def force(self) -> None:
+        """Force what was stored so far to disk, where that is wanted; texts come before the words that need them."""
+        if self.forced and self.descriptor >= 0:
+            try:
+                platform.force(self.log_descriptor)
+                platform.force(self.descriptor)
+            except OSError as error:
+                raise ServerSessionError(
+                    f"The attempt journal {str(self.path)!r} cannot be forced to disk: {_why(error)}. Nothing is lost; look at that disk, then run "
+                    "the task again."
+                ) from error
 
     def _cannot_grow(self, error: OSError) -> ServerSessionError:
         return ServerSessionError(
@@ -132,6 +150,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
+        self.force()
         if self.descriptor >= 0:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
         for descriptor in (self.descriptor, self.log_descriptor):

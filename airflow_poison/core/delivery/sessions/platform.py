@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import sys
 import tempfile
 from contextlib import suppress
@@ -39,6 +40,29 @@ def reserve(descriptor: int, size: int) -> None:
         else:
             return
     os.pwrite(descriptor, bytes(size - present), present)
+
+
+def force(descriptor: int) -> None:
+    """Force what a file holds to disk, also what was stored through a mapping of it."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def force_names(folder: str | os.PathLike[str]) -> None:
+    """Force a folder's list of names to disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def machine() -> str:
+    """Name this machine since it was last started: as long as that is the same, no file has lost what was stored in it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123  (as small as the rest)
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def watch_process(pid: int) -> int | None:

@@ -106,6 +106,8 @@ def open_session(
     opening: Opening = FIRST,
     stop_file: str | None = None,
     record_all: bool = False,
+    singly: bool = False,
+    forced: bool = False,
 ) -> ServerSession:
     """Open a server session.
 
@@ -119,19 +121,21 @@ def open_session(
     :param opening: what the endpoint finds.
     :param stop_file: where endpoints of the same queue tell each other that one has halted; None: there is only one.
     :param record_all: also tell the routine events of every delivery, where the endpoint knows them.
+    :param singly: one message at a time, however many sessions the policy would have.
+    :param forced: what is about to be delivered is on disk first (``Journal``).
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
     check_isolation(isolation)
     reference = resolve_handler(handler)
     known = Carry.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or Carry()
-    journal = Journal(Path(journal_folder), partition)
+    journal = Journal(Path(journal_folder), partition, forced=forced)
     try:
         from airflow_poison.core.delivery.sessions.child import Tools
 
         tools = Tools(policy, reference, clock or SystemClock(), unprocessable)
         if not policy.stateless:
-            return _endpoint(tools, journal, known, isolation, opening=opening, stop_file=stop_file, record_all=record_all)
+            return _endpoint(tools, journal, known, isolation, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly)
         if isolation == "none":
             from airflow_poison.core.delivery.sessions.inline import InlineSession
 
@@ -145,14 +149,14 @@ def open_session(
 
 
 def _endpoint(
-    tools: Tools, journal: Journal, carry: Carry, isolation: str, *, opening: Opening, stop_file: str | None, record_all: bool
+    tools: Tools, journal: Journal, carry: Carry, isolation: str, *, opening: Opening, stop_file: str | None, record_all: bool, singly: bool
 ) -> ServerSession:
     from airflow_poison.core.delivery.sessions.callers import InlineCallers
     from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
     from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 
     callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal)
-    return EndpointSession(tools, callers, journal, carry, opening=opening, stop_file=stop_file, record_all=record_all)
+    return EndpointSession(tools, callers, journal, carry, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly)
 
 
 def check_isolation(isolation: str) -> None:

@@ -53,6 +53,8 @@ class SupervisedSession:
         """Deliver a batch in the child; start and restart it as needed."""
         report = carried_report(batch, self._carry, halted=self._halted)
         if report is None:
+            if self._journal.forced:  # a section tells what is being delivered: so late that nothing but that can end the process
+                self._supervisor.child()
             record = BatchRecord(batch, self._journal, self._reader, self._carry)
             report = self._deliver(batch, record)
         self._halted = report.halted

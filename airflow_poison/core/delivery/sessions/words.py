@@ -133,6 +133,15 @@ def left_open(words: NDArray[np.int32]) -> OpenTransaction:
     return OpenTransaction(tuple(int(row) for row in flying), tuple(int(row) for row in held), committed)
 
 
+def release(words: NDArray[np.int32]) -> None:
+    """Give back what a dead process left open, in place: what had been committed stays so, nothing else is counted."""
+    found = left_open(words)
+    for row in found.held:
+        words[row] = int(words[row]) & COUNT_MASK | (State.COMMITTED if found.committed else State.UNTOUCHED)
+    for row in found.in_flight:
+        words[row] = int(words[row]) & COUNT_MASK | State.UNTOUCHED
+
+
 def settle(words: NDArray[np.int32], verdict: State = State.CRASHED) -> OpenTransaction:
     """Finish what a dead process left open, in place, in an order that may itself be interrupted; return what it was.
 

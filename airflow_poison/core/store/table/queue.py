@@ -131,6 +131,10 @@ class Queue:
         """Return this holder's own stage folder. Raises ClaimLostError when a later holder has fenced it."""
         return str(stage.own(self._table.root, claim))
 
+    def begin(self, claim: Claim, note: str) -> None:
+        """Write down that this holder's delivery begins. Raises ClaimLostError when a later holder has fenced it."""
+        stage.begin(self._table.root, claim, note, durable=self._table.durable)
+
     def journals(self, claim: Claim) -> Sequence[str]:
         """Return the journal folders of earlier holders, oldest first, fenced."""
         return [str(Path(folder, stage.JOURNAL)) for folder in stage.earlier(self._table.root, claim)]

@@ -15,6 +15,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError
+from airflow_poison.core.store import durability
 from airflow_poison.core.store.table.layout import stage_folder
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 OUT = "out"
 JOURNAL = "journal"
+BEGUN = "begun"
 _FENCED = ".fenced"
 
 
@@ -60,6 +62,18 @@ def own(root: str, claim: Claim) -> Path:
     if not Path(folder, JOURNAL).is_dir():
         raise ClaimLostError(lost(claim))
     return folder
+
+
+def begin(root: str, claim: Claim, note: str, *, durable: bool) -> None:
+    """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
+    folder = own(root, claim)
+    try:
+        (folder / BEGUN).write_text(note)
+        if durable:
+            durability.sync(folder / BEGUN)
+            durability.sync_up(folder, Path(root))
+    except FileNotFoundError as error:  # fenced while it was written
+        raise ClaimLostError(lost(claim)) from error
 
 
 def lost(claim: Claim) -> str:
