@@ -32,7 +32,23 @@ def get_provider_info() -> dict[str, object]:
             }
         ],
         "cli": ["airflow_poison.cli.definition.get_poison_cli_commands"],
-        "sensors": [{"integration-name": integration, "python-modules": ["airflow_poison.sensors.queue_disabled"]}],
+        "sensors": [
+            {
+                "integration-name": integration,
+                "python-modules": [
+                    "airflow_poison.sensors.queue_disabled",
+                    "airflow_poison.sensors.queue_enabled",
+                    "airflow_poison.sensors.queue_messages",
+                    "airflow_poison.sensors.queue_poison",
+                    "airflow_poison.sensors.queue_retry_due",
+                ],
+            }
+        ],
+        "triggers": [
+            {"integration-name": integration, "python-modules": ["airflow_poison.triggers.queue", "airflow_poison.triggers.events"]},
+        ],
+        "asset-uris": [{"schemes": ["poison"], "handler": "airflow_poison.assets.queue.sanitize_uri"}],
+        "queues": ["airflow_poison.queues.poison.PoisonMessageQueueProvider"],
         "connection-types": [
             {
                 "connection-type": "poison",

@@ -130,4 +130,4 @@ def _error(name: str, message: str) -> PoisonError:
     from airflow_poison.core import errors
 
     kind = getattr(errors, name, PoisonError)
-    return PoisonError(message) if kind.__init__ is not Exception.__init__ else kind(message)
+    return PoisonError(message) if "__init__" in vars(kind) else kind(message)

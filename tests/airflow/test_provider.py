@@ -24,6 +24,10 @@ from airflow_poison.operators.remove import QueueRemoveOperator
 from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+from airflow_poison.sensors.queue_enabled import QueueEnabledSensor
+from airflow_poison.sensors.queue_messages import QueueMessagesSensor
+from airflow_poison.sensors.queue_poison import QueuePoisonSensor
+from airflow_poison.sensors.queue_retry_due import QueueRetryDueSensor
 
 INFO: dict[str, Any] = get_provider_info()
 AIRFLOW = Path(airflow.__file__).parent
@@ -37,7 +41,11 @@ OPERATORS = [
     QueueInspectOperator(task_id="inspect", queue_name="orders"),
     QueueMoveOperator(task_id="move", queue_name="orders"),
     QueueRemoveOperator(task_id="remove", queue_name="orders", lookup_ids=[1]),
-    QueueDisabledSensor(task_id="sensor", queue_name="orders"),
+    QueueDisabledSensor(task_id="disabled", queue_name="orders"),
+    QueueEnabledSensor(task_id="enabled", queue_name="orders"),
+    QueueMessagesSensor(task_id="messages", queue_name="orders"),
+    QueuePoisonSensor(task_id="poison", queue_name="orders"),
+    QueueRetryDueSensor(task_id="due", queue_names=["orders"]),
 ]
 
 
@@ -64,7 +72,7 @@ def test_the_package_name_is_the_canonical_one_and_airflow_finds_the_provider() 
     assert hook.hook_name == "Poison queues"
 
 
-@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors"])
+@pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "triggers"])
 def test_every_module_that_is_named_can_be_imported(kind: str) -> None:
     modules = [module for entry in INFO[kind] for module in entry["python-modules"]]
     assert modules
