@@ -1,0 +1,34 @@
+"""A queue whose retry cycles begin on a schedule: every RetryCycleDelay, the DAG returns what is due, and receives.
+
+The simplest way, and the right one where messages come all the time: a message waits in ``refunds;retry`` for one delay at least, and for less than
+two. ``DeltaTriggerTimetable`` counts from the first run; the delay of the policy and the interval of the runs are one value.
+
+Set ``REFUNDS_RETRY_CYCLE_DELAY`` to change it; seconds, default 1800.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, DeltaTriggerTimetable
+
+from airflow_poison import Msmq4
+from airflow_poison.taskgroups import retry_cycle
+
+if TYPE_CHECKING:
+    from airflow_poison import Message
+
+DELAY = timedelta(seconds=float(os.environ.get("REFUNDS_RETRY_CYCLE_DELAY", "1800")))
+POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=2, retry_cycle_delay=DELAY, receive_error_handling="Move")
+
+
+def refund(message: Message) -> None:
+    """Refund what the message asks for: the handler. Returning settles the message, raising rolls it back."""
+    if message.json()["amount"] <= 0:
+        raise ValueError("nothing to refund")
+
+
+with DAG("retry_by_schedule", schedule=DeltaTriggerTimetable(POLICY.retry_cycle_delay), catchup=False, max_active_runs=1):
+    retry_cycle(queue="refunds", policy=POLICY, handler=refund)
