@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 
+SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "expires_at")
+"""The columns of a message that are the sender's. The others say what has become of it since; the store writes them."""
 _BATCH_BYTES = 256 << 20  # an Arrow column of bytes ends at 2 GiB
 
 
@@ -47,7 +49,8 @@ class SendResult:
 def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, clock: Clock) -> SendResult:
     """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.
 
-    :param batches: columns of ``message_schema()`` by name; ``body`` is needed (bytes or text), all others are optional.
+    :param batches: columns by name, those of ``SENT``; ``body`` is needed (bytes or text), all others are optional. Other columns of a message
+        (a message that is sent again begins anew: with a new lookup id, and counts of 0) are refused unless they are null.
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
@@ -82,12 +85,26 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         if name not in schema.names:
             raise InputError(f"Column {name!r} is not a column of a message; expected some of {schema.names}.")
         column, wanted = batch.column(name), schema.field(name).type
+        if name not in SENT:
+            _refuse_values(name, column)
+            continue
         try:
             columns[name] = column if column.type == wanted else column.cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
     _check_sizes(cast("pa.BinaryArray", columns["body"]))
     return check_priorities(pa.record_batch(list(columns.values()), names=list(columns)), "priority")
+
+
+def _refuse_values(name: str, column: pa.Array[Any]) -> None:
+    """Raise InputError for a value that the store itself gives: counts that a sender makes up would end a message before its time, or never."""
+    given = len(column) - column.null_count
+    if given:
+        raise InputError(
+            f"Column {name!r} has values in {given} of {len(column)} rows, and the queue gives them itself: a message begins with a new lookup id, "
+            f"and counts of 0. A sender gives {', '.join(SENT)}. Leave the column out, or put what handlers should see into properties; nothing was "
+            "sent."
+        )
 
 
 def _check_sizes(bodies: pa.BinaryArray) -> None:

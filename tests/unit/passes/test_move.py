@@ -274,7 +274,7 @@ def letters(queue: Queue) -> QueueTable:
             "properties": pa.array(properties, pa.map_(pa.string(), pa.string())),
             "abort_count": pa.array([2], pa.int32()),
         }
-        send(table, [pa.RecordBatch.from_pydict(columns)], key=origin, clock=queue.clock)
+        table.append([pa.RecordBatch.from_pydict(columns)], origin, queue.clock.now())
     return table
 
 
