@@ -1,0 +1,88 @@
+"""Queues as assets: their URIs and watchers, and the message queue provider behind ``MessageQueueTrigger``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+
+from airflow_poison.assets import queue_asset
+from airflow_poison.core.errors import QueueNameError, SettingError
+from airflow_poison.triggers.events import QueueEventTrigger
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_an_asset_has_a_watcher_for_each_happening() -> None:
+    asset = queue_asset("orders", on=("retry_due", "messages"), conn_id="shop")
+    assert asset.uri == asset.name == "poison://shop/orders?on=messages&on=retry_due"
+    triggers: list[Any] = [watcher.trigger for watcher in asset.watchers]
+    assert [trigger.event for trigger in triggers] == ["messages", "retry_due"]
+    assert {(trigger.queue_name, trigger.conn_id, trigger.asset) for trigger in triggers} == {("orders", "shop", asset.name)}
+
+
+def test_other_happenings_are_another_asset_and_the_same_ones_the_same() -> None:
+    assert queue_asset("orders", on=["poisoned"]).uri != queue_asset("orders", on=["disabled"]).uri
+    assert queue_asset("orders", on=["poisoned", "disabled"]) == queue_asset("orders", on=["disabled", "poisoned"])
+    triggers = [queue_asset("orders", on="poisoned").watchers[0].trigger for _ in range(2)]
+    one, two = (QueueEventTrigger.hash(*trigger.serialize()) for trigger in triggers)
+    assert one == two
+
+
+def test_the_queue_itself_is_an_asset_that_nobody_watches() -> None:
+    asset = queue_asset("orders", on=())
+    assert (asset.uri, asset.watchers) == ("poison://poison_default/orders", [])
+
+
+def test_a_uri_has_one_normal_form() -> None:
+    assert Asset("poison://shop/orders/").uri == "poison://shop/orders"
+    assert Asset("poison://shop/orders?on=retry_due&on=messages").uri == "poison://shop/orders?on=messages&on=retry_due"
+
+
+@pytest.mark.parametrize(
+    "uri", ["poison://shop", "poison:///orders", "poison://shop/a/b", "poison://shop/orders?on=full", "poison://shop/orders?of=x"]
+)
+def test_a_uri_that_names_no_queue_is_refused(uri: str) -> None:
+    with pytest.raises((ValueError, QueueNameError), match=r"names no queue|cannot be a queue's name"):
+        Asset(uri)
+
+
+def test_what_does_not_exist_is_refused_when_the_dag_is_parsed() -> None:
+    with pytest.raises(SettingError, match="on='full' is not allowed; allowed: messages, retry_due, poisoned, disabled, enabled"):
+        queue_asset("orders", on=("full",))
+    with pytest.raises(QueueNameError):
+        queue_asset("or/ders")
+
+
+def test_a_message_queue_trigger_becomes_a_queue_event_trigger() -> None:
+    from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+
+    path, arguments = MessageQueueTrigger(scheme="poison", queue_name="orders", event="retry_due", conn_id="shop").serialize()
+    assert path == "airflow_poison.triggers.events.QueueEventTrigger"
+    assert (arguments["queue_name"], arguments["event"], arguments["conn_id"]) == ("orders", "retry_due", "shop")
+    with pytest.warns(match="deprecated"):
+        old = MessageQueueTrigger(queue="poison://shop/orders")
+    assert old.serialize()[1]["queue_name"] == "orders"
+
+
+def test_without_common_messaging_the_provider_can_still_be_imported() -> None:
+    code = (
+        "import sys; sys.modules['airflow.providers.common.messaging'] = None;"
+        "from airflow_poison.queues.poison import PoisonMessageQueueProvider as Provider; print(Provider.scheme)"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.stdout.strip().endswith("poison"), ran.stderr
+
+
+@pytest.mark.parametrize("module", ["airflow_poison.assets", "airflow_poison.sensors.queue_retry_due", "airflow_poison.triggers.events"])
+def test_what_dag_files_import_reads_no_table_library(module: str) -> None:
+    code = (
+        "import sys, airflow.sdk, airflow.triggers.base; from airflow.sdk import Asset, BaseSensorOperator; before = set(sys.modules);"
+        f"import {module}; print(sorted({{'pyarrow', 'deltalake', 'numpy', 'pandas', 'pyspark'}} & (set(sys.modules) - before)))"
+    )
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.strip().splitlines()[-1] == "[]"
