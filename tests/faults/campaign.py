@@ -60,7 +60,7 @@ _ROLES = {
     "intrude": 0,
     "recover": 0,
 }
-_STRANGERS = 1.5
+_STRANGERS = 4
 """The weight of strangers, where there are any."""
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
 _OF_RECEIVERS = _FAULTS | {What.STOP: 75}
@@ -134,7 +134,7 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 4.0 if bug else 120.0
+        self._patience = 30.0 if bug else 180.0
         old, power = self._chance.random() < 0.4, self._chance.random() < 0.5
         strangers = self._chance.choices([*Strangers], [70, 20, 10])[0]
         self._place = Place(str(folder), time.monotonic(), old, power, strangers)
@@ -147,6 +147,7 @@ class Episode:
         self._calm: set[str] = set()
         self._unsent: dict[str, Task] = {}
         self._killed: dict[int, bool] = {}
+        self._quiet = True
         self._numbers = 0
         self._visits = score.visits
 
@@ -388,7 +389,7 @@ class Episode:
         left, until = {*queues()}, time.monotonic() + self._patience
         while left:  # some messages end every process that delivers them
             if time.monotonic() > until:
-                self._score.verdict.stuck.append(f"{sorted(left)} did not become quiet, see {self._place.folder}")
+                self._stays(f"{sorted(left)} did not become quiet")
                 return
             for line in self._reader.news():
                 self._heed(line)
@@ -411,13 +412,17 @@ class Episode:
         for pid, (number, queue) in started.items():
             status = self._ended(pid, until)
             if status is None:
-                self._score.verdict.stuck.append(f"the quiet end of {queue!r} did not come, see {self._place.folder}")
+                self._stays(f"the quiet end of {queue!r} did not come")
             elif os.WIFSIGNALED(status):
                 self._killed[number] = False
                 killed.add(queue)
             elif os.WEXITSTATUS(status):
-                self._score.verdict.stuck.append(f"the quiet end of {queue!r} failed, see {self._place.folder}")
+                self._stays(f"the quiet end of {queue!r} failed")
         return killed
+
+    def _stays(self, what: str) -> None:
+        self._quiet = False
+        self._score.verdict.stuck.append(f"{what}, see {self._place.folder}")
 
     @staticmethod
     def _ended(pid: int, until: float) -> int | None:
@@ -435,12 +440,16 @@ class Episode:
         for line in self._reader.news():
             self._heed(line)
         told = Path(self._place.folder, "verdict.json")
+        quiet = self._quiet
 
         def tell() -> None:
-            told.write_text(json.dumps(check(self._place.folder, self._killed).to_dict()))
+            told.write_text(json.dumps(check(self._place.folder, self._killed, quiet=quiet).to_dict()))
 
         self._alone(tell)
-        return Verdict.from_dict(json.loads(told.read_text())) if told.exists() else Verdict(stuck=["the checker failed"])
+        if told.exists():
+            return Verdict.from_dict(json.loads(told.read_text()))
+        printed = Path(self._place.folder, "output.txt").read_text(errors="replace").splitlines()
+        return Verdict(stuck=[f"the checker failed: {' | '.join(printed[-7:])}"])
 
 
 def end_children(folder: str) -> None:

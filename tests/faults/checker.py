@@ -35,10 +35,11 @@ Process = tuple[int, int]
 """A run, and the id of one of its processes."""
 
 
-def check(folder: str, killed: Mapping[int, bool]) -> Verdict:
+def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Verdict:
     """Return what is wrong with an episode.
 
     :param killed: the runs that were killed; True: from outside, at any instant.
+    :param quiet: whether all passes were finished; if not, what was received last may wait for its commit.
     """
     verdict = Verdict()
     histories = read_histories(Path(folder, "store"), kept_in(folder), verdict)
@@ -49,7 +50,7 @@ def check(folder: str, killed: Mapping[int, bool]) -> Verdict:
     _check_committed(histories, lines, verdict)
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
-    _check_calls(histories, calls, Deaths.of(lines, calls, killed), verdict)
+    _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
     _check_order(lines, verdict)
     _check_alerts(histories, lines, verdict)
     verdict.log += [f"check finds in {line['queue']}: {line['what']}" for line in lines if line["kind"] == "finding"]
@@ -113,22 +114,24 @@ class Deaths:
     :param innocents: how many messages may have been charged that no handler was called with: a kill from outside met them between their mark
         and their call.
     :param losses: how often the power failed.
+    :param quiet: whether all passes were finished.
     """
 
     processes: frozenset[Process]
     runs: frozenset[int]
     innocents: int
     losses: int = 0
+    quiet: bool = True
 
     @classmethod
-    def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool]) -> Deaths:
+    def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool], *, quiet: bool) -> Deaths:
         children = {(line["run"], line["pid"]) for line in lines if line["kind"] == "child_killed"}
         with_children = {line["run"] for line in lines if line["kind"] == "call" and line["child"]}
         busy = {call.process for made in calls.values() for call in made if not call.how and call.last}
         busy_runs = {run for run, _ in busy} - with_children
         late = sum(late and run not in busy_runs for run, late in killed.items())
         losses = sum(line["kind"] == "power" for line in lines)
-        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses)
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses, quiet)
 
     def hit(self, call: Call) -> bool:
         """Whether a process was killed when nothing had been called after this call."""
@@ -191,9 +194,9 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
             verdict.doubled.append(f"{message_id} has left and is there")
     for line in lines:
         if line["kind"] == "sent":
-            history = histories[line["queue"]]
+            history = histories.get(line["queue"])
             ids = set(range(line["first"], line["first"] + line["count"]))
-            if not ids <= history.came.keys():
+            if history is None or not ids <= history.came.keys():
                 verdict.lost.append(f"{line['key']} of {line['queue']} was acknowledged as {line['first']}..., and is not in the log")
     sent = {row.message_id for history in histories.values() for row in history.came.values()}
     for message_id in sent - places.keys() - left:
@@ -212,6 +215,9 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
     extras: list[str] = []
     for (queue, number), made in calls.items():
         name = f"{queue} {number}"
+        if queue not in histories:
+            verdict.lost.append(f"{name} was called, and its queue is gone")
+            continue
         _check_returned(name, made, histories[queue].committed(number), deaths, verdict)
         _check_counted(name, made, verdict)
         if rules[queue].tells:
@@ -230,7 +236,7 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
 def _check_returned(name: str, made: Sequence[Call], committed: bool, deaths: Deaths, verdict: Verdict) -> None:  # noqa: FBT001
     """Once a handler has returned, its message is committed; but for the last call of a process that was killed, whose return nobody noted."""
     for place, call in enumerate(made):
-        final = call is made[-1] and committed
+        final = call is made[-1] and (committed or not deaths.quiet)
         if call.how == "ok" and not final and not deaths.hit(call) and not call.forgotten(deaths.losses):
             verdict.doubled.append(f"{name} was called {len(made)} times, and had succeeded in run {call.run} (call {place + 1})")
 
@@ -293,7 +299,7 @@ def _check_alerts(histories: Mapping[str, History], lines: Iterable[Line], verdi
     told = Counter[tuple[str, str]]()
     for facts in alerts.values():
         told[facts["queue"], facts["event"]] += facts["count"]
-    for queue in queues():
+    for queue in queues().keys() & histories.keys():
         wanted = Counter(event.type for event in histories[queue].events if _is_told_of(event.type) and not event.by_hand)
         kinds = wanted.keys() | {kind for about, kind in told if about == queue}
         for kind, number in ((kind, wanted[kind]) for kind in sorted(kinds)):
