@@ -18,7 +18,6 @@ import mmap
 import os
 import secrets
 import struct
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -29,7 +28,6 @@ from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE, cut_front,
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from typing import Any
 
     import pyarrow as pa
 
@@ -72,7 +70,7 @@ def _in_memory() -> int:
 
 
 class LastOutput:
-    """The writing end; it begins empty. Threads may share it.
+    """The writing end; it begins empty. One thread at a time may add to it.
 
     :param descriptor: of the file.
     :param at: its only element is the row that is being delivered, -1 while there is none.
@@ -83,13 +81,12 @@ class LastOutput:
         self._ring = memoryview(self._mapping)[_HEADER.size :]
         self._header = memoryview(self._mapping)[: _HEADER.size].cast("q")
         self._at, self._row = at, -1
-        self._ids: pa.Array[Any] | None = None
-        self._lock = threading.RLock()  # a signal handler may print, too
+        self._ids: memoryview | None = None
         self._header[0] = 0
 
     def begin_batch(self, batch: pa.RecordBatch) -> None:
         """Go on with another batch."""
-        self._ids = batch.column("lookup_id")
+        self._ids = batch.column("lookup_id").to_numpy().data
         self._row = -1
 
     def forget(self) -> None:
@@ -99,16 +96,20 @@ class LastOutput:
 
     def add(self, text: bytes) -> None:
         """Copy what has been printed."""
-        row = self._at[0]
+        row, header, size = self._at[0], self._header, len(text)
         if row < 0 or self._ids is None:
             return
-        with self._lock:
-            if row != self._row:
-                self._header[0] = 0
-                self._header[1], self._header[2] = self._ids[row].as_py(), time.monotonic_ns()
-                self._row = row
-            for start in range(max(len(text) - _RING, 0), len(text), _PIECE):
-                self._write(text[start : start + _PIECE])
+        if row != self._row:
+            header[0] = 0
+            header[1], header[2] = self._ids[row], time.monotonic_ns()
+            self._row = row
+        end = header[0] + size
+        if end <= _RING and size <= _PIECE:
+            self._ring[end - size : end] = text
+            header[0] = end
+            return
+        for start in range(max(size - _RING, 0), size, _PIECE):
+            self._write(text[start : start + _PIECE])
 
     def leave(self) -> None:
         """Write nothing any more: this process was forked from the one that delivers."""

@@ -30,18 +30,29 @@ def frame(row: int, level: int, text: bytes) -> bytes:
     return HEADER.pack(MARKER, row, level, len(text)) + text
 
 
-class _RowStream(io.RawIOBase):
-    """Writes whole lines as frames with the row that they were printed for; threads may share it."""
+class Captured:
+    """What the streams and the loggers of a process share.
 
-    def __init__(self, descriptor: int, at: list[int], level: int, last: LastOutput) -> None:
-        super().__init__()
-        self._descriptor, self._at, self._level, self._last = descriptor, at, level, last
-        self._pending, self._row = b"", -1
+    :ivar lock: who prints has it; a thread may take it twice, for a signal handler may print, too.
+    """
+
+    def __init__(self, at: list[int], last: LastOutput) -> None:
+        self.at, self.last = at, last
         self.begin()
 
     def begin(self) -> None:
         """Begin in this process: in one that was forked, a thread that does not exist any more may have had the lock."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+
+
+class _RowStream(io.RawIOBase):
+    """Writes whole lines as frames with the row that they were printed for; threads may share it."""
+
+    def __init__(self, descriptor: int, captured: Captured, level: int) -> None:
+        super().__init__()
+        self._descriptor, self._captured, self._level = descriptor, captured, level
+        self._at, self._add = captured.at, captured.last.add
+        self._pending, self._row = b"", -1
 
     def writable(self) -> bool:
         return True
@@ -51,8 +62,8 @@ class _RowStream(io.RawIOBase):
 
     def write(self, data: Buffer) -> int:
         text = bytes(data)
-        with self._lock:
-            self._last.add(text)
+        with self._captured.lock:
+            self._add(text)
             if self._row != self._at[0]:
                 self.flush()
                 self._row = self._at[0]
@@ -62,7 +73,7 @@ class _RowStream(io.RawIOBase):
         return len(text)
 
     def flush(self) -> None:
-        with self._lock:
+        with self._captured.lock:
             pending, self._pending = self._pending, b""
             write_frames(self._descriptor, self._row, self._level, pending)
 
@@ -76,16 +87,17 @@ def write_frames(descriptor: int, row: int, level: int, text: bytes) -> None:
 class _RowHandler(logging.Handler):
     """Sends log records with their own level."""
 
-    def __init__(self, at: list[int], last: LastOutput) -> None:
+    def __init__(self, captured: Captured) -> None:
         super().__init__()
-        self._at, self._last = at, last
+        self._captured = captured
         self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             text = f"{self.format(record)}\n".encode("utf-8", "replace")
-            self._last.add(text)
-            write_frames(2, self._at[0], min(record.levelno, 255), text)
+            with self._captured.lock:
+                self._captured.last.add(text)
+                write_frames(2, self._captured.at[0], min(record.levelno, 255), text)
         except Exception:  # noqa: BLE001  (as every logging handler does)
             self.handleError(record)
 
@@ -96,10 +108,11 @@ def capture(at: list[int], last: LastOutput) -> None:
     :param at: its only element is the row that is being delivered.
     :param last: gets a copy of everything.
     """
+    captured = Captured(at, last)
+    os.register_at_fork(after_in_child=captured.begin)
     for name, descriptor, level in (("stdout", 1, logging.INFO), ("stderr", 2, logging.WARNING)):
-        raw = _RowStream(descriptor, at, level, last)
-        os.register_at_fork(after_in_child=raw.begin)
+        raw = _RowStream(descriptor, captured, level)
         setattr(sys, name, io.TextIOWrapper(cast("BinaryIO", raw), "utf-8", "backslashreplace", write_through=True))
     root = logging.getLogger()
-    root.addHandler(_RowHandler(at, last))
+    root.addHandler(_RowHandler(captured))
     root.setLevel(logging.INFO)
