@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.cli.commands import COMMANDS
 from airflow_poison.cli.main import parser
 from airflow_poison.core.delivery.script import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
 
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text()
 PROMPT = "$ airflow poison "
@@ -40,10 +44,65 @@ def options(command: str) -> Iterator[str]:
     yield from (action.option_strings[-1] for action in commands.choices[command]._actions if action.option_strings and action.dest != "help")
 
 
-@pytest.mark.parametrize("command", ["policies", "simulate"])
+COMMON = {"--store", "--conn-id", "--output"}
+
+
+def section(heading: str) -> str:
+    return REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def described(text: str) -> set[str]:
+    """Return the options in the first cells of tables."""
+    return {option for cell in re.findall(r"^\|([^|]*)\|", text, re.MULTILINE) for option in re.findall(r"`(--[\w-]+)", cell)}
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_the_reference_has_every_option_and_no_other(command: str) -> None:
-    section = REFERENCE.partition(f"## `airflow poison {command}`")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) == set(options(command))
+    assert described(section("What all commands have in common")) == COMMON
+    assert described(section(f"`airflow poison {command}`")) - COMMON == set(options(command)) - COMMON
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_every_command_has_an_example_that_its_parser_takes(command: str) -> None:
+    lines = re.findall(r"^airflow poison (.*)$", section(f"`airflow poison {command}`").partition("```bash\n")[2].partition("```")[0], re.MULTILINE)
+    assert lines
+    for line in lines:
+        assert shlex.split(line)[0] == command
+        assert parser().parse_args(shlex.split(line)).function.startswith("airflow_poison.cli.")
+
+
+def test_the_reference_has_every_key_of_what_looks_at_queues(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = f"--store {tmp_path}/q -o json"
+    policy = "--system Msmq4 --set ReceiveRetryCount=0 MaxRetryCycles=0 ReceiveErrorHandling=Move"
+    given = [f"send orders bad {policy}", "receive orders --handler tests.unit.cli.shop:take --engine local --isolation none"]
+    lines = ["list", "show orders --body", "inspect orders", "history orders", "return orders", "move orders all", "disable orders", "enable orders"]
+    more = ["alter orders --set RetryCycleDelay=1", "restart orders broker", "maintain orders", "remove orders 1 --yes"]
+    found = [json.loads(run(capsys, f"{line} {store}").out) for line in [*given, *lines, *more]]
+    pages = REFERENCE + (ROOT / "docs/reference/airflow.md").read_text()
+    free = {"errors", "to", "properties", "counters", "by_move_count", "changed", "compacted", "removed", "kept"}
+    assert {key for each in found for key in keys(each, free) if f"`{key}`" not in pages} == set()
+
+
+def untimed(text: str) -> list[str]:
+    """Return the lines without times, and with one blank between words: what a shown command prints at any time."""
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d+(\.\d+)? (s|min|h|d)\b( \d+ (s|min)\b)?|\([\d,]+/s\)", "T", text)
+    return [" ".join(line.replace("─", "").split()) for line in text.splitlines() if line.replace("─", "").strip()]
+
+
+def test_the_walk_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "80")
+    page = blocks(ROOT / "docs/how-to/work-from-the-shell.md")
+    (tmp_path / "shop.py").write_text(next(block.code for block in page if block.language == "python"))
+    for code in (block.code for block in page if block.language == "console"):
+        for line, shown in re.findall(r"^\$ airflow poison (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
+            ran = run(capsys, f"{line} --store q")
+            printed, wanted = untimed(ran.out + ran.err), untimed(shown)
+            if wanted and wanted[-1] == "...":
+                wanted.pop()
+                printed = printed[: len(wanted)]
+            assert printed == wanted, line
 
 
 def test_the_reference_has_every_outcome_and_every_verb() -> None:
@@ -53,13 +112,13 @@ def test_the_reference_has_every_outcome_and_every_verb() -> None:
     assert [verb for verb in Verb if not re.search(rf"`{verb}\b", verbs)] == []
 
 
-def keys(value: Any) -> set[str]:
+def keys(value: Any, more: Collection[str] = ()) -> set[str]:
     """Return the keys of the objects that have fixed ones."""
     if isinstance(value, list):
-        return {key for each in value for key in keys(each)}
+        return {key for each in value for key in keys(each, more)}
     if isinstance(value, dict):
-        free = {"policy", "ends", "details"}
-        return set(value) | {key for name, each in value.items() if name not in free for key in keys(each)}
+        free = {"policy", "ends", "details", *more}
+        return set(value) | {key for name, each in value.items() if name not in free for key in keys(each, more)}
     return set()
 
 

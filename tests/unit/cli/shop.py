@@ -1,0 +1,23 @@
+"""Handlers of the tests of commands."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_poison import Message
+
+
+def take(message: Message) -> None:
+    if message.body.startswith(b"bad"):
+        raise LookupError(f"unknown plane {message.body.decode()}")
+
+
+def linger(message: Message) -> None:
+    """Say that the message is here, and stay with it, but for the first one."""
+    with Path("taken").open("a") as file:
+        file.write(f"{message.lookup_id}\n")
+    if message.lookup_id > 1 and not Path("quick").exists():
+        time.sleep(60)
