@@ -80,15 +80,17 @@ def test_every_innocent_message_is_settled_and_repeated_only_where_another_proce
     assert set(done) == innocents
     assert {number: calls[number] for number in CULPRITS} == dict.fromkeys(CULPRITS, ATTEMPTS)
     assert len(repeated) <= ABOVE, repeated
-    assert set(repeated.values()) <= {2}
+    assert sum(repeated.values()) - len(repeated) <= ABOVE, "at most one for each death of all processes: the other task's"
 
 
 def test_the_numbers_of_the_run_are_those_of_all_its_tries(received: Received) -> None:
-    work, said, _ = received
+    _, said, _ = received
     numbers = {name: int(str(value)) for name, value in said.items()}
     assert (numbers["received"], numbers["settled"], numbers["poisoned"]) == (MESSAGES, MESSAGES - len(CULPRITS), len(CULPRITS))
-    calls = work.calls()
-    repeated = sum(calls[number] - 1 for number in range(1, MESSAGES + 1) if number not in CULPRITS)
-    charged = ATTEMPTS * len(CULPRITS)
-    assert numbers["rollbacks"] == numbers["crashes"]
-    assert charged <= numbers["crashes"] <= charged + repeated, "a mark for nobody but who was with a handler when all was killed"
+    assert numbers["rollbacks"] == numbers["crashes"] == ATTEMPTS * len(CULPRITS), "no innocent was charged, ever"
+    assert numbers["timeouts"] == ATTEMPTS * sum(blame.kind == "timeout" for blame in CULPRITS.values())
+
+
+def test_each_culprit_was_charged_with_each_of_its_deliveries(received: Received) -> None:
+    work, _, _ = received
+    assert {number: row["crash_count"] for number, row in work.rows().items()} == dict.fromkeys(CULPRITS, ATTEMPTS)

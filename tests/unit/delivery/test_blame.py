@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.begun import Begun, Forced
@@ -17,8 +23,8 @@ from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from airflow_poison.core.delivery.sessions.blame import Story
 
@@ -282,3 +288,95 @@ def test_a_note_that_was_not_finished_is_none(tries: Tries, text: str) -> None:
     (tries.root / "0" / "begun").write_text(text)
 
     assert not tries.ended(begun=ELSEWHERE).story().careful
+
+
+# Any history ----------------------------------------------------------------------------------------------------------
+
+ATTEMPTS, IDS = 2, range(1, 9)
+
+
+@dataclass
+class World:
+    """Messages, some of which kill everything whenever they are delivered; tries follow each other until one ends well.
+
+    :param begun: the note of each try; None: of a version that wrote none.
+    """
+
+    tries: Tries
+    culprits: frozenset[int]
+    chance: random.Random
+    begun: Begun | None
+    delivered: Counter[int] = field(default_factory=Counter)
+    stories: list[Story] = field(default_factory=list)
+
+    def live(self) -> None:
+        while not self._try(self.tries.story()):
+            assert len(self.stories) <= ATTEMPTS * len(self.culprits) + 1
+
+    def _try(self, story: Story) -> bool:
+        """Return whether it ended well."""
+        self.stories.append(story)
+        self.tries.ended(begun=self.begun)
+        alone = {number: self._begins_with(story, number) for number in story.alone}
+        with Journal(self.tries.journals[-1], "alone") as journal:
+            for number in story.alone:
+                section = journal.append(np.array([number], np.int64), np.array([alone[number]], np.int32))
+                section.words[0] = alone[number] = self._delivered(number, alone[number])
+                if alone[number] & 0xFF == State.IN_FLIGHT:
+                    return False
+        return self._side_by_side({number: alone.get(number, self._begins_with(story, number)) for number in IDS})
+
+    def _side_by_side(self, words: dict[int, int]) -> bool:
+        """Two tasks, each its half; at a death the other one may have a message in its hands."""
+        halves = [[number for number in IDS if number % 2 == half and state_of(words[number]) is State.UNTOUCHED] for half in range(2)]
+        dead = False
+        while not dead and any(halves):
+            first, other = self.chance.sample([half for half in halves if half] or [[]], 1)[0], self.chance.random() < 0.7
+            number = first.pop(0)
+            words[number] = self._delivered(number, words[number])
+            if words[number] & 0xFF == State.IN_FLIGHT:
+                dead = True
+                beside = next((half for half in halves if half is not first), [])
+                if other and beside:
+                    words[beside[0]] = words[beside[0]] & ~0xFF | State.IN_FLIGHT
+                    self.delivered[beside[0]] += 1
+        for half in range(2):
+            members = [number for number in IDS if number % 2 == half]
+            with Journal(self.tries.journals[-1], str(half)) as journal:
+                journal.append(np.array(members, np.int64), np.array([words[number] for number in members], np.int32))
+        return not dead
+
+    def _begins_with(self, story: Story, number: int) -> int:
+        return story.carry.word_of(number)
+
+    def _delivered(self, number: int, value: int) -> int:
+        if state_of(value) is not State.UNTOUCHED:
+            return value
+        if attempts_of(value) >= ATTEMPTS:
+            return value & ~0xFF | State.ENDED
+        self.delivered[number] += 1
+        return value & ~0xFF | (State.IN_FLIGHT if number in self.culprits else State.COMMITTED)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.frozensets(st.sampled_from(IDS), max_size=4), st.randoms(use_true_random=False), st.sampled_from([None, Begun(platform.machine()), ELSEWHERE])
+)
+def test_in_any_history_each_culprit_is_charged_with_each_of_its_deliveries_and_nobody_else_with_any(
+    culprits: frozenset[int], chance: random.Random, begun: Begun | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Tries(Path(folder)), culprits, chance, begun)
+        world.live()
+        last = world.tries.story()
+
+        assert {number: crashes_of(last.carry.word_of(number)) for number in IDS} == {number: ATTEMPTS * (number in culprits) for number in IDS}
+        assert {number: world.delivered[number] for number in culprits} == dict.fromkeys(culprits, ATTEMPTS)
+        assert {number for number in IDS if state_of(last.carry.word_of(number)) is State.CARRIED} == set(IDS) - culprits
+        assert (last.alone, last.careful) == ((), False)
+        for number, story in enumerate(world.stories):
+            again = read_story(world.tries.journals[:number])
+            assert again.carry.words.tolist() == story.carry.words.tolist(), "a later holder comes to the same words"
+            assert (again.alone, again.careful) == (story.alone, story.careful)
+            for following in world.stories[number:]:
+                assert all(attempts_of(following.carry.word_of(each)) >= attempts_of(story.carry.word_of(each)) for each in IDS), "counts never fall"
