@@ -15,7 +15,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import InputError, TableChangedError
@@ -418,6 +419,10 @@ def _unprotected(queue: Queue) -> None:
     DeltaTable(queue.table.uri).alter.drop_constraint("queue_verbs_only")
 
 
+def _one_more_column(queue: Queue) -> None:
+    DeltaTable(queue.table.uri).alter.add_columns([Field("mine", PrimitiveType("string"))])
+
+
 DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     # the log
     "last commit empty": (_tear_last_commit, {Kind.LAST_COMMIT_TORN}, "never acknowledged"),
@@ -428,6 +433,7 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     # somebody else
     "rows deleted": (_by_hand("lookup_id = 13"), {Kind.FOREIGN_COMMIT}, "DELETE by delta-rs"),
     "partition deleted": (_by_hand("sub_queue = 'poison'"), {Kind.FOREIGN_COMMIT}, "removed 1 file(s) with 1 row(s)"),
+    "column added": (_one_more_column, {Kind.FOREIGN_COMMIT}, "changed the columns"),
     "constraint dropped": (_unprotected, {Kind.FOREIGN_COMMIT, Kind.PROTECTION_MISSING}, "queue_verbs_only is 'missing'"),
     # conservation
     "a pass took more than it says": (_swallow, {Kind.NOT_CONSERVED, Kind.MESSAGES_MISSING}, "took 3 messages and says received 1"),
@@ -535,6 +541,7 @@ MENDED = {
     "checkpoint cut": "loss of power",
     "rows deleted": "went back to version",
     "partition deleted": "went back to version",
+    "column added": "went back to version",
     "constraint dropped": "went back to version",
     "orphan": "removed 1 orphaned file(s)",
     "claim expired": "gave 6 message(s) of the expired claim dead back",

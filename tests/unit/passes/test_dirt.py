@@ -145,8 +145,8 @@ def test_what_the_store_itself_writes_is_refused_of_a_sender(queue: Queue, name:
 
 @pytest.mark.parametrize("name", ["sub_queue", "move_count"])
 def test_the_place_of_a_message_is_no_column_of_it(queue: Queue, name: str) -> None:
+    given: dict[str, Any] = {name: ["poison"]}
     with pytest.raises(InputError, match=rf"'{name}' is not a column of a message"):
-        given: dict[str, Any] = {name: ["poison"]}
         sent(queue, **given)
 
 

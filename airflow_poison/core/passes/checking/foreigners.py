@@ -30,13 +30,14 @@ class Intrusion:
     added: Sequence[DataFile]
     fresh: Sequence[DataFile]
     properties: bool
+    columns: bool
     last_id: bool
     seen: bool
 
     @property
     def changed(self) -> bool:
         """Whether anything differs from before."""
-        return bool(self.removed or self.added or self.properties or self.last_id)
+        return bool(self.removed or self.added or self.properties or self.columns or self.last_id)
 
 
 def intrusions(past: Past) -> Iterator[Intrusion]:
@@ -66,7 +67,8 @@ def _intrusion(past: Past, entries: Sequence[Entry], seen: bool) -> Intrusion:  
         removed=[file for path, file in before.items() if after.get(path) != file],
         added=added,
         fresh=[file for file in added if file.path not in earlier],
-        properties=any(entry.protocol for entry in entries) or _configuration(past, entries[-1].version) != then,
+        properties=_protocol(past, entries[-1].version) != _protocol(past, last_own) or _configuration(past, entries[-1].version) != then,
+        columns=_columns(past, entries[-1].version) != _columns(past, last_own),
         last_id=any("seq" in entry.numbers for entry in entries),
         seen=seen,
     )
@@ -75,6 +77,15 @@ def _intrusion(past: Past, entries: Sequence[Entry], seen: bool) -> Intrusion:  
 def _configuration(past: Past, version: int) -> Mapping[str, str]:
     known = [entry.configuration for entry in past.entries if entry.version <= version and entry.configuration is not None]
     return known[-1] if known else past.configuration
+
+
+def _protocol(past: Past, version: int) -> str:
+    return next((entry.protocol for entry in reversed(past.entries) if entry.version <= version and entry.protocol), "")
+
+
+def _columns(past: Past, version: int) -> str:
+    known = [entry.columns for entry in past.entries if entry.version <= version and entry.columns]
+    return known[-1] if known else past.base_columns
 
 
 def check_foreign(past: Past) -> Iterator[Finding]:
@@ -86,7 +97,11 @@ def check_foreign(past: Past) -> Iterator[Finding]:
         where = f"version {first.version}" + ("" if first is last else f" to {last.version}")
         who = ", ".join(dict.fromkeys(f"{entry.operation} by {entry.writer or 'somebody'}" for entry in found.entries))
         what = [f"{verb} {len(files)} file(s) with {sum(file.rows for file in files)} row(s)" for verb, files in _verbs(found) if files]
-        what += ["changed the table's properties"] * found.properties + ["changed the last lookup id"] * found.last_id
+        what += (
+            ["changed the table's properties"] * found.properties
+            + ["changed the columns"] * found.columns
+            + ["changed the last lookup id"] * found.last_id
+        )
         mendable = restorable(found)
         todo = REPAIR if mendable else f"look at what was changed, then RESTORE the table to version {found.last_own}"
         yield Finding(

@@ -28,6 +28,8 @@ class Entry:
     :param removes: paths.
     :param numbers: the application transactions that it sets.
     :param configuration: the table's properties from this version on; None: as before.
+    :param columns: the table's columns from this version on, as text to compare; empty: as before.
+    :param protocol: what readers and writers have to know from this version on, as text to compare; empty: as before.
     :param misplaced: files whose path and partition values disagree.
     """
 
@@ -40,7 +42,8 @@ class Entry:
     removes: Sequence[str] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
     configuration: Mapping[str, str] | None = None
-    protocol: bool = False
+    columns: str = ""
+    protocol: str = ""
     misplaced: Sequence[DataFile] = ()
 
 
@@ -51,6 +54,7 @@ class Past:
     :param base: the live files at the version before the first entry; ``base_numbers``: the numbers then.
     :param torn: names of the last commit and of checkpoints that a loss of power has cut short.
     :param damage: why the history cannot be followed to its end, in words; empty when it can.
+    :param base_columns: the columns before the first entry; empty: the table was made by it.
     :param named: every path that the log names, also those of files that were removed before the first entry.
     """
 
@@ -61,6 +65,7 @@ class Past:
     torn: Sequence[str] = ()
     damage: str = ""
     named: frozenset[str] = frozenset()
+    base_columns: str = ""
 
     @property
     def version(self) -> int:
@@ -101,14 +106,14 @@ def read(root: str) -> Past:
     if not entries:
         return Past((), {}, {}, {}, torn, damage)
     try:
-        base, numbers, configuration = _base(root, entries[0].version)
+        base, numbers, configuration, columns = _base(root, entries[0].version)
     except DeltaError as error:
         return Past((), {}, {}, {}, torn, f"{LOG} begins with version {entries[0].version}, and no checkpoint says what was there: {error}")
     if entries[0].version:
         entries = entries[1:]  # the base is what it has left
     configuration = next((entry.configuration for entry in reversed(entries) if entry.configuration is not None), configuration)
     named = frozenset(base) | {file.path for entry in entries for file in entry.adds} | {path for entry in entries for path in entry.removes}
-    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log))
+    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log), columns)
 
 
 def _entries(names: Sequence[Path]) -> tuple[list[Entry], str]:
@@ -140,9 +145,14 @@ def _entry(version: int, lines: Sequence[str]) -> Entry:
         removes=[unquote(action["remove"]["path"]) for action in actions if "remove" in action],
         numbers={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
         configuration=next((action["metaData"].get("configuration") or {} for action in actions if "metaData" in action), None),
-        protocol=any("protocol" in action for action in actions),
+        columns=next((_columns(action["metaData"]["schemaString"], action["metaData"]) for action in actions if "metaData" in action), ""),
+        protocol=next((json.dumps(action["protocol"], sort_keys=True) for action in actions if "protocol" in action), ""),
         misplaced=[file for _, file in adds if partition_of(file.path) != (file.sub_queue, file.move_count)],
     )
+
+
+def _columns(schema: str, metadata: Mapping[str, Any]) -> str:
+    return json.dumps([json.loads(schema), metadata.get("partitionColumns", [])], sort_keys=True)
 
 
 def _file(add: Mapping[str, Any]) -> DataFile:
@@ -168,17 +178,19 @@ def _instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], Mapping[str, str]]:
+def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], Mapping[str, str], str]:
     """Return what was there before the first entry; for a log that was cleaned up what a checkpoint says of that entry's version."""
     if first == 0:
-        return {}, {}, {}
+        return {}, {}, {}, ""
     from deltalake import DeltaTable
 
     from airflow_poison.core.store.delta.actions import files_of
 
     table = DeltaTable(root, version=first)
     seq = table.transaction_version("seq")
-    return {file.path: file for file in files_of(table)}, {} if seq is None else {"seq": seq}, table.metadata().configuration
+    metadata = table.metadata()
+    columns = _columns(table.schema().to_json(), {"partitionColumns": metadata.partition_columns})
+    return {file.path: file for file in files_of(table)}, {} if seq is None else {"seq": seq}, metadata.configuration, columns
 
 
 def _buried(log: Path) -> frozenset[str]:
