@@ -102,6 +102,12 @@ def _cycle() -> Exception:
     return first
 
 
+def _caused(cause: Exception) -> Exception:
+    error = KeyError("key")
+    error.__cause__ = cause
+    return error
+
+
 def _type(name: str, **cells: object) -> Exception:
     made: type[Exception] = type(name, (Exception,), cells)
     return made("made")
@@ -122,10 +128,11 @@ ERRORS: dict[str, Any] = {
     "module-is-a-liar": lambda: _type("LiarError", __module__=Liar("liar")),
     "name-is-a-surrogate": lambda: _type("SurrogateError", __qualname__="Bad\ud800Error"),
     "name-of-a-megabyte": lambda: _type("N" * 1_000_000),
-    "name-with-a-line-break": lambda: _type("\nBroken\x00Error"),
+    "name-with-a-line-break": lambda: _type("Broken", __qualname__="\nBroken\x00Error"),
     "group-of-10000": lambda: ExceptionGroup("many", [ValueError(number) for number in range(10_000)]),
     "cause-cycle": _cycle,
     "odd-text": lambda: ValueError("\x00\x1b[31m\u202e\U0001f4a9\ud83d\r\n\x7f"),
+    "odd-cause": lambda: _caused(ValueError("\x1b]0;owned\x07\x9b2J")),
     "fifty-megabytes": lambda: ValueError("ü" * 50_000_000),
     "system-exit": SystemExit,
     "keyboard-interrupt": KeyboardInterrupt,
@@ -194,6 +201,9 @@ def script(message: Message) -> None:  # noqa: C901, PLR0912, PLR0915  (one bran
             os.kill(os.getpid(), 40)
         case "forged-output":
             os.write(1, b"\x00\x01\x00" + bytes([255] * 7) + b"\x00\x01\x00\x00\x00\x00\x7f\xff\x01\x00x\n")
+        case "print-and-exit":
+            print("\x1b[2Jcleared\r\b\n\ttab é")  # noqa: T201
+            os._exit(3)
         case "abort":
             ctypes.CDLL(None).abort()
         case "alarm":

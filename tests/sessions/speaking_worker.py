@@ -163,6 +163,14 @@ def speak(message: Message) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_alone(message: Message) -> None:
+    """Body: ``<speech> [exit]``."""
+    speech, *then = message.text.split()
+    SPEECHES[speech]()
+    if then:
+        os._exit(3)
+
+
 def main(folder: Path, isolation: str, kind: str, words: list[str]) -> None:
     """Deliver."""
     pid = folder / "pid"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import unicodedata
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.core.delivery.sessions import ServerSession
@@ -54,6 +56,42 @@ def test_whatever_is_raised_is_a_rollback_of_its_message_alone(session: Opener, 
         assert type(text) is str
         assert len(text) <= most
         text.encode()
+
+
+def test_no_text_of_a_failure_has_what_a_terminal_obeys(session: Opener, isolation: str) -> None:
+    names = ["odd-text", "odd-cause", "name-with-a-line-break"]
+    report = opened(session, isolation).deliver(batch_of([f"raise {name}" for name in names]))
+
+    for failure in report.failures.values():
+        for text in (failure.type, failure.text, failure.trace):
+            assert not [letter for letter in text if unicodedata.category(letter) == "Cc" and letter not in "\n\t"]
+    odd, cause, named = (report.failures[row] for row in range(len(names)))
+    assert odd.text == "\\x00\\x1b[31m\u202e\U0001f4a9?\n\\x7f"
+    assert "ValueError: \\x1b]0;owned\\x07\\x9b2J\n" in cause.trace
+    assert named.type == "tests.sessions.dirty_handlers. Broken\\x00Error"
+
+
+@pytest.mark.parametrize("isolated", ["process"])
+@pytest.mark.parametrize("kind", ["batches", "calls"])
+def test_what_a_crash_printed_has_nothing_that_a_terminal_obeys(session: Opener, isolated: str, kind: str) -> None:
+    report = opened(session, isolated, kind).deliver(batch_of(["ok", "print-and-exit", "ok"]))
+
+    assert report.failures[1].type == "exit code 3"
+    assert report.failures[1].trace == "\\x1b[2Jcleared\\x0d\\x08\n\ttab é\n"
+
+
+@pytest.mark.parametrize("cut", [verdicts.cut, verdicts.cut_front])
+@pytest.mark.parametrize("letter", ["x", "\x1b", "\r\n", "ü", "\ud800"])
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 102, 1_000])
+def test_a_text_is_cut_to_its_limit_whatever_its_letters_become(cut: Callable[[str, int], str], letter: str, size: int) -> None:
+    shown = {"\x1b": "\\x1b", "\r\n": "\n", "\ud800": "?"}.get(letter, letter)
+    found = cut(letter * size, 100)
+
+    assert len(found) <= 100
+    assert ("…" in found) == (size * len(shown) > 100)
+    assert cut(found, 100) == found, "a text that is read and stored again stays as it is"
+    if "…" not in found:
+        assert found == shown * size
 
 
 def test_a_stack_of_a_hundred_thousand_frames_is_cut(session: Opener, isolation: str) -> None:

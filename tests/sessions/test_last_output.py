@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,8 +20,13 @@ from airflow_poison.core.delivery.sessions.journal import read_journals
 from airflow_poison.core.delivery.sessions.lastoutput import LastOutput, last_output
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE
 from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.speaking_worker import LINES, THREADS
+
+if TYPE_CHECKING:
+    from tests.sessions.conftest import Opener
 
 ROOT = Path(__file__).parents[2]
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
@@ -108,6 +114,17 @@ def test_a_delivery_that_printed_nothing_has_not_what_an_earlier_one_printed(jou
     (failure,) = killed(journals, kind, "line+raise-then-die").values()
 
     assert failure == KILLED
+
+
+@pytest.mark.parametrize("isolated", ["batches", "calls"])
+def test_who_dies_alone_has_not_what_its_neighbours_printed(session: Opener, isolated: str) -> None:
+    """Here the parent lives, and reads the pipe."""
+    given = ServiceBroker() if isolated == "calls" else policy()
+    opened = session("tests.sessions.speaking_worker:die_alone", policy=given)
+
+    report = opened.deliver(batch_of(["line", "stdout", "nothing exit", "line exit"]))
+
+    assert {row: failure.trace for row, failure in report.failures.items()} == {2: ""} | ({3: "a line\n"} if isolated == "batches" else {})
 
 
 def test_a_fork_that_prints_on_disturbs_no_later_message(journals: Path, kind: str) -> None:

@@ -60,16 +60,16 @@ def type_name(error: BaseException) -> str:
 def cut(text: str, limit: int) -> str:
     """Return the beginning of a text as it is stored: something that UTF-8 can hold, without control characters."""
     text = str.__str__(text)  # a plain one: the methods of a subclass may do anything
-    shown = _printable(text[: limit + 1])
-    if len(shown) > limit or len(text) > limit + 1:
+    shown = _printable(text[: 2 * limit + 2])
+    if len(shown) > limit:
         shown = f"{shown[: limit - 1]}…"
     return shown.encode("utf-8", "replace").decode()
 
 
 def cut_front(text: str, limit: int) -> str:
     """Return the end of a text as it is stored: something that UTF-8 can hold, without control characters."""
-    shown = _printable(text[-(limit + 1) :])
-    if len(shown) > limit or len(text) > limit + 1:
+    shown = _printable(text[-(2 * limit + 2) :])
+    if len(shown) > limit:
         shown = f"…{shown[-(limit - 1) :]}"
     return shown.encode("utf-8", "replace").decode()
 
@@ -90,7 +90,7 @@ def _torn(end: bytes) -> int:
 
 
 def _printable(text: str) -> str:
-    """Write control characters as escapes: a terminal obeys them, whoever reads the text. Tabs and line ends stay."""
+    """Write control characters as escapes: a terminal would obey them. Tabs and line ends stay; no text becomes shorter than its half."""
     if text.isprintable():
         return text
     return _CONTROL.sub(_escape, text.replace("\r\n", "\n"))
