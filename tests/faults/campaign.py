@@ -134,7 +134,7 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 30.0 if bug else 180.0
+        self._patience = 12.0 if bug else 180.0
         old, power = self._chance.random() < 0.4, self._chance.random() < 0.5
         strangers = self._chance.choices([*Strangers], [70, 20, 10])[0]
         self._place = Place(str(folder), time.monotonic(), old, power, strangers)
