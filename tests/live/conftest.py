@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.live import spark_classes
 from tests.live.live_airflow import LiveAirflow, live_airflow
 from tools.airflow.home import free_port
 from tools.airflow.services import running
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveAirflow]:
+def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveAirflow]:
     """Return the Airflow of this test run; its folder stays among pytest's temporary ones, its processes do not."""
-    live = live_airflow(tmp_path_factory.mktemp("airflow"), free_port())
+    java_options = spark_classes.options(request.config.cache.mkdir("spark-classes"))
+    live = live_airflow(tmp_path_factory.mktemp("airflow"), free_port(), java_options)
     with running(live.services):
         live.until_ready()
         yield live

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
+import psutil
 import pytest
 
 from tools.airflow.client import API, Airflow, Answer, Run, Task
 from tools.airflow.home import Home
+from tools.airflow.left_over import processes
 from tools.airflow.services import WITH_TRIGGERER, Services
 
 if TYPE_CHECKING:
@@ -29,10 +32,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CLONE = Path(__file__).resolve().parents[2]
 LOOK_SECONDS = 0.1
-START_SECONDS = 180.0
-PARSE_SECONDS = 60.0
-RUN_SECONDS = 180.0
+PATIENCE = float(os.environ.get("POISON_LIVE_PATIENCE", "1"))
+"""All time-outs are multiplied by it; a machine that does much else at the same time wants more (and ``--timeout``)."""
+START_SECONDS = 120.0 * PATIENCE
+PARSE_SECONDS = 60.0 * PATIENCE
+RUN_SECONDS = 120.0 * PATIENCE
 TAIL = 60
 HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 JOBS = {"scheduler": "SchedulerJob", "dag-processor": "DagProcessorJob", "triggerer": "TriggererJob"}
@@ -61,14 +67,15 @@ SETTINGS = {
 }
 
 
-def settings_of(home: Home, port: int, dags: Path, store: Path) -> dict[str, str]:
+def settings_of(home: Home, port: int, dags: Path, store: Path, java_options: str) -> dict[str, str]:
     """Return the environment of the processes."""
-    poison = {"conn_type": "poison", "extra": {"store": str(store), "spark": "local[2]", "spark_conf": {"spark.driver.memory": "1g"}}}
+    spark = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java_options}
+    poison = {"conn_type": "poison", "extra": {"store": str(store), "spark": "local[2]", "spark_conf": spark}}
     others = {
         "AIRFLOW_CONN_POISON_DEFAULT": json.dumps(poison),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        "PYTHONPATH": os.pathsep.join([str(CLONE), *filter(None, [os.environ.get("PYTHONPATH")])]),  # DAG files import from tests.live
     }
     return home.environment(port, {**SETTINGS, "CORE__DAGS_FOLDER": str(dags)}, others)
 
@@ -135,10 +142,8 @@ class LiveAirflow:
         """Do the same with a file of several DAGs; return their ids."""
         text = source.read_text() if isinstance(source, Path) else source
         name = f"{source.stem if isinstance(source, Path) else 'dag'}_{next(self._numbers)}.py"
-        if environment:
-            text = f"import os\n\nos.environ.update({dict(environment)!r})\n" + re.sub(r"^from __future__ .*$", "", text, flags=re.MULTILINE)
         part = self.dags / f"{name}.part"
-        part.write_text(text)
+        part.write_text(_with_environment(text, environment or {}))
         written = datetime.now(UTC)
         part.rename(self.dags / name)
         found = self.until(lambda: self._parsed(name, written), f"the file {name} is parsed", timeout)
@@ -212,6 +217,11 @@ class LiveAirflow:
         """Mark a task as ``failed``, ``success`` or ``skipped``, as a person does in the UI."""
         self.client.set_task_state(run, task_id, state)
 
+    def clear(self, run: Run, *task_ids: str) -> None:
+        """Clear tasks of a run, as a person does in the UI; they run again."""
+        body = {"dry_run": False, "dag_run_id": run.run_id, "task_ids": list(task_ids), "only_failed": False, "reset_dag_runs": True}
+        self.client.call("POST", f"{API}/dags/{quote(run.dag_id)}/clearTaskInstances", body)
+
     # Assets
 
     def events(self, asset: str) -> list[dict[str, Any]]:
@@ -249,6 +259,14 @@ class LiveAirflow:
                 lines += [f"\nLog of {task.task_id}, try {task.try_number}:", *[_shown(entry) for entry in entries[-TAIL:]]]
         return "\n".join(lines)
 
+    # Alerts
+
+    def alerts(self, queue: str) -> list[dict[str, Any]]:
+        """Return what ``tests.live.alert_file.AlertFile`` was told of a queue, oldest first."""
+        file = self.home / "alerts.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [alert for line in lines if (alert := json.loads(line))["queue"] == queue]
+
     # Rights
 
     def call(self, method: str, path: str, body: object = None, user: str | None = "admin") -> Answer:
@@ -284,6 +302,14 @@ class LiveAirflow:
         """Wait until all parts work."""
         self.until(lambda: self.client.ready(HEALTH), "Airflow has started", START_SECONDS)
 
+    def process_names(self) -> dict[int, str]:
+        """Return the names of all living processes of this Airflow by process id: its parts, their tasks, and what these have started."""
+        found: dict[int, str] = {}
+        for process in processes(Home(self.home)):
+            with contextlib.suppress(psutil.Error):
+                found[process.pid] = process.name()
+        return found
+
     # Waiting
 
     def until(self, condition: Callable[[], T | None], what: str, timeout: float = RUN_SECONDS, run: Run | None = None) -> T:
@@ -298,6 +324,18 @@ class LiveAirflow:
 
     def _too_late(self, what: str, timeout: float, run: Run | None) -> NoReturn:
         pytest.fail(f"Not within {timeout:.0f} s: {what}. Logs are in {self.home / 'logs'}.\n{self.account(run) if run else ''}")
+
+
+def _with_environment(source: str, environment: Mapping[str, str]) -> str:
+    """Return a DAG file that sets variables after its docstring and its ``from __future__``, before all else."""
+    if not environment:
+        return source
+    lines, at = source.splitlines(keepends=True), 0
+    for statement in ast.parse(source).body:
+        if not (isinstance(statement, ast.Expr) or (isinstance(statement, ast.ImportFrom) and statement.module == "__future__")):
+            break
+        at = statement.end_lineno or at
+    return "".join([*lines[:at], f"\nimport os; os.environ.update({dict(environment)!r})\n", *lines[at:]])
 
 
 def _moment(text: str | None) -> datetime:
@@ -317,13 +355,16 @@ def _shown(entry: Mapping[str, Any]) -> str:
     return f"  {entry.get('level', '')} {entry.get('event')}{''.join(causes)}"
 
 
-def live_airflow(folder: Path, port: int) -> LiveAirflow:
-    """Return an Airflow with its home in a folder, its database made, not started yet."""
+def live_airflow(folder: Path, port: int, java_options: str = "") -> LiveAirflow:
+    """Return an Airflow with its home in a folder, its database made, not started yet.
+
+    :param java_options: of the JVMs that tasks start.
+    """
     home, dags, store = Home(folder / "home"), folder / "dags", folder / "store"
     dags.mkdir(parents=True)
     store.mkdir()
     home.logs.mkdir(parents=True)
     write_passwords(home)
-    services = Services(home, settings_of(home, port, dags, store), port, WITH_TRIGGERER)
+    services = Services(home, settings_of(home, port, dags, store, java_options), port, WITH_TRIGGERER)
     services.prepare()
     return LiveAirflow(home.path, f"http://127.0.0.1:{port}", dags, store, services)

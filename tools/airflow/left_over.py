@@ -23,10 +23,15 @@ PATIENCE = 15.0
 """Seconds that a process is given to end by itself."""
 
 
+def processes(home: Home) -> list[psutil.Process]:
+    """Return every living process of this home, whoever started it; not this one."""
+    mark, sessions = home.mark(), _sessions(home)
+    return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_ours(process, mark, sessions)]
+
+
 def end_left_over(home: Home) -> int:
     """End every process of this home, whoever started it; return how many there were."""
-    mark, sessions = home.mark(), _sessions(home)
-    found = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_ours(process, mark, sessions)]
+    found = processes(home)
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
