@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_poison.assets.happened import happened
 from airflow_poison.assets.queue import queue_asset
 
-__all__ = ["queue_asset"]
+__all__ = ["happened", "queue_asset"]

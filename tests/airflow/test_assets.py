@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import Asset
 
-from airflow_poison.assets import queue_asset
+from airflow_poison.assets import happened, queue_asset
 from airflow_poison.core.errors import QueueNameError, SettingError
 from airflow_poison.triggers.events import QueueEventTrigger
 
@@ -86,3 +87,24 @@ def test_what_dag_files_import_reads_no_table_library(module: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert ran.stdout.strip().splitlines()[-1] == "[]"
+
+
+class Stored(dict[str, Any]):
+    """An asset's state store, as tasks see it."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def test_each_happening_is_told_to_one_run_and_to_every_try_of_it() -> None:
+    asset, stored = queue_asset("orders", on="poisoned"), Stored()
+
+    def run(run_id: str, *keys: str) -> list[str]:
+        events = {asset: [SimpleNamespace(extra={"payload": {"key": key}}) for key in keys]}
+        context = {"asset_state_store": {asset: stored}, "run_id": run_id, "triggering_asset_events": events}
+        return [told["key"] for told in happened(context, asset)]
+
+    assert run("first", "a", "b", "b") == ["a", "b"]
+    assert run("first", "a", "b", "b") == ["a", "b"]
+    assert run("second", "b", "c") == ["c"]
+    assert run("by hand") == []

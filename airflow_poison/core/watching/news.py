@@ -84,11 +84,12 @@ def _begun(happening: Happening, table: QueueTable, snapshot: Snapshot, position
     if not fresh:
         return News((), reached)
     facts = {"count": sum(file.rows for file in files), "new": sum(file.rows for file in fresh)}
+    identity = (snapshot.version, sorted(map(_mark, fresh)))  # with the version: the same files may be held by a pass, and be there again
     if happening is Happening.RETRY_DUE:
         facts["postponed"] = sum(file.rows for file in files if file.sub_queue == SubQueue.POSTPONED)
         due_at = max(file.max_due_at for file in fresh if file.max_due_at is not None)
-        return News((_payload(happening, table, sorted(map(_mark, fresh)), **facts, due_at=due_at.isoformat()),), reached)
-    return News((_payload(happening, table, sorted(map(_mark, fresh)), **facts),), reached)
+        return News((_payload(happening, table, identity, **facts, due_at=due_at.isoformat()),), reached)
+    return News((_payload(happening, table, identity, **facts),), reached)
 
 
 def _available(snapshot: Snapshot, now: datetime) -> list[DataFile]:

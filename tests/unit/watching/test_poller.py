@@ -134,6 +134,20 @@ def test_one_loop_has_one_poller_for_a_store(store: QueueStore) -> None:
     assert within(10, scenario())
 
 
+def test_waiters_that_come_one_by_one_cause_no_look_of_their_own(store: QueueStore, queue: QueueTable) -> None:
+    async def scenario() -> int:
+        poller = Poller(store)
+        waiting = []
+        for _ in range(40):
+            waiting.append(asyncio.create_task(poller.wait(Until(("orders",), Halted()), 0.5)))
+            await asyncio.sleep(0.025)
+        for task in waiting:
+            task.cancel()
+        return poller.looks
+
+    assert within(10, scenario()) <= 4
+
+
 def test_a_thousand_waiters_cost_one_look_an_interval(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
     queues = [store.create(f"queue-{number}", CONTROL, NOW) for number in range(20)]
