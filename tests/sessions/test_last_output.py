@@ -20,7 +20,6 @@ from airflow_poison.core.delivery.sessions.journal import read_journals
 from airflow_poison.core.delivery.sessions.lastoutput import LastOutput, last_output
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.speaking_worker import LINES, THREADS
@@ -116,15 +115,13 @@ def test_a_delivery_that_printed_nothing_has_not_what_an_earlier_one_printed(jou
     assert failure == KILLED
 
 
-@pytest.mark.parametrize("isolated", ["batches", "calls"])
-def test_who_dies_alone_has_not_what_its_neighbours_printed(session: Opener, isolated: str) -> None:
+def test_who_dies_alone_has_not_what_its_neighbours_printed(session: Opener) -> None:
     """Here the parent lives, and reads the pipe."""
-    given = ServiceBroker() if isolated == "calls" else policy()
-    opened = session("tests.sessions.speaking_worker:die_alone", policy=given)
+    opened = session("tests.sessions.speaking_worker:die_alone", policy=policy(receive_retry_count=0))
 
-    report = opened.deliver(batch_of(["line", "stdout", "nothing exit", "line exit"]))
+    report = opened.deliver(batch_of(["line", "stdout", "nothing exit", "stdout", "line exit"]))
 
-    assert {row: failure.trace for row, failure in report.failures.items()} == {2: ""} | ({3: "a line\n"} if isolated == "batches" else {})
+    assert {row: failure.trace for row, failure in report.failures.items()} == {2: "", 4: "a line\n"}
 
 
 def test_a_fork_that_prints_on_disturbs_no_later_message(journals: Path, kind: str) -> None:
@@ -168,15 +165,23 @@ def test_what_is_short_is_told_whole(tmp_path: Path, printed: int) -> None:
 
 def test_a_piece_that_a_kill_has_cut_off_is_not_told(tmp_path: Path) -> None:
     """Killed while a piece was being copied over the oldest bytes: what is told is as it was before."""
-    journal = spoken(tmp_path / "0.journal", *(f"{number:05}\n".encode() for number in range(2_800)))
+    lines = [f"{number:03}{'💩' * 5}\n".encode() for number in range(700)]
+    journal = spoken(tmp_path / "0.journal", *lines)
     before = last_output(journal, 7)
     (path,) = tmp_path.iterdir()
     with path.open("r+b") as file:
-        file.seek(24 + 2_800 * 6 % (lastoutput.SIZE - 24))
+        file.seek(24 + len(b"".join(lines)) % (lastoutput.SIZE - 24))
         file.write(b"?" * 4_096)
 
     assert last_output(journal, 7) == before
-    assert before.endswith("02798\n02799\n")
+    assert before.endswith(f"699{'💩' * 5}\n")
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_no_cut_tears_a_character(tmp_path: Path, shift: int) -> None:
+    told = last_output(spoken(tmp_path / "0.journal", "💩".encode() * 10_000, b"x" * shift), 7)
+
+    assert set(told) == {"…", "💩", *"x" * shift}
 
 
 def test_of_several_sessions_the_one_that_had_the_message_last_is_believed(tmp_path: Path) -> None:
