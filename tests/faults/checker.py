@@ -53,6 +53,8 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
     _check_order(lines, verdict)
     _check_alerts(histories, lines, verdict)
+    if not quiet:
+        verdict.alerts_missing.clear()
     verdict.log += [f"check finds in {line['queue']}: {line['what']}" for line in lines if line["kind"] == "finding"]
     return verdict
 
@@ -252,7 +254,7 @@ def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
 def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]], deaths: Deaths, verdict: Verdict) -> list[str]:
     """Every call has its event; return the events that have no call. Of calls that a loss of power takes back none is wanted."""
     seen = Counter(call.seen for call in made)
-    wanted = Counter(call.seen for call in made if not call.forgotten(deaths.losses))
+    wanted = Counter(call.seen for call in made if not call.forgotten(deaths.losses) and (call.told or deaths.quiet))
     for counts in (wanted - told).elements():
         verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
     return [f"{name} at {counts}" for counts in (told - seen).elements()]
