@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from importlib import import_module
@@ -41,5 +42,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
         argcomplete.autocomplete(commands)
     args = commands.parse_args(sys.argv[1:] if given is None else given)
+    logging.basicConfig(format="%(message)s")  # on standard error; a root that has handlers keeps them
+    logging.getLogger("airflow_poison").setLevel(logging.INFO)
     module, _, function = args.function.rpartition(".")
     getattr(import_module(module), function)(args)

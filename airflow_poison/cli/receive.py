@@ -13,7 +13,7 @@ from airflow_poison.cli.humanly import messages
 from airflow_poison.cli.looking import write_json
 from airflow_poison.cli.screen import line, screen
 from airflow_poison.cli.stores import hook_of, opened_queue, opened_store
-from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, say
+from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, others_on_stderr, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
@@ -60,7 +60,8 @@ def receive(args: Namespace) -> None:
     named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
     key = run_key(table.uri, "receive", named)
     try:
-        result = receiving.run(key)
+        with others_on_stderr():
+            result = receiving.run(key)
     except KeyboardInterrupt:
         progress.end()
         say("interrupted", _left(table, key, named))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_poison.cli.telling import others_on_stderr
 from airflow_poison.core.errors import InputError, QueueNotFoundError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def hook_of(args: Namespace) -> QueueHook:
         raise InputError("--store is missing: without Airflow there are no connections.") from error
     hook = QueueHook(args.conn_id or QueueHook.default_conn_name)
     try:
-        _ = hook.settings
+        with others_on_stderr():
+            _ = hook.settings
     except AirflowNotFoundException as error:
         raise InputError(f"--conn-id {hook.conn_id}: no such connection is defined.") from error
     except SQLAlchemyError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import wraps
 from typing import TYPE_CHECKING, Final
 
@@ -87,6 +87,22 @@ def noted_warnings() -> Iterator[list[str]]:
         if issubclass(warning.category, ConfigurationWarning) and text not in told:
             told.append(text)
             say("hint" if issubclass(warning.category, ConfigurationHint) else "warning", text)
+
+
+@contextmanager
+def others_on_stderr() -> Iterator[None]:
+    """Send what others print or log meanwhile to standard error: handlers, Airflow, the JVM. Standard output has results and nothing else."""
+    results, is_real = sys.stdout, sys.stdout is sys.__stdout__
+    results.flush()
+    with ExitStack() as restored:
+        if is_real:
+            kept = os.dup(1)
+            restored.callback(os.close, kept)
+            restored.callback(os.dup2, kept, 1)
+            restored.callback(results.flush)
+            os.dup2(2, 1)
+        restored.enter_context(redirect_stdout(sys.stderr))
+        yield
 
 
 def say(kind: str, text: str) -> None:

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.cli.commands import COMMANDS
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.get_provider_info import get_provider_info
+from tests.unit.cli.test_completion import completed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from airflow_poison.core.store.seam import QueueStore
 
 AIRFLOW = Path(sys.executable).with_name("airflow")
 
@@ -55,3 +61,74 @@ def test_an_error_is_one_line_with_exit_code_2(words: Sequence[str]) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in ran.stderr
+
+
+# In this process, with the connection of the fixture -----------------------------------------------------------------
+
+
+@pytest.fixture
+def poison(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run ``airflow poison ...`` with Airflow's own parser; return what it prints."""
+
+    def running(*words: str, code: int = 0) -> tuple[str, str]:
+        from airflow.cli.cli_parser import get_parser
+
+        ended: object = 0
+        try:
+            args = get_parser().parse_args(["poison", *words])
+            args.func(args)
+        except SystemExit as exited:
+            ended = exited.code
+        printed = capsys.readouterr()
+        assert ended == code, printed
+        return printed.out, printed.err
+
+    return running
+
+
+def test_the_connection_names_the_store(store: QueueStore, poison: Callable[..., tuple[str, str]]) -> None:
+    poison("send", "orders", "one", "two", "--system", "Msmq4")
+    assert list(store.names()) == ["orders"]
+    queues = json.loads(poison("list", "-o", "json")[0])["queues"]
+    assert [(queue["queue"], queue["sub_queues"]["main"]["messages"]) for queue in queues] == [("orders", 2)]
+    poison("disable", "orders", "--reason", "of the test")
+    assert poison("show", "orders", code=1)[0].startswith("orders: disabled: of the test")
+
+
+def test_a_pass_runs_on_the_spark_of_the_connection(store: QueueStore, spark: object, poison: Callable[..., tuple[str, str]]) -> None:
+    poison("send", "orders", "one", "bad two", "--system", "Msmq4", "--set", "ReceiveRetryCount=0")
+    out, err = poison("receive", "orders", "--handler", "tests.unit.cli.shop:take", "-o", "json")
+    result = json.loads(out[out.index("{\n") :])  # in test mode Airflow logs to standard output
+    assert (result["settled"], result["parked"]) == (1, 1)
+    assert "queue orders: 2 messages, task " in err
+
+
+def test_a_send_with_the_key_of_a_task_sends_nothing_twice(store: QueueStore, poison: Callable[..., tuple[str, str]]) -> None:
+    """The command's ``--send-key`` and the operator's ``send_key`` are the same word for the same thing."""
+    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.send import messages_to_batches, send
+
+    table = declare(store, "orders", Msmq4(), SystemClock())
+    send(table, messages_to_batches(["one"]), key=run_key(table.uri, "today"), clock=SystemClock())
+    assert json.loads(poison("send", "orders", "one", "--send-key", "today", "-o", "json")[0])["repeated"] is True
+
+
+@pytest.mark.parametrize("words", [("--conn-id", "nosuch"), ("--conn-id", "nosuch", "--store", "x")], ids=" ".join)
+def test_a_connection_that_is_not_defined_is_an_error_of_one_line(poison: Callable[..., tuple[str, str]], words: Sequence[str]) -> None:
+    out, err = poison("list", *words, code=2)
+    assert out == ""
+    assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_a_connection_with_an_unknown_field_is_an_error_of_one_line(poison: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_POISON_DEFAULT", json.dumps({"conn_type": "poison", "extra": {"stor": "x"}}))
+    assert "poison_default.extra.stor" in poison("list", code=2)[1].splitlines()[-1]
+
+
+def test_airflows_completion_completes_commands_options_and_queues(store: QueueStore) -> None:
+    for name in ("orders", "offers", "bills"):
+        declare(store, name, Msmq4(), SystemClock())
+    env = {"PYTHONWARNINGS": "ignore"}
+    assert completed("airflow poison ", [str(AIRFLOW)], env) - {"-h", "--help"} == {command.name for command in COMMANDS}
+    assert completed("airflow poison show --l", [str(AIRFLOW)], env) == {"--limit", "--lookup-id"}
+    assert completed("airflow poison show o", [str(AIRFLOW)], env) == {"orders", "offers"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
 def take(message: Message) -> None:
     if message.body.startswith(b"bad"):
         raise LookupError(f"unknown plane {message.body.decode()}")
+
+
+def chat(message: Message) -> None:
+    print("taken", message.lookup_id)  # noqa: T201  (what handlers do)
+    os.system("echo said by another process")
 
 
 def linger(message: Message) -> None:

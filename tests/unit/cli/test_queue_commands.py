@@ -555,6 +555,16 @@ def test_an_interrupt_says_what_is_left_and_the_run_key_goes_on_at_once(poison: 
     assert sorted(Path("taken").read_text().split()) == ["1", "2", "2", "3"], "what had returned is not delivered again"
 
 
+@pytest.mark.parametrize("isolation", ["process", "none"])
+def test_standard_output_has_the_result_and_nothing_that_handlers_print(poison: Callable[..., Ran], isolation: str) -> None:
+    poison("send orders one --system Msmq4")
+    line = f"receive orders --handler tests.unit.cli.shop:chat --engine local --isolation {isolation} --store q -o json"
+    with start(line) as process:
+        out, err = process.communicate(timeout=60)
+    assert json.loads(out)["settled"] == 1
+    assert "taken 1" in err
+
+
 def test_a_reader_that_goes_away_is_no_error(poison: Callable[..., Ran]) -> None:
     poison(f"send orders {'one ' * 50} {MOVE}")
     for line in ("show orders --limit 50 --body", "show orders --limit 50 --body -o json", "list"):
