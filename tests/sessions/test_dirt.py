@@ -5,6 +5,7 @@ Every message ends, those beside it are delivered, and no pass stops.
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 import time
@@ -134,8 +135,10 @@ def test_what_a_handler_does_to_the_worker_itself_hurts_no_message(session: Open
     monkeypatch.setenv("TZ", os.environ.get("TZ", "UTC"))
     monkeypatch.setenv("LC_ALL", os.environ.get("LC_ALL", "C.UTF-8"))
 
+    before = locale.setlocale(locale.LC_ALL)
     report = opened(session, "none").deliver(batch_of(["ok", word, "ok"]))
 
+    locale.setlocale(locale.LC_ALL, before)
     monkeypatch.undo()
     time.tzset()
     assert told(report.words) == [COMMITTED] * 3
