@@ -60,10 +60,13 @@ def test_of_several_messages_in_flight_nobody_is_charged(journals: Path, word: s
 
     assert work(folder, policy, words).code == -signal.SIGKILL
     assert journaled(journals) == [COMMITTED, (State.UNTOUCHED, 1, 0), COMMITTED, *[UNTOUCHED] * 5]
+    killed = len((folder / "calls").read_text().splitlines())
 
     resumed = work(folder, policy, words)
 
     assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 0), *[COMMITTED] * 6]
+    lines = [tuple(line.split()[:2]) for line in (folder / "calls").read_text().splitlines()[killed:]]
+    assert lines == [(what, number) for _, number in lines[::2] for what in ("call", "done")], "never two at once"
     assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1, 7: 1})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.sessions.tries import BEGUN
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
-from airflow_poison.core.errors import ConservationError, QueueHaltedError, SparkJobError
+from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
@@ -277,15 +277,19 @@ class ReceivePass:
 
     @contextmanager
     def _begun(self, claim: Claim, engine: Engine, job: StageJob) -> Iterator[None]:
-        """Write down that a delivery begins, before it does; take that back when it fails before anything was delivered."""
-        machine = platform.machine() if getattr(engine, "local", False) else ""
+        """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
+        folder, local = Path(job.journal_folder), getattr(engine, "local", False)
+        machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless else Forced.MARKS) if job.forced else Forced.NOTHING
         self.table.begin(claim, Begun(machine, forced).told())
         try:
             yield
-        except BaseException as error:
-            if not isinstance(error, SparkJobError) or not any(Path(job.journal_folder).glob("*.journal")):
-                (Path(job.journal_folder).parent / BEGUN).unlink(missing_ok=True)
+        except BaseException:
+            journals = [*folder.glob("*.journal")]
+            if local or not journals:
+                with suppress(OSError):  # it stays then, and others ask themselves what became of this try
+                    platform.force_files(folder, journals)
+                    (folder.parent / BEGUN).unlink()
             raise
 
 

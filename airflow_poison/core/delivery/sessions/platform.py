@@ -10,6 +10,10 @@ import socket
 import sys
 import tempfile
 from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
@@ -54,6 +58,13 @@ def force_names(folder: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def force_files(folder: str | os.PathLike[str], files: Iterable[str | os.PathLike[str]]) -> None:
+    """Force files of a folder to disk, and their names."""
+    for file in files:
+        force_names(file)
+    force_names(folder)
 
 
 def machine() -> str:
