@@ -64,7 +64,7 @@ _STRANGERS = 4
 """The weight of strangers, where there are any."""
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
 _OF_RECEIVERS = _FAULTS | {What.STOP: 75}
-_OF_SESSIONS = _FAULTS | {What.STOP: 30, What.CHILD: 30, What.BOTH: 15}
+_OF_SESSIONS = _FAULTS | {What.STOP: 50, What.CHILD: 30, What.BOTH: 15}
 """Of receivers whose handlers run in a process of their own."""
 _IN_SESSIONS = 0.25
 """The share of such receivers."""
@@ -130,6 +130,7 @@ class Episode:
     :param seed: fixes what is tried.
     :param seconds: how long actors run under faults.
     :param score: what the campaign has seen so far; added to, and asked which points have been met least.
+    :ivar quiet: whether everything has come to its end, so far.
     """
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
@@ -147,7 +148,7 @@ class Episode:
         self._calm: set[str] = set()
         self._unsent: dict[str, Task] = {}
         self._killed: dict[int, bool] = {}
-        self._quiet = True
+        self.quiet = True
         self._numbers = 0
         self._visits = score.visits
 
@@ -283,7 +284,7 @@ class Episode:
                 run.stopped_at = None
                 os.kill(pid, signal.SIGCONT)
             if now - run.started > _LONGEST_RUN:
-                self._score.verdict.stuck.append(f"run {run.number} of {run.task} under {run.plan}")
+                self._stays(f"run {run.number} of {run.task} under {run.plan} did not end")
                 os.kill(pid, signal.SIGKILL)
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED) if self._runs else (0, 0)
@@ -421,7 +422,7 @@ class Episode:
         return killed
 
     def _stays(self, what: str) -> None:
-        self._quiet = False
+        self.quiet = False
         self._score.verdict.stuck.append(f"{what}, see {self._place.folder}")
 
     @staticmethod
@@ -440,7 +441,7 @@ class Episode:
         for line in self._reader.news():
             self._heed(line)
         told = Path(self._place.folder, "verdict.json")
-        quiet = self._quiet
+        quiet = self.quiet
 
         def tell() -> None:
             told.write_text(json.dumps(check(self._place.folder, self._killed, quiet=quiet).to_dict()))
@@ -500,7 +501,7 @@ def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: boo
         verdict = episode.run()
         score.verdict.add(verdict)
         number += 1
-        passed = verdict.passed and score.verdict.passed
+        passed = verdict.passed and episode.quiet
         tell(f"episode {number}, seed {seed + number - 1}{episode.kind}: {json.dumps(score.to_dict())}")
         if passed:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import DESTINATION, SubQueue
+from airflow_poison.core.passes.mend import repair
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
@@ -193,6 +195,24 @@ def _into_the_outbox(queue: QueueTable) -> None:
     from airflow_poison.core.message import table_schema
 
     queue.replace_file(file, pa.Table.from_pylist(rows, schema=table_schema()), [], NOW)
+
+
+@pytest.mark.parametrize("accept", [False, True], ids=["undone", "accepted"])
+def test_what_becomes_of_somebody_elses_commits_survives_with_them(
+    disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path, *, accept: bool
+) -> None:
+    """Other writers force nothing to disk: a commit of ours behind one of theirs would stay, and theirs would go."""
+    finished(queue)
+    send(queue, 5, "more")
+    for place in ("main", "retry"):
+        DeltaTable(queue.uri).delete(f"sub_queue = '{place}'")
+
+    repaired = repair(store, "orders", VirtualClock(NOW), accept=accept)
+
+    assert repaired.done
+    survives(disk, store, tmp_path / "after")
+    log = Path(disk.after_power_loss(tmp_path / "again"), PLACE, "orders", "_delta_log")
+    assert all(entry.stat().st_size for entry in log.glob("*.json"))
 
 
 # Answers that rest on what a dead process has committed ---------------------------------------------------------------

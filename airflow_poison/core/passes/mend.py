@@ -16,7 +16,8 @@ from airflow_poison.core.passes.checking import foreigners, holders
 from airflow_poison.core.passes.checking.findings import Kind
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held
-from airflow_poison.core.store.delta import creation
+from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta import creation, foreign
 from airflow_poison.core.store.delta import past as pasts
 from airflow_poison.core.store.delta import repair as power
 from airflow_poison.core.store.delta.log import DeltaLog
@@ -102,9 +103,18 @@ def _settle_foreign(root: str, *, accept: bool) -> Iterator[str]:
     last = [found for found in foreigners.intrusions(past) if not found.seen and found.changed]
     for found in last:
         if accept:
+            _force(root, found)
             yield _accept(root, found)
         elif foreigners.restorable(found):
+            _force(root, found)
             yield _restore(root, found)
+
+
+def _force(root: str, found: Intrusion) -> None:
+    """Force somebody else's commits and files to disk before one of ours is built upon them: other writers may not do so themselves."""
+    for path in (*(foreign.json_path(root, entry.version) for entry in found.entries), *(Path(root, file.path) for file in found.fresh)):
+        durability.sync_if_there(path)
+    durability.sync(Path(root, pasts.LOG))
 
 
 def _accept(root: str, found: Intrusion) -> str:
@@ -134,6 +144,8 @@ def _restore(root: str, found: Intrusion) -> str:
         cause = str(error).partition("\n")[0]
         message = f"The queue table {root} cannot go back to version {found.last_own}: {cause}. Restore the missing files from a backup."
         raise TableChangedError(message) from error
+    durability.sync_if_there(foreign.json_path(root, table.version()))
+    durability.sync(Path(root, pasts.LOG))
     return f"went back to version {found.last_own}: undid what somebody else has committed since"
 
 
