@@ -30,11 +30,12 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## all tests: unit and store, then real processes, Spark, Airflow, a short fault campaign and the documentation, each in a run of its own
+test: setup  ## all tests: unit and store, then real processes, Spark, Airflow, an Airflow with all its processes, a short fault campaign and the documentation, each in a run of its own
 	$(BIN)/python -m pytest tests/unit tests/store
 	$(BIN)/python -m pytest tests/sessions
 	$(BIN)/python -m pytest tests/spark -m "not campaign"
 	$(BIN)/python -m pytest tests/airflow
+	$(BIN)/python -m pytest tests/live
 	$(BIN)/python -m pytest tests/faults
 	$(BIN)/python -m pytest tests/docs
 

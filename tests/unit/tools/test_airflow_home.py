@@ -64,6 +64,35 @@ def test_a_process_that_hides_its_mark_is_known_by_its_session(tmp_path: Path) -
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
+STARTER = """
+import sys
+from pathlib import Path
+from tools.airflow import services
+from tools.airflow.home import Home
+
+services._airflow = lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"]
+home = Home(Path(sys.argv[1]))
+home.logs.mkdir()
+started = services.Services(home, home.environment(0, {}, {}), 0, services.WITH_TRIGGERER)
+started.start()
+print(*started.pids.values(), flush=True)
+input()
+"""
+
+
+def test_all_end_when_their_starter_is_killed(tmp_path: Path) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert starter.stdout is not None
+    started = [psutil.Process(int(number)) for number in starter.stdout.readline().split()]
+    assert len(started) == 4
+
+    starter.kill()
+    starter.communicate()
+
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert alive == []
+
+
 def test_a_session_of_an_earlier_boot_is_not_ours(tmp_path: Path) -> None:
     place = Home(tmp_path)
     note_session(place, os.getpid())
