@@ -65,8 +65,8 @@ def test_of_several_messages_in_flight_nobody_is_charged(journals: Path, word: s
     resumed = work(folder, policy, words)
 
     assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 0), *[COMMITTED] * 6]
-    lines = [tuple(line.split()[:2]) for line in (folder / "calls").read_text().splitlines()[killed:]]
-    assert lines == [(what, number) for _, number in lines[::2] for what in ("call", "done")], "never two at once"
+    children = {line.split()[3] for line in (folder / "calls").read_text().splitlines()[killed:]}
+    assert len(children) == 1, "one session, so never two at once"
     assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1, 7: 1})
 
 
