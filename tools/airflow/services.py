@@ -59,11 +59,17 @@ class Services:
 
     def start(self) -> None:
         """Start all parts, and what ends them when this process is killed."""
-        environment = {name: value for name, value in self._environment.items() if name != MARK}
-        command = [sys.executable, "-m", "tools.airflow.guard", str(self._home.path)]
-        self._guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, start_new_session=True)
+        self._guard = self._on_guard()
         for part in self._parts:
             self.start_one(part)
+
+    def _on_guard(self) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in self._environment.items() if name != MARK}
+        command = [sys.executable, "-m", "tools.airflow.guard", str(self._home.path)]
+        guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        return guard
 
     def start_one(self, part: str) -> None:
         """Start one part."""
