@@ -148,15 +148,18 @@ class MemoryStore:
                 self._queues[name] = Queue(Table(name, root, log, durable=False))
         return self.open(name)
 
-    def open(self, name: str) -> Queue:
-        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError."""
+    def open(self, name: str, *, upgrade: bool = True) -> Queue:
+        """Return a queue; a table of an earlier format is upgraded first, where ``upgrade``.
+
+        Raises QueueNameError, QueueNotFoundError, NewerFormatError.
+        """
         check_name(name)
         queue = self._queues.get(name)
         if queue is None:
             known = ", ".join(self.names()) or "none yet"
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
             raise QueueNotFoundError(message)
-        if queue.snapshot().control.format_version < FORMAT_VERSION:
+        if upgrade and queue.snapshot().control.format_version < FORMAT_VERSION:
             upgrading.upgrade(queue.table)
         return queue
 

@@ -530,8 +530,11 @@ class QueueStore(Protocol):
         """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
         ...
 
-    def open(self, name: str) -> QueueTable:
-        """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError."""
+    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
+        """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError.
+
+        :param upgrade: bring a table of an earlier format to this one's, in one commit; False: leave it as it is, for those who only read.
+        """
         ...
 
     def names(self) -> Sequence[str]:

@@ -65,9 +65,10 @@ class DeltaStore:
             raise StoreUnreachableError(self._unreachable("written", error)) from error
         return self.open(name)
 
-    def open(self, name: str) -> Queue:
+    def open(self, name: str, *, upgrade: bool = True) -> Queue:
         """Return a queue; a table of an earlier format is upgraded first, in one commit.
 
+        :param upgrade: False: leave the table as it is, for those who only read.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when somebody else has committed to
         the table, or when a file of messages is gone or has another size than the log says.
         """
@@ -79,7 +80,7 @@ class DeltaStore:
         table = Table(name, str(place), DeltaLog(str(place), durable=self._durable), self._durable)
         view = table.view()
         presence.check_there(table.root, (*view.snapshot.files, *view.snapshot.outbox))
-        if view.snapshot.control.format_version < FORMAT_VERSION:
+        if upgrade and view.snapshot.control.format_version < FORMAT_VERSION:
             upgrading.upgrade(table)
         return Queue(table)
 
