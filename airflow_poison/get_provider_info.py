@@ -47,6 +47,13 @@ def get_provider_info() -> dict[str, object]:
         "triggers": [
             {"integration-name": integration, "python-modules": ["airflow_poison.triggers.queue", "airflow_poison.triggers.events"]},
         ],
+        "extra-links": [
+            "airflow_poison.links.queue.QueueLink",
+            "airflow_poison.links.queue.MessagesLink",
+            "airflow_poison.links.queue.RetryLink",
+            "airflow_poison.links.queue.PoisonLink",
+            "airflow_poison.links.queue.EventsLink",
+        ],
         "asset-uris": [{"schemes": ["poison"], "handler": "airflow_poison.assets.queue.sanitize_uri"}],
         "queues": ["airflow_poison.queues.poison.PoisonMessageQueueProvider"],
         "connection-types": [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications.targets import AlertTargets
 from airflow_poison.operators.identity import subscriber
 
@@ -33,6 +34,7 @@ class QueueAlertOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fbe3e4"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.operators.lookup_ids import one_lookup_id
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class QueueInspectOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "lookup_id", "conversation_id", "mode", "conn_id")
     ui_color = "#e3ecf7"
+    operator_extra_links = (QueueLink(), EventsLink())
 
     def __init__(
         self,

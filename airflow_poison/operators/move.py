@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.lookup_ids import lookup_ids
 
@@ -35,6 +36,7 @@ class QueueMoveOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "lookup_ids", "target", "to_queue", "conn_id")
     ui_color = "#fdf3d8"
+    operator_extra_links = (QueueLink(), EventsLink())
 
     def __init__(
         self,

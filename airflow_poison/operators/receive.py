@@ -12,6 +12,7 @@ from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications.targets import AlertTargets
 from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.queues import QueueToReceive, is_known, listed, to_render
@@ -59,6 +60,7 @@ class QueueReceiveOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "conn_id")
     ui_color = "#e3ecf7"
+    operator_extra_links = (QueueLink(), PoisonLink(), RetryLink())
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.links.queue import MessagesLink, QueueLink, RetryLink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,7 @@ class QueueReturnOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fdf3d8"
+    operator_extra_links = (QueueLink(), MessagesLink(), RetryLink())
 
     def __init__(self, *, queue_name: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)

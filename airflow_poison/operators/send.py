@@ -10,6 +10,7 @@ from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class QueueSendOperator(BaseOperator):
         "conn_id",
     )
     ui_color = "#e8f4e5"
+    operator_extra_links = (QueueLink(), MessagesLink())
 
     def __init__(
         self,
