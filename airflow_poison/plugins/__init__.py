@@ -1,0 +1,1 @@
+"""What Airflow loads of this package besides the provider."""

@@ -1,0 +1,39 @@
+"""The plugin: the pages of queues in the Airflow UI. Every task process loads it, so it imports nothing that serves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, cast
+
+try:
+    from airflow.sdk.plugins_manager import AirflowPlugin
+except ImportError:  # before Airflow 3.2
+    from airflow.plugins_manager import AirflowPlugin  # type: ignore[assignment]  # the same class, elsewhere
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/poison"
+PAGE = "Poison queues"
+ROUTE = "poison"
+
+
+class ServedApps:
+    """The apps of the plugin, made when the API server asks for them: importing FastAPI takes two seconds."""
+
+    def __get__(self, _plugin: object, _owner: type | None = None) -> list[dict[str, Any]]:
+        try:
+            from airflow_poison.ui.app import app
+        except ImportError:  # the API server serves everything else
+            log.exception("The pages of queues are not served.")
+            return []
+        return [{"app": app(), "url_prefix": PREFIX, "name": PAGE}]
+
+
+class PoisonPlugin(AirflowPlugin):
+    """Serves what queues hold, to read, and puts a page of it under Browse."""
+
+    name = "poison"
+    fastapi_apps = cast("list[Any]", ServedApps())
+    react_apps = [  # noqa: RUF012  (as Airflow declares it)
+        {"name": PAGE, "bundle_url": f"{PREFIX.lstrip('/')}/ui/poison.js", "url_route": ROUTE, "destination": "nav", "category": "browse"}
+    ]

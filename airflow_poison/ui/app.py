@@ -1,0 +1,112 @@
+"""The FastAPI app behind the pages: it answers GET requests of users who may read assets, and serves nothing else."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import requires_access_asset
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, FastAPI, HTTPException, Query, Response
+from fastapi.responses import JSONResponse
+
+from airflow_poison.core.events import EventType
+from airflow_poison.core.message import SubQueue
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.ui import reading
+from airflow_poison.ui.neutral import neutral
+
+NOT_THERE, UNREADABLE = 404, 503
+READERS = 4
+"""So many requests read tables at the same time: each holds a file of messages in memory. Others wait, and take no thread of the server's."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""What is answered is somebody's data: no cache keeps it, and opened by itself it is neither a page nor a script."""
+
+ConnId = Annotated[str, Query(max_length=250, pattern=r"^[\w.\-]+$", description="A connection of type poison.")]
+QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
+LookupId = Annotated[int, Query(ge=0, le=2**63 - 1)]
+Limit = Annotated[int, Query(ge=1, le=200)]
+
+
+@cache
+def app() -> FastAPI:
+    """Return the app. It has neither documentation pages nor a schema, and every route has the same guard."""
+    served = FastAPI(
+        title="Poison queues",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(requires_access_asset("GET"))],
+    )
+    served.get("/ui/poison.js")(_script)
+    served.get("/api/queues")(_queues)
+    served.get("/api/queue")(_queue)
+    served.get("/api/messages")(_messages)
+    served.get("/api/message")(_message)
+    served.get("/api/events")(_events)
+    return served
+
+
+async def _script() -> Response:
+    """Return the script of the page."""
+    headers = {**HEADERS, "Cache-Control": "no-cache"}
+    return Response(_text("poison.js"), media_type="text/javascript", headers=headers)
+
+
+async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    """Return every queue of a connection's store."""
+    return await _answer(lambda: reading.queues(conn_id))
+
+
+async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    """Return a queue's state, reason, depths, ages, policy and claims."""
+    return await _answer(lambda: reading.queue(conn_id, queue))
+
+
+async def _messages(
+    queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
+) -> Response:
+    """Return the first messages of a sub-queue."""
+    return await _answer(lambda: reading.messages(conn_id, queue, sub_queue, limit))
+
+
+async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    """Return one message with its body."""
+    return await _answer(lambda: reading.message(conn_id, queue, lookup_id))
+
+
+async def _events(
+    queue: QueueName,
+    conn_id: ConnId = QueueHook.default_conn_name,
+    lookup_id: LookupId | None = None,
+    event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
+    limit: Limit = 100,
+) -> Response:
+    """Return the newest events of a queue, or of one of its messages."""
+    return await _answer(lambda: reading.events(conn_id, queue, lookup_id, event, limit))
+
+
+async def _answer(read: Callable[[], dict[str, object]]) -> Response:
+    try:
+        found = await to_thread.run_sync(read, limiter=_readers())
+    except reading.NotThereError as error:
+        raise HTTPException(NOT_THERE, neutral(str(error)), HEADERS) from error
+    except reading.NotReadableError as error:
+        raise HTTPException(UNREADABLE, neutral(str(error)), HEADERS) from error
+    return JSONResponse(neutral(found), headers=HEADERS)
+
+
+@cache
+def _readers() -> CapacityLimiter:
+    return CapacityLimiter(READERS)
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("airflow_poison.ui") / name).read_text(encoding="utf-8")

@@ -1,0 +1,295 @@
+// The page of queues in the Airflow UI: plain JavaScript, no bundler. It reads; it has no way to change anything.
+// Everything from a queue is put into text nodes, never into markup.
+
+const { createElement: h, useEffect, useState } = globalThis.React;
+const { useSearchParams } = globalThis.ReactRouterDOM;
+
+const DEFAULT_CONNECTION = "poison_default";
+const ALWAYS_SHOWN = ["main", "retry", "poison"];
+const REFRESH_SECONDS = 15;
+const SHOWN_AT_ONCE = 50;
+const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+
+const STYLE = `
+.poison { height: 100%; overflow: auto; padding: 1rem 1.25rem 3rem; color: var(--chakra-colors-fg, CanvasText); font-size: 0.9rem; line-height: 1.45; }
+.poison h1 { font-size: 1.35rem; font-weight: 600; margin: 0; overflow-wrap: anywhere; }
+.poison h2 { font-size: 1.05rem; font-weight: 600; margin: 1.6rem 0 0.5rem; }
+.poison a, .poison button.link { color: var(--chakra-colors-fg-info, LinkText); text-decoration: underline; text-underline-offset: 2px; cursor: pointer; background: none; border: 0; padding: 0; font: inherit; text-align: left; overflow-wrap: anywhere; }
+.poison .bar { display: flex; flex-wrap: wrap; gap: 0.6rem 1rem; align-items: center; margin-bottom: 0.6rem; }
+.poison .grow { flex: 1; }
+.poison .quiet { color: var(--chakra-colors-fg-muted, GrayText); }
+.poison .scroll { overflow-x: auto; border: 1px solid var(--chakra-colors-border, GrayText); border-radius: 6px; }
+.poison table { border-collapse: collapse; width: 100%; }
+.poison th, .poison td { text-align: left; vertical-align: top; padding: 0.4rem 0.75rem; border-bottom: 1px solid var(--chakra-colors-border, GrayText); }
+.poison tr:last-child > * { border-bottom: 0; }
+.poison thead th { font-weight: 600; white-space: nowrap; background: var(--chakra-colors-bg-muted, Canvas); }
+.poison tbody th { font-weight: 500; }
+.poison .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.poison .wrap { overflow-wrap: anywhere; min-width: 14rem; }
+.poison .badge { display: inline-block; border-radius: 999px; padding: 0.05rem 0.6rem; font-size: 0.8rem; font-weight: 600; border: 1px solid currentColor; white-space: nowrap; }
+.poison .good { color: var(--chakra-colors-fg-success, green); }
+.poison .bad { color: var(--chakra-colors-fg-error, crimson); }
+.poison .note { border: 1px solid currentColor; border-left-width: 4px; border-radius: 6px; padding: 0.5rem 0.8rem; margin: 0.6rem 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+.poison .tiles { display: flex; flex-wrap: wrap; gap: 0.7rem; }
+.poison .tile { border: 1px solid var(--chakra-colors-border, GrayText); border-radius: 8px; padding: 0.6rem 0.9rem; min-width: 9.5rem; }
+.poison .tile[aria-current="true"] { outline: 2px solid var(--chakra-colors-fg-info, Highlight); }
+.poison .tile strong { display: block; font-size: 1.4rem; font-variant-numeric: tabular-nums; }
+.poison input, .poison button.act { font: inherit; color: inherit; background: var(--chakra-colors-bg, Canvas); border: 1px solid var(--chakra-colors-border-emphasized, GrayText); border-radius: 6px; padding: 0.25rem 0.6rem; }
+.poison button.act { cursor: pointer; }
+.poison :focus-visible { outline: 2px solid var(--chakra-colors-fg-info, Highlight); outline-offset: 2px; }
+.poison pre { margin: 0; padding: 0.6rem 0.8rem; max-height: 26rem; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--chakra-colors-border, GrayText); border-radius: 6px; background: var(--chakra-colors-bg-muted, Canvas); font-size: 0.82rem; }
+`;
+
+// Words -----------------------------------------------------------------------------------------------------------
+
+function span(seconds) {
+  let left = Math.max(0, Math.round(seconds));
+  const words = [];
+  for (const [unit, size] of UNITS) {
+    const count = Math.floor(left / size);
+    left %= size;
+    if (count) words.push(`${count} ${unit}`);
+    else if (words.length) break;
+    if (words.length === 2) break;
+  }
+  return words.join(" ") || "0 s";
+}
+
+function age(instant, now) {
+  return instant ? span((Date.parse(now) - Date.parse(instant)) / 1000) : "";
+}
+
+function due(instant, now) {
+  if (!instant) return "";
+  const seconds = (Date.parse(instant) - Date.parse(now)) / 1000;
+  return seconds <= 0 ? "now" : `in ${span(seconds)}`;
+}
+
+function time(instant) {
+  return instant ? `${instant.slice(0, 19).replace("T", " ")} UTC` : "";
+}
+
+function count(number) {
+  return number.toLocaleString("en-US");
+}
+
+function cell(value) {
+  if (value === null || value === undefined || value === "") return "none";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+// Asking ----------------------------------------------------------------------------------------------------------
+
+async function ask(name, query) {
+  const url = new URL(`poison/api/${name}`, document.baseURI);
+  for (const [key, value] of Object.entries(query)) if (value !== null && value !== undefined) url.searchParams.set(key, value);
+  const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" } });
+  if (answer.ok) return answer.json();
+  const detail = await answer.json().then((body) => body.detail, () => null);
+  if (answer.status === 401) throw new Error("You are signed out. Load the page again to sign in.");
+  if (answer.status === 403) throw new Error("You may not read queues: that takes the right to read assets.");
+  throw new Error(typeof detail === "string" ? detail : `The server answered with status ${answer.status}.`);
+}
+
+// What a name answers to a query: {found, error, busy}. Asked again when the query or `round` changes; old answers stay until then.
+function useAnswer(name, query, round) {
+  const key = JSON.stringify([name, query]);
+  const [answer, setAnswer] = useState({ key: "" });
+  useEffect(() => {
+    let wanted = true;
+    ask(name, query).then(
+      (found) => wanted && setAnswer({ key, found }),
+      (error) => wanted && setAnswer({ key, error: error.message }),
+    );
+    return () => { wanted = false; };
+  }, [key, round]);
+  return answer.key === key ? answer : { busy: true };
+}
+
+function useRounds() {
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => document.visibilityState === "visible" && setRound((number) => number + 1), REFRESH_SECONDS * 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return [round, () => setRound((number) => number + 1)];
+}
+
+// Parts -----------------------------------------------------------------------------------------------------------
+
+function Answered({ answer, children }) {
+  if (answer.busy) return h("p", { className: "quiet", role: "status" }, "Reading …");
+  if (answer.error) return h("p", { className: "note bad", role: "alert" }, answer.error);
+  return children(answer.found);
+}
+
+function State({ state }) {
+  return h("span", { className: `badge ${state === "enabled" ? "good" : "bad"}` }, state);
+}
+
+function Rows({ caption, heads, rows }) {
+  const head = ([title, kind]) => h("th", { key: title, scope: "col", className: kind ?? "" }, title);
+  const body = (row, at) => h("tr", { key: at }, row.map((value, column) => h(column ? "td" : "th", {
+    key: heads[column][0], className: heads[column][1] ?? "", ...(column ? {} : { scope: "row" }),
+  }, value)));
+  return h("div", { className: "scroll" }, h("table", { "aria-label": caption },
+    h("thead", null, h("tr", null, heads.map(head))), h("tbody", null, rows.map(body))));
+}
+
+function Facts({ caption, facts }) {
+  const rows = Object.entries(facts).map(([name, value]) => [name.replaceAll("_", " "), cell(value)]);
+  return rows.length ? h(Rows, { caption, heads: [["name"], ["value", "wrap"]], rows }) : h("p", { className: "quiet" }, "None.");
+}
+
+function Go({ to, go, children, label }) {
+  const href = `?${new URLSearchParams(to)}`;
+  const follow = (event) => {
+    if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    go(to);
+  };
+  return h("a", { href: `${location.pathname}${href}`, onClick: follow, "aria-label": label }, children);
+}
+
+// Pages -----------------------------------------------------------------------------------------------------------
+
+function Queues({ connId, go, round }) {
+  const answer = useAnswer("queues", { conn_id: connId }, round);
+  const depth = (queue, place) => count(queue.sub_queues[place].messages);
+  const row = (queue, now) => [
+    h(Go, { to: { conn_id: connId, queue: queue.queue }, go }, queue.queue),
+    queue.halted ? h(State, { state: queue.state === "enabled" ? `poison: ${queue.poison_state}` : queue.state }) : h(State, { state: "enabled" }),
+    ...ALWAYS_SHOWN.map((place) => depth(queue, place)),
+    age(queue.oldest_enqueued_at, now),
+    due(queue.next_due_at, now),
+    queue.policy.system ?? "",
+  ];
+  const heads = [["queue"], ["state"], ["main", "number"], ["retry", "number"], ["poison", "number"], ["oldest"], ["next due"], ["rules of"]];
+  return h(Answered, { answer }, (found) => h("div", null,
+    found.unreadable.length ? h("p", { className: "note bad", role: "alert" },
+      `Cannot be read: ${found.unreadable.join(", ")}. The log of the API server says why.`) : null,
+    found.queues.length
+      ? h(Rows, { caption: "Queues", heads, rows: found.queues.map((queue) => row(queue, found.at)) })
+      : h("p", { className: "quiet" }, "This store has no queue. The first send to one makes it.")));
+}
+
+function Queue({ connId, name, place, view, lookupId, go, round }) {
+  const answer = useAnswer("queue", { conn_id: connId, queue: name }, round);
+  const here = { conn_id: connId, queue: name };
+  return h(Answered, { answer }, (queue) => h("div", null,
+    h(Halts, { queue, here, go }),
+    h(Tiles, { queue, here, place: view === "events" || lookupId ? null : place, go }),
+    lookupId ? h(Message, { here, lookupId, go, round, now: queue.at })
+      : view === "events" ? h(Events, { here, go, round })
+        : h(Messages, { here, place, go, round, now: queue.at }),
+    h("h2", null, "Claims"),
+    queue.claims.length
+      ? h(Rows, {
+        caption: "Claims", heads: [["pass"], ["sub-queue"], ["messages", "number"], ["ends"]],
+        rows: queue.claims.map((claim) => [claim.key, claim.sub_queue, count(claim.messages), claim.expired ? "expired: the next receive takes it over" : due(claim.expires_at, queue.at)]),
+      })
+      : h("p", { className: "quiet" }, "No pass is at work."),
+    h("h2", null, "Policy"),
+    h(Facts, { caption: "Policy", facts: queue.policy })));
+}
+
+function Halts({ queue, here, go }) {
+  const halt = (state, reason, who) => state === "enabled" ? null : h("div", { className: "note bad", role: "alert", key: who },
+    `${who} is ${state}: ${reason || "somebody set it so"} `,
+    queue.halted_by === null ? null : h(Go, { to: { ...here, lookup_id: queue.halted_by }, go }, `Look at message ${queue.halted_by}.`));
+  const until = queue.blocked_until === "restart" ? "its broker is restarted or the message is removed" : time(queue.blocked_until);
+  return h("div", null,
+    halt(queue.state, queue.reason, queue.queue),
+    halt(queue.poison_state, queue.poison_reason, `${queue.queue};poison`),
+    queue.blocked_until ? h("p", { className: "note bad", role: "alert" }, `${queue.queue} is blocked until ${until}.`) : null,
+    queue.expired_claims ? h("p", { className: "note" }, "A pass has died. The next receive finishes what it left.") : null);
+}
+
+function Tiles({ queue, here, place, go }) {
+  const shown = Object.entries(queue.sub_queues).filter(([name, depth]) => ALWAYS_SHOWN.includes(name) || depth.messages);
+  const tile = ([name, depth]) => h("div", { className: "tile", key: name, "aria-current": name === place ? "true" : undefined },
+    h(Go, { to: { ...here, sub_queue: name }, go }, name),
+    h("strong", null, count(depth.messages)),
+    h("span", { className: "quiet" }, [
+      depth.messages ? `oldest ${age(depth.oldest_enqueued_at, queue.at)}` : "empty",
+      depth.claimed ? `${count(depth.claimed)} claimed` : "",
+      depth.next_due_at ? `next due ${due(depth.next_due_at, queue.at)}` : "",
+    ].filter(Boolean).join(", ")));
+  return h("div", { className: "tiles", role: "group", "aria-label": "Sub-queues" }, shown.map(tile), h("div", { className: "tile", key: "events" },
+    h(Go, { to: { ...here, view: "events" }, go }, "events"),
+    h("strong", { "aria-hidden": true }, "…"),
+    h("span", { className: "quiet" }, "what has happened")));
+}
+
+function Messages({ here, place, go, round, now }) {
+  const answer = useAnswer("messages", { ...here, sub_queue: place, limit: SHOWN_AT_ONCE }, round);
+  const row = (message) => [
+    h(Go, { to: { ...here, lookup_id: message.lookup_id }, go, label: `Message ${message.lookup_id}` }, String(message.lookup_id)),
+    message.message_id, count(message.abort_count), count(message.move_count), count(message.crash_count),
+    age(message.enqueued_at, now), due(message.due_at, now), message.reason ?? "",
+  ];
+  const heads = [["lookup id"], ["message id", "wrap"], ["aborts", "number"], ["moves", "number"], ["crashes", "number"], ["age"], ["due"], ["last error", "wrap"]];
+  return h("section", null, h("h2", null, `Messages in ${place}`), h(Answered, { answer }, (found) => found.messages.length
+    ? h("div", null, h(Rows, { caption: "Messages", heads, rows: found.messages.map(row) }),
+      found.more ? h("p", { className: "quiet" }, `${count(found.more)} more behind them, in the order in which they are received.`) : null)
+    : h("p", { className: "quiet" }, "No message.")));
+}
+
+function Message({ here, lookupId, go, round }) {
+  const answer = useAnswer("message", { ...here, lookup_id: lookupId }, round);
+  return h("section", null, h("h2", null, `Message ${lookupId}`), h(Answered, { answer }, ({ message }) => {
+    const { body, body_encoding: encoding, body_bytes: bytes, body_cut: cut, last_error: error, reason, properties, ...facts } = message;
+    return h("div", null,
+      reason ? h("p", { className: "note bad" }, reason) : null,
+      h(Facts, { caption: "Message", facts: { ...facts, ...(Object.keys(properties).length ? { properties } : {}) } }),
+      h("h2", null, `Body: ${count(bytes)} bytes${encoding === "base64" ? ", as Base64" : ""}${cut ? ", only its beginning" : ""}`),
+      h("pre", { tabIndex: 0, "aria-label": "Body" }, body),
+      error?.trace ? h("h2", null, "Trace of its last failure") : null,
+      error?.trace ? h("pre", { tabIndex: 0, "aria-label": "Trace" }, error.trace) : null);
+  }), h(Events, { here: { ...here, lookup_id: lookupId }, go, round }));
+}
+
+function Events({ here, go, round }) {
+  const answer = useAnswer("events", here, round);
+  const row = (event) => [
+    time(event.at), event.event,
+    event.lookup_id === null ? "" : h(Go, { to: { ...here, lookup_id: event.lookup_id }, go }, String(event.lookup_id)),
+    event.lookup_id === null ? "" : count(event.abort_count), event.lookup_id === null ? "" : count(event.move_count),
+    Object.entries(event.details).filter(([, value]) => value !== "").map(([name, value]) => `${name}: ${value}`).join(", "),
+  ];
+  const heads = [["time"], ["event"], ["message"], ["aborts", "number"], ["moves", "number"], ["details", "wrap"]];
+  return h("section", null, h("h2", null, "Events"), h(Answered, { answer }, (found) => found.events.length
+    ? h("div", null, h(Rows, { caption: "Events", heads, rows: found.events.toReversed().map(row) }),
+      found.earlier ? h("p", { className: "quiet" }, `${count(found.earlier)} earlier ones: airflow poison history shows them.`) : null)
+    : h("p", { className: "quiet" }, "Nothing is recorded.")));
+}
+
+function Connection({ connId, go }) {
+  const [text, setText] = useState(connId);
+  useEffect(() => setText(connId), [connId]);
+  const submit = (event) => { event.preventDefault(); go({ conn_id: text.trim() || DEFAULT_CONNECTION }); };
+  return h("form", { className: "bar", onSubmit: submit, style: { margin: 0 } }, h("label", null, "Connection ",
+    h("input", { value: text, onChange: (event) => setText(event.target.value), spellCheck: false, autoComplete: "off" })),
+  text.trim() === connId ? null : h("button", { className: "act" }, "Show"));
+}
+
+function PoisonQueues() {
+  const [query, setQuery] = useSearchParams();
+  const [round, again] = useRounds();
+  const go = (to) => setQuery(new URLSearchParams(to));
+  const connId = query.get("conn_id") || DEFAULT_CONNECTION;
+  const name = query.get("queue");
+  return h("main", { className: "poison" }, h("style", null, STYLE),
+    h("div", { className: "bar" },
+      name ? h("nav", { "aria-label": "Up" }, h(Go, { to: { conn_id: connId }, go }, "Queues"), " /") : null,
+      h("h1", null, name ?? "Queues"),
+      h("span", { className: "grow" }),
+      h(Connection, { connId, go }),
+      h("button", { className: "act", onClick: again }, "Refresh")),
+    name
+      ? h(Queue, { connId, name, place: query.get("sub_queue") || "main", view: query.get("view"), lookupId: query.get("lookup_id"), go, round })
+      : h(Queues, { connId, go, round }));
+}
+
+globalThis["Poison queues"] = PoisonQueues;
+globalThis.AirflowPlugin = PoisonQueues;

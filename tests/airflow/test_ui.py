@@ -1,0 +1,323 @@
+"""What the API server serves of this package: reads for those who may read assets, nothing for anybody else, and no way to change anything."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from fastapi import HTTPException
+from fastapi.routing import APIRoute
+
+from airflow_poison import Msmq4
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.core.passes.alter import disable
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.plugins.poison import PoisonPlugin
+from tests.airflow.conftest import define_connection
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Airflow's own
+    from fastapi.testclient import TestClient
+
+    from airflow_poison.ui.app import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+SCRIPT = "<script>document.title = 'taken'</script>"
+SECRET = "hunter2-and-more"
+ROLES = {"viewer": 200, "user": 200, "op": 200, "admin": 200, "nobody": 403, None: 401}
+READS: dict[str, dict[str, Any]] = {
+    "/api/queues": {},
+    "/api/queue": {"queue": "orders"},
+    "/api/messages": {"queue": "orders", "sub_queue": "poison"},
+    "/api/message": {"queue": "orders", "lookup_id": 1},
+    "/api/events": {"queue": "orders"},
+    "/ui/poison.js": {},
+}
+
+
+def refuse(message: Any) -> None:
+    raise ValueError(f"refused {message.body.decode()}: \x1b[31m{SCRIPT}\x07")
+
+
+@pytest.fixture
+def orders(store: QueueStore) -> QueueTable:
+    """A queue with one message in poison, whose body and error are hostile, and one in main."""
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    table = declare(store, "orders", policy, SystemClock())
+    put(table, f"{SCRIPT}\x1b]0;owned\x07\u202e")
+    ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
+    put(table, b"\x00\xff bytes")
+    return table
+
+
+def put(table: QueueTable, body: str | bytes) -> None:
+    now = datetime.now(UTC)
+    send(table, rows_to_batches([body], ColumnMapping(), now), key=f"{abs(hash(body)):040x}", clock=SystemClock())
+
+
+@pytest.fixture
+def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
+    """Asks as a role; who a token is for is the auth manager's business, what he may do is asked of a real one."""
+    from airflow.api_fastapi.app import create_auth_manager
+    from airflow.api_fastapi.core_api import security
+
+    create_auth_manager()
+
+    async def user_of(token: str | None) -> SimpleAuthManagerUser:
+        if not token:
+            raise HTTPException(401, "Not authenticated")
+        return SimpleAuthManagerUser(username=token, role=None if token == "nobody" else token)
+
+    monkeypatch.setattr(security, "resolve_user_from_token", user_of)
+    with TestClient(app(), raise_server_exceptions=False) as client:
+        yield Browser(client)
+
+
+class Browser:
+    """A client that signs in as a role."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def ask(self, path: str, role: str | None = "viewer", method: str = "GET", **query: Any) -> Any:
+        headers = {} if role is None else {"Authorization": f"Bearer {role}"}
+        return self.client.request(method, path, params=query, headers=headers)
+
+    def read(self, path: str, **query: Any) -> Any:
+        answer = self.ask(path, **query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+# Guards ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize("role", ROLES)
+def test_whoever_may_read_assets_can_read_and_nobody_else(browser: Browser, orders: QueueTable, path: str, role: str | None) -> None:
+    answer = browser.ask(path, role, **READS[path])
+    assert answer.status_code == ROLES[role]
+    if role in {"nobody", None}:
+        assert "orders" not in answer.text
+        assert "createElement" not in answer.text
+
+
+def test_the_guard_comes_before_what_is_asked_for(browser: Browser) -> None:
+    assert browser.ask("/api/message", None, lookup_id="x").status_code == 401
+    assert browser.ask("/api/queue", None, queue="nowhere").status_code == 401
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("path", READS)
+def test_no_method_but_get_is_served_to_anybody(browser: Browser, orders: QueueTable, path: str, method: str) -> None:
+    assert browser.ask(path, "admin", method, **READS[path]).status_code == 405
+
+
+def test_every_route_is_a_guarded_get_and_there_is_no_documentation() -> None:
+    routes = app().routes
+    assert {route.path for route in routes if isinstance(route, APIRoute)} == set(READS)
+    assert [route for route in routes if not isinstance(route, APIRoute)] == []
+    for route in routes:
+        assert isinstance(route, APIRoute)
+        assert route.methods == {"GET"}
+        assert any("requires_access_asset" in getattr(each.dependency, "__qualname__", "") for each in route.dependencies)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/redoc", "/openapi.json", "/api", "/ui", "/ui/", "/ui/app.py", "/ui/../app.py", "/ui/%2e%2e/app.py"])
+def test_nothing_else_is_there(browser: Browser, path: str) -> None:
+    assert browser.ask(path, "admin").status_code == 404
+
+
+def test_reading_changes_nothing(browser: Browser, orders: QueueTable) -> None:
+    before = _files(_path(orders))
+    for path, query in READS.items():
+        assert browser.ask(path, **query).status_code == 200
+    assert _files(_path(orders)) == before
+
+
+def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_poison.core.store.delta import store
+
+    monkeypatch.setattr(store, "FORMAT_VERSION", 3)
+    before = orders.snapshot().version
+    for path, query in READS.items():
+        assert browser.ask(path, **query).status_code == 200
+    assert orders.snapshot().version == before
+
+
+def test_reading_makes_no_folder(browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    define_connection(monkeypatch, "other", {"store": str(tmp_path / "not yet" / "there")})
+    assert browser.read("/api/queues", conn_id="other")["queues"] == []
+    assert browser.ask("/api/queue", conn_id="other", queue="orders").status_code == 404
+    assert list(tmp_path.iterdir()) == []
+
+
+# What is read ---------------------------------------------------------------------------------------------------------
+
+
+def test_queues_with_their_depths(browser: Browser, orders: QueueTable) -> None:
+    told = browser.read("/api/queues")
+    (queue,) = told["queues"]
+    assert (queue["queue"], queue["state"], queue["policy"]["system"]) == ("orders", "enabled", "Msmq4")
+    assert {place: depth["messages"] for place, depth in queue["sub_queues"].items()} == {
+        "main": 1,
+        "retry": 0,
+        "poison": 1,
+        "postponed": 0,
+        "transmission": 0,
+    }
+    assert told["unreadable"] == []
+
+
+def test_a_queue_that_cannot_be_read_is_named_beside_the_others(browser: Browser, orders: QueueTable, store: QueueStore) -> None:
+    other = declare(store, "bills", Msmq4(), SystemClock())
+    log = min((_path(other) / "_delta_log").glob("*.json"))
+    log.write_text("no JSON\n")
+    told = browser.read("/api/queues")
+    assert ([queue["queue"] for queue in told["queues"]], told["unreadable"]) == (["orders"], ["bills"])
+    answer = browser.ask("/api/queue", queue="bills")
+    assert answer.status_code == 503
+    assert str(_path(other)) not in answer.text
+
+
+def test_a_disabled_queue_says_why(browser: Browser, orders: QueueTable) -> None:
+    disable(orders, SystemClock(), reason="the lorry has \x1b[31mno driver")
+    told = browser.read("/api/queue", queue="orders")
+    assert (told["state"], told["reason"], told["halted"]) == ("disabled", r"the lorry has \x1b[31mno driver", True)
+
+
+def test_messages_of_a_sub_queue_with_counts_and_their_last_error(browser: Browser, orders: QueueTable) -> None:
+    told = browser.read("/api/messages", queue="orders", sub_queue="poison")
+    (message,) = told["messages"]
+    assert (message["lookup_id"], message["move_count"], message["sub_queue"]) == (1, 1, "poison")
+    assert message["reason"].startswith("ValueError: refused")
+    assert "body" not in message
+    put(orders, "a third")
+    first = browser.read("/api/messages", queue="orders", limit=1)
+    assert ([each["lookup_id"] for each in first["messages"]], first["more"]) == ([2], 1)
+
+
+def test_a_body_is_cut_and_says_so(browser: Browser, orders: QueueTable) -> None:
+    put(orders, "x" * 70_000)
+    message = browser.read("/api/message", queue="orders", lookup_id=3)["message"]
+    assert (len(message["body"]), message["body_bytes"], message["body_cut"], message["body_encoding"]) == (65_536, 70_000, True, "text")
+    assert browser.read("/api/message", queue="orders", lookup_id=2)["message"]["body_encoding"] == "base64"
+
+
+def test_events_of_a_queue_and_of_a_message(browser: Browser, orders: QueueTable) -> None:
+    told = browser.read("/api/events", queue="orders")
+    assert [event["event"] for event in told["events"]] == ["POISON_EXCEPTION", "MOVED_POISON"]
+    assert browser.read("/api/events", queue="orders", lookup_id=2)["events"] == []
+    assert [event["event"] for event in browser.read("/api/events", queue="orders", event="MOVED_POISON")["events"]] == ["MOVED_POISON"]
+
+
+@pytest.mark.parametrize("path", [path for path in READS if path.startswith("/api")])
+def test_texts_of_strangers_have_no_control_characters_and_are_no_page(browser: Browser, orders: QueueTable, path: str) -> None:
+    answer = browser.ask(path, **READS[path])
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    for text in _texts(answer.json()):
+        assert all(sign.isprintable() or sign in "\n\t" for sign in text), text
+
+
+def test_a_hostile_body_is_shown_as_what_it_is(browser: Browser, orders: QueueTable) -> None:
+    message = browser.read("/api/message", queue="orders", lookup_id=1)["message"]
+    assert message["body"] == SCRIPT + r"\x1b]0;owned\x07\u202e"
+
+
+# What is not there, and what is hidden --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (("/api/queue", {"queue": "bills"}), "There is no queue 'bills' in the store of connection 'poison_default'."),
+        (("/api/queue", {"queue": "../orders"}), "There is no queue '../orders'"),
+        (("/api/messages", {"queue": "orders/../orders"}), "There is no queue"),
+        (("/api/message", {"queue": "orders", "lookup_id": 99}), "Message 99 is not in queue 'orders'"),
+        (("/api/queues", {"conn_id": "nowhere"}), "No connection of type 'poison' has the id 'nowhere'."),
+        (("/api/queues", {"conn_id": "warehouse"}), "No connection of type 'poison' has the id 'warehouse'."),
+    ],
+)
+def test_what_is_not_there_is_said_plainly(
+    browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, dict[str, Any]], text: str
+) -> None:
+    path, query = asked
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "postgres", "password": SECRET}))
+    answer = browser.ask(path, **query)
+    assert answer.status_code == 404
+    assert text in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("conn_id", "a b"), ("conn_id", "<x>"), ("conn_id", "x" * 251), ("sub_queue", "lost"), ("limit", 201)])
+def test_what_cannot_be_is_refused(browser: Browser, orders: QueueTable, name: str, value: Any) -> None:
+    assert browser.ask("/api/messages", **{"queue": "orders", name: value}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"store": "/dev/null/queues", "storage_options": {"secret_key": SECRET}},
+        {"store": f"s3://key:{SECRET}@bucket/queues"},
+        {"passwort": SECRET},
+        {"store": ["x", SECRET]},
+        {"durable": SECRET},
+    ],
+)
+def test_secrets_of_a_connection_never_appear(browser: Browser, monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any]) -> None:
+    define_connection(monkeypatch, "other", extra, password=SECRET, login="me")
+    for path, query in READS.items():
+        answer = browser.ask(path, **{**query, "conn_id": "other"})
+        assert SECRET not in answer.text
+        assert "/dev/null" not in answer.text
+        assert answer.status_code == (200 if path.endswith(".js") else 503)
+
+
+def test_where_the_tables_lie_is_not_told(browser: Browser, orders: QueueTable) -> None:
+    for path, query in READS.items():
+        assert str(_path(orders).parent) not in browser.ask(path, **query).text
+
+
+# The plugin -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_plugin_serves_the_app_and_puts_the_page_under_browse() -> None:
+    (served,) = PoisonPlugin.fastapi_apps
+    assert (served["app"], served["url_prefix"]) == (app(), "/poison")
+    (page,) = PoisonPlugin.react_apps
+    assert page["bundle_url"] == "poison/ui/poison.js"
+
+
+def _path(table: QueueTable) -> Path:
+    return Path(table.uri)
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from value
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
