@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 _ENGINES = ("spark", "local")
+_PATIENCE = 15.0
+"""How many seconds Spark has to cancel its job when the pass is interrupted."""
 _MOST = {"spark": 10_000_000, "local": 100_000}
 """How many messages a pass takes when nobody says: a local one holds them all in memory."""
 
@@ -64,6 +67,7 @@ def receive(args: Namespace) -> None:
             result = receiving.run(key)
     except KeyboardInterrupt:
         progress.end()
+        _stop_spark()
         say("interrupted", _left(table, key, named))
         raise SystemExit(INTERRUPTED) from None
     finally:
@@ -85,11 +89,7 @@ def _import_from_here() -> None:
 
 
 def _engine(args: Namespace, engine: str, progress: Callable[[str], None]) -> Callable[[], Engine]:
-    def make() -> Engine:
-        if engine == "local":
-            from airflow_poison.core.passes.attended import AttendedEngine
-
-            return AttendedEngine()
+    def spark() -> Engine:
         if args.store is None and args.spark is None:
             return hook_of(args).engine(progress)
         from airflow_poison.core.spark.engine import SparkEngine
@@ -97,7 +97,23 @@ def _engine(args: Namespace, engine: str, progress: Callable[[str], None]) -> Ca
 
         return SparkEngine(get_session(args.spark) if args.spark else get_session(), progress)
 
+    def make() -> Engine:
+        from airflow_poison.core.passes.attended import AttendedEngine
+
+        return AttendedEngine() if engine == "local" else AttendedEngine(spark, patience=_PATIENCE)
+
     return make
+
+
+def _stop_spark() -> None:
+    """End this process's Spark, if it has one: what its JVM has to say of the killed job comes before our own last line."""
+    if "pyspark" not in sys.modules:
+        return
+    from airflow_poison.core.spark.session import running_session
+
+    with suppress(Exception):  # py4j raises many kinds, and the JVM ends with this process
+        if (session := running_session()) is not None:
+            session.stop()
 
 
 def _left(table: QueueTable, key: str, named: str) -> str:

@@ -22,15 +22,16 @@ SECONDS = 1.0
 class AttendedEngine:
     """Runs an engine on a thread of its own, while the caller's thread renews the claim and can be interrupted.
 
-    When the claim is lost or the caller is interrupted, its run ends at once; the thread ends with its batch, or with the process. What it
-    had journalled counts for whoever finishes the claim.
+    When the claim is lost or the caller is interrupted, the engine is told with its next beat, and the run ends; what the thread still does it
+    does until its batch, or the process, ends. What it had journalled counts for whoever finishes the claim.
 
-    :param engine: what delivers; None: a ``LocalEngine``.
+    :param engine: makes what delivers, on that thread: a Spark that is started there leaves the interrupts of the process alone.
     :param seconds: between two beats.
+    :param patience: how many seconds an engine that is told to end has to do so.
     """
 
-    def __init__(self, engine: Engine | None = None, seconds: float = SECONDS) -> None:
-        self._engine, self._seconds = engine or LocalEngine(), seconds
+    def __init__(self, engine: Callable[[], Engine] = LocalEngine, *, seconds: float = SECONDS, patience: float = 0) -> None:
+        self._engine, self._seconds, self._patience = engine, seconds, patience
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""
@@ -43,7 +44,7 @@ class AttendedEngine:
 
         def deliver() -> None:
             try:
-                self._engine.run(table, claim, job, keep_alive=check)
+                self._engine().run(table, claim, job, keep_alive=check)
             except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
                 raised.append(error)
             finally:
@@ -55,6 +56,7 @@ class AttendedEngine:
                 keep_alive()
         except BaseException:
             left.set()
+            ended.wait(self._patience)
             raise
         if raised:
             raise raised[0]

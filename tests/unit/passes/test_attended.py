@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import ClaimLostError
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
 from airflow_poison.core.passes.attended import AttendedEngine
 from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore
 
-CLOCK = SystemClock()
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLOCK = VirtualClock()
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 begun, go_on = threading.Event(), threading.Event()
 
@@ -35,9 +40,7 @@ def receiving() -> ReceivePass:
     store = MemoryStore()
     table = declare(store, "orders", POLICY, CLOCK)
     send(table, messages_to_batches([b"one", b"bad"]), key="first", clock=CLOCK)
-    engine = AttendedEngine(seconds=0.01)
-    lease = timedelta(milliseconds=300)
-    return ReceivePass(table, POLICY, wait, lambda: engine, CLOCK, isolation="none", store=store, lease=lease)
+    return ReceivePass(table, POLICY, wait, lambda: AttendedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
 
 
 def in_background(receiving: ReceivePass, ends: list[object]) -> threading.Thread:
@@ -56,11 +59,14 @@ def test_a_claim_is_renewed_while_a_handler_takes_longer_than_its_lease(receivin
     ends: list[object] = []
     thread = in_background(receiving, ends)
     assert begun.wait(30)
-    [first] = receiving.table.snapshot().claims
-    until = first.expires_at + timedelta(milliseconds=200)
-    while CLOCK.now() < until:
-        [claim] = receiving.table.snapshot().claims
-        assert claim.expires_at > CLOCK.now()
+    clock = receiving.clock
+    assert isinstance(clock, VirtualClock)
+    for _ in range(5):
+        clock.advance(LEASE / 2)
+        until = time.monotonic() + 30
+        while receiving.table.snapshot().claims[0].expires_at < clock.now() + LEASE and time.monotonic() < until:
+            time.sleep(0.01)
+        assert receiving.table.snapshot().claims[0].expires_at == clock.now() + LEASE
     go_on.set()
     thread.join(30)
     [result] = ends
@@ -72,7 +78,10 @@ def test_a_lost_claim_ends_the_pass_at_once(receiving: ReceivePass) -> None:
     thread = in_background(receiving, ends)
     assert begun.wait(30)
     [claim] = receiving.table.snapshot().claims
-    receiving.table.take_over(claim, lease=timedelta(minutes=1), now=CLOCK.now() + timedelta(minutes=1))
+    clock = receiving.clock
+    assert isinstance(clock, VirtualClock)
+    assert receiving.table.take_over(claim, lease=LEASE, now=clock.now() + LEASE) is not None
+    clock.advance(LEASE)
     thread.join(30)
     assert isinstance(ends[0], ClaimLostError)
     go_on.set()
@@ -84,4 +93,34 @@ def test_what_an_engine_raises_is_raised(receiving: ReceivePass) -> None:
             raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        ReceivePass(receiving.table, POLICY, wait, lambda: AttendedEngine(Broken(), 0.01), CLOCK, isolation="none").run("run")
+        ReceivePass(receiving.table, POLICY, wait, lambda: AttendedEngine(Broken, seconds=0.01), CLOCK, isolation="none").run("run")
+
+
+class Interrupting:
+    """A claim's heart whose third beat is an interrupt."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    def __call__(self) -> None:
+        self.beats += 1
+        if self.beats == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_caller_tells_the_engine_and_waits_for_its_end(receiving: ReceivePass) -> None:
+    ended = threading.Event()
+
+    class Watched:
+        def run(self, _table: object, _claim: object, _job: object, *, keep_alive: Callable[[], None]) -> None:
+            try:
+                while True:
+                    time.sleep(0.01)
+                    keep_alive()
+            except ReceiveStoppedError:
+                ended.set()
+
+    engine = AttendedEngine(Watched, seconds=0.01, patience=30)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(receiving.table, SimpleNamespace(key="run"), None, keep_alive=Interrupting())  # type: ignore[arg-type]  # nothing is looked at
+    assert ended.is_set()

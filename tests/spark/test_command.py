@@ -1,0 +1,49 @@
+"""``airflow poison receive`` on Spark as a process of its own, as a terminal interrupts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli.main import main
+from tests.docs.pages import ROOT
+
+if TYPE_CHECKING:
+    import pytest
+
+RECEIVE = "receive orders --store q --handler tests.unit.cli.shop:linger --spark local[2] -o json"
+
+
+def start(line: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "airflow_poison", *line.split()]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0)
+
+
+def test_an_interrupted_pass_on_spark_says_what_is_left_and_goes_on_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["send", "orders", "one", "two", "three", "--store", "q", "--system", "Msmq4"])
+    with start(RECEIVE) as process:
+        until = time.monotonic() + 240
+        while time.monotonic() < until and process.poll() is None and not Path("taken").exists():
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    told = err.splitlines()[-1]
+    assert told.startswith("interrupted: 3 messages of queue 'orders' stay claimed; ")
+    key = re.search(r"--run-key (\w+)", told)
+    assert key is not None
+    Path("quick").touch()
+    with start(f"{RECEIVE} --run-key {key[1]}") as process:
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert json.loads(out)["settled"] == 3
