@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError
+from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.seam import Claim, Control, QueueState
 from airflow_poison.core.store.table import claiming
@@ -237,6 +239,25 @@ def test_a_zombie_that_makes_its_folder_anew_is_not_listened_to(queue: QueueTabl
     third = claim(queue)
     assert queue.manifest(third) is None
     assert all("fenced" in path for path in queue.journals(third))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_fence_that_the_disk_refuses_lets_nobody_go_on(queue: QueueTable, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """What the earlier holder has journalled is looked for behind the fence: to go on without would deliver it again, uncounted."""
+    send(queue, 1)
+    old = claim(queue)
+    Path(queue.stage(old), "journal", "0-0-a").write_bytes(b"counts")
+
+    def refused(path: Path, target: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path), str(target))
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(StoreUnreachableError):
+        claim(queue)
+    monkeypatch.undo()
+
+    journals, _ = queue.journals(claim(queue))
+    assert [path.read_bytes() for path in Path(journals).iterdir()] == [b"counts"]
 
 
 def test_journals_of_all_earlier_holders_are_kept(queue: QueueTable) -> None:

@@ -7,6 +7,7 @@ put there before stays readable. A folder that such a holder makes anew under th
 
 from __future__ import annotations
 
+import errno
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,12 +86,18 @@ def lost(claim: Claim) -> str:
 
 
 def fence(root: str, claim: Claim) -> None:
-    """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim."""
+    """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim. Raises OSError when one could not be shut out.
+
+    Whatever such a holder has done is looked for behind the fence: to go on without would deliver it again.
+    """
     folder = Path(root, stage_folder(claim.key))
     for attempt in claim.earlier:
-        # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
-        with suppress(OSError):
+        try:
             Path(folder, attempt).rename(folder / (attempt + _FENCED))
+        except OSError as error:
+            # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
+            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
+                raise
 
 
 def earlier(root: str, claim: Claim) -> Sequence[Path]:
