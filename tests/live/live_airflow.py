@@ -145,7 +145,7 @@ class LiveAirflow:
         part.write_text(_with_environment(text, environment or {}))
         written = datetime.now(UTC)
         part.rename(self.dags / name)
-        found = self.until(lambda: self._parsed(name, written), f"the file {name} is parsed", timeout)
+        found = self.until(lambda: self._parsed(name, written), f"the file {name} is parsed, and has a DAG as a global variable", timeout)
         for dag_id in found:
             self.client.pause(dag_id, paused=False)
         return found
@@ -312,7 +312,10 @@ class LiveAirflow:
     # Waiting
 
     def until(self, condition: Callable[[], T | None], what: str, timeout: float = RUN_SECONDS, run: Run | None = None) -> T:
-        """Look until a condition holds, and return what it returned; fail after ``timeout`` seconds, or when a process of Airflow has ended."""
+        """Look until a condition holds, and return what it returned; fail after ``timeout`` seconds, or when a process of Airflow has ended.
+
+        :param run: what the failure gives an account of.
+        """
         deadline = time.monotonic() + timeout
         while not (found := condition()):
             self.services.check()

@@ -56,7 +56,7 @@ def test_a_dag_file_is_parsed_and_its_run_asked_for(airflow: LiveAirflow) -> Non
     [(None, 401, 401, 401), ("viewer", 200, 403, 403), ("user", 200, 200, 403), ("op", 200, 200, 201), ("admin", 200, 200, 201)],
 )
 def test_users_do_what_their_roles_allow(airflow: LiveAirflow, user: str | None, may_read: int, may_trigger: int, may_define: int) -> None:
-    dag_id = airflow.dag(f"from airflow.sdk import DAG\n\nDAG('rights_of_{user}', schedule=None)")
+    dag_id = airflow.dag(f"from airflow.sdk import DAG\n\ndag = DAG('rights_of_{user}', schedule=None)")
     connection = {"connection_id": f"of_{user}", "conn_type": "poison"}
     assert airflow.call("GET", f"/api/v2/dags/{dag_id}", user=user).status == may_read
     assert airflow.call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None}, user=user).status == may_trigger
