@@ -27,6 +27,7 @@ from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.passes.keys import check_key
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
+from airflow_poison.core.passes.telling import Telling
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access, Opening
 from airflow_poison.core.policies.restarts import Restart
@@ -263,16 +264,17 @@ class ReceivePass:
             singly=singly,
             forced=forced,
         )
-        engine = self.engine()
-        with self._begun(claim, engine, job):
+        engine, telling = self.engine(), Telling(job.journal_folder, self._endpoint, claim.messages, self.progress)
+        with self._begun(claim, engine, job), telling:
+            keep_alive = telling.beating(held.keep_alive)
             carry = story.carry
             if story.alone and not ordered:
                 self.progress(f"delivering {len(story.alone)} messages alone that were with their handlers when everything died")
                 alone = replace(job, only=story.alone, singly=True, forced=True, carry=_saved(carry, stage))
-                engine.run(self.table, claim, alone, keep_alive=held.keep_alive)
+                engine.run(self.table, claim, alone, keep_alive=keep_alive)
                 carry = carry.merged(read_journals([folder]))
                 reach("pass.receive.after_alone")
-            engine.run(self.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=held.keep_alive)
+            engine.run(self.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
     @contextmanager

@@ -68,10 +68,10 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
 
     import pyarrow as pa
 
+    from airflow_poison.core.delivery.handed_on import handing_on
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
-    _show_handler_output()
     received = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
             received += batch.num_rows
             yield batch
 
-    with OutcomeWriter(Path(out), task) as writer:
+    with handing_on(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
         for rows in deliver_partition(job, task, counted()):
             writer.write(pa.Table.from_batches([rows]))
     return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
@@ -90,11 +90,13 @@ def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.Reco
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
     import pyarrow as pa
 
+    from airflow_poison.core.delivery.handed_on import handing_on
+    from airflow_poison.core.delivery.sessions.tries import ALONE
     from airflow_poison.core.delivery.stage import deliver_alone
 
-    _show_handler_output()
     found = _read_only(job.only, root, files)
-    deliver_alone(job, found.to_batches())
+    with handing_on(job.journal_folder, ALONE):
+        deliver_alone(job, found.to_batches())
     return pa.record_batch([pa.array([found.num_rows], pa.int64())], names=["received"])
 
 
@@ -113,18 +115,6 @@ def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) 
             rows = pq.read_table(f"{root}/{file.path}", columns=message_schema().names, filters=wanted, partitioning=None)
             found.append(rows.cast(message_schema()).append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
-
-
-def _show_handler_output() -> None:
-    """Let what handlers print and log reach this worker's standard error, which Spark hands on to the driver's, and that to the task's log."""
-    import logging
-    import sys
-
-    logger = logging.getLogger("airflow_poison.handler")
-    if not logger.handlers:
-        logger.addHandler(logging.StreamHandler(sys.stderr))
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
 
 
 def _read(part: Part) -> Iterator[pa.RecordBatch]:
