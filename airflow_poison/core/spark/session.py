@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import JavaError, SparkDistributionError
+from airflow_poison.core.spark.jvm_output import jvm_output_logged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,8 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**SETTINGS, **(conf or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with jvm_output_logged():
+        return builder.getOrCreate()
 
 
 def running_session() -> SparkSession | None:
