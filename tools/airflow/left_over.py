@@ -12,7 +12,7 @@ import psutil
 from tools.airflow.home import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tools.airflow.home import Home
 
@@ -25,13 +25,24 @@ PATIENCE = 15.0
 
 def processes(home: Home) -> list[psutil.Process]:
     """Return every living process of this home, whoever started it; not this one."""
-    mark, sessions = home.mark(), _sessions(home)
+    return processes_of(home.mark(), _noted(home))
+
+
+def processes_of(mark: str, noted: Sequence[Mapping[str, float]]) -> list[psutil.Process]:
+    """Return every living process that carries a mark or is in one of the sessions noted; not this one."""
+    sessions = _sessions(noted)
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_ours(process, mark, sessions)]
 
 
 def end_left_over(home: Home) -> int:
     """End every process of this home, whoever started it; return how many there were."""
     found = processes(home)
+    end(found)
+    return len(found)
+
+
+def end(found: Sequence[psutil.Process]) -> None:
+    """Ask processes to end, and kill those that do not."""
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -40,15 +51,18 @@ def end_left_over(home: Home) -> int:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=PATIENCE)
-    return len(found)
 
 
-def note_session(home: Home, leader: int) -> None:
-    """Write down a session that was just started, with what tells it from a later one of the same number."""
+def note_session(home: Home, leader: int) -> dict[str, float]:
+    """Write down a session that was just started, with what tells it from a later one of the same number; return the note."""
+    note = {"leader": leader, "started": psutil.Process(leader).create_time(), "boot": psutil.boot_time()}
+    (home.path / SESSIONS).write_text(json.dumps([*_noted(home), note][-NOTED:]))
+    return note
+
+
+def _noted(home: Home) -> list[dict[str, float]]:
     path = home.path / SESSIONS
-    noted = json.loads(path.read_text()) if path.exists() else []
-    noted.append({"leader": leader, "started": psutil.Process(leader).create_time(), "boot": psutil.boot_time()})
-    path.write_text(json.dumps(noted[-NOTED:]))
+    return list(json.loads(path.read_text())) if path.exists() else []
 
 
 def _is_ours(process: psutil.Process, mark: str, sessions: frozenset[int]) -> bool:
@@ -59,11 +73,9 @@ def _is_ours(process: psutil.Process, mark: str, sessions: frozenset[int]) -> bo
     return False
 
 
-def _sessions(home: Home) -> frozenset[int]:
-    """Return the sessions written down whose number cannot have passed to others: a number is not given again while its session has members."""
-    path = home.path / SESSIONS
-    noted = json.loads(path.read_text()) if path.exists() else []
-    return frozenset(entry["leader"] for entry in noted if abs(entry["boot"] - psutil.boot_time()) < CLOCK_SECONDS and _leads(entry))
+def _sessions(noted: Sequence[Mapping[str, float]]) -> frozenset[int]:
+    """Return the sessions noted whose number cannot have passed to others: a number is not given again while its session has members."""
+    return frozenset(int(entry["leader"]) for entry in noted if abs(entry["boot"] - psutil.boot_time()) < CLOCK_SECONDS and _leads(entry))
 
 
 def _leads(noted: Mapping[str, float]) -> bool:

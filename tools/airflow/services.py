@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -72,7 +73,7 @@ class Services:
         return guard
 
     def start_one(self, part: str) -> None:
-        """Start one part."""
+        """Start one part, after ``start``."""
         with (self._home.logs / f"{part}.log").open("ab") as log:
             process = subprocess.Popen(
                 _airflow(*self._commands[part]),
@@ -83,7 +84,11 @@ class Services:
                 start_new_session=True,  # Ctrl-C reaches the starter alone, which then ends these in order
             )
         self._running[part] = process
-        note_session(self._home, process.pid)
+        note = note_session(self._home, process.pid)
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        self._guard.stdin.write(json.dumps(note).encode() + b"\n")
+        self._guard.stdin.flush()
 
     def kill(self, part: str, number: int, *, whole: bool = False) -> None:
         """Send a signal to a part and wait for its end.

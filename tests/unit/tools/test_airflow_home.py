@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from tools.airflow.home import MARK, AirflowError, Home, free_port
-from tools.airflow.left_over import SESSIONS, _sessions, end_left_over, note_session
+from tools.airflow.left_over import SESSIONS, _noted, _sessions, end_left_over, note_session
 from tools.demo.place import Place
 
 if TYPE_CHECKING:
@@ -80,12 +81,15 @@ input()
 """
 
 
-def test_all_end_when_their_starter_is_killed(tmp_path: Path) -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def test_all_end_when_their_starter_is_killed_even_if_their_home_is_gone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, home], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert starter.stdout is not None
     started = [psutil.Process(int(number)) for number in starter.stdout.readline().split()]
     assert len(started) == 4
 
+    shutil.rmtree(home)
     starter.kill()
     starter.communicate()
 
@@ -98,7 +102,7 @@ def test_a_session_of_an_earlier_boot_is_not_ours(tmp_path: Path) -> None:
     note_session(place, os.getpid())
     noted = (tmp_path / SESSIONS).read_text()
     (tmp_path / SESSIONS).write_text(noted.replace(str(psutil.boot_time()), "1.0"))
-    assert _sessions(place) == frozenset()
+    assert _sessions(_noted(place)) == frozenset()
 
 
 def test_the_environment_keeps_the_readers_own_airflow_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
