@@ -47,7 +47,7 @@ def receive(args: Namespace) -> None:
     _import_from_here()
     policy = given_policy(args)
     table = opened_queue(args, policy)
-    progress = _Progress()
+    progress = Progress()
     receiving = ReceivePass(
         table=table,
         policy=policy or policy_from_dict(table.snapshot().control.policy),
@@ -148,7 +148,7 @@ def _halted(result: ReceiveResult) -> str:
     return f"{what} 'inspect {result.queue}' shows it, 'recover {result.queue}' removes it and enables the queue, 'enable {result.queue}' keeps it."
 
 
-class _Progress:
+class Progress:
     """Lines about a pass under way, on standard error: on a terminal one that is written over."""
 
     def __init__(self) -> None:

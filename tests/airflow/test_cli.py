@@ -97,10 +97,9 @@ def test_the_connection_names_the_store(store: QueueStore, poison: Callable[...,
 
 def test_a_pass_runs_on_the_spark_of_the_connection(store: QueueStore, spark: object, poison: Callable[..., tuple[str, str]]) -> None:
     poison("send", "orders", "one", "bad two", "--system", "Msmq4", "--set", "ReceiveRetryCount=0")
-    out, err = poison("receive", "orders", "--handler", "tests.unit.cli.shop:take", "-o", "json")
+    out, _ = poison("receive", "orders", "--handler", "tests.unit.cli.shop:take", "-o", "json")
     result = json.loads(out[out.index("{\n") :])  # in test mode Airflow logs to standard output
     assert (result["settled"], result["parked"]) == (1, 1)
-    assert "queue orders: 2 messages, task " in err
 
 
 def test_a_send_with_the_key_of_a_task_sends_nothing_twice(store: QueueStore, poison: Callable[..., tuple[str, str]]) -> None:

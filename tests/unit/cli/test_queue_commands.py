@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.cli import humanly, screen
+from airflow_poison.cli.receive import Progress
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable
@@ -594,6 +595,21 @@ def test_looking_needs_neither_airflow_nor_spark(poison: Callable[..., Ran]) -> 
         words = [sys.executable, "-c", code, *shlex.split(line), "--store", "q"]
         ran = subprocess.run(words, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": root})
         assert {"'airflow'", "'pyspark'"}.isdisjoint(ran.stderr.split(", ")), line
+
+
+@pytest.mark.parametrize(("terminal", "written"), [(True, "\r\x1b[Kone\r\x1b[Ktwo\r\x1b[K"), (False, "one\ntwo\n")])
+def test_progress_is_one_line_of_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, written: str) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    monkeypatch.setattr("sys.stderr", shown := Screen())
+    progress = Progress()
+    progress.tell("one")
+    progress.tell("two")
+    progress.end()
+    progress.end()
+    assert shown.getvalue() == written
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
