@@ -63,8 +63,8 @@ _ROLES = {
 _STRANGERS = 4
 """The weight of strangers, where there are any."""
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
-_OF_RECEIVERS = _FAULTS | {What.STOP: 75}
-_OF_SESSIONS = _FAULTS | {What.STOP: 50, What.CHILD: 30, What.BOTH: 15}
+_OF_RECEIVERS = _FAULTS | {What.STOP: 100}
+_OF_SESSIONS = _FAULTS | {What.STOP: 70, What.CHILD: 30, What.BOTH: 15}
 """Of receivers whose handlers run in a process of their own."""
 _IN_SESSIONS = 0.25
 """The share of such receivers."""
