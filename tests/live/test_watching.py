@@ -19,6 +19,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from tools.airflow.client import API
 
 if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 
 CLOCK = SystemClock()
 DAGS = Path(__file__).parents[2] / "dags"
+LONG = 900.0  # seconds; Spark starts in ten on an idle machine
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1_800)
 
 SENSORS = """
 from airflow.sdk import DAG
@@ -46,15 +48,15 @@ with DAG("many_sensors", schedule=None, max_active_tasks=100):
 WATCHED = """
 from airflow.sdk import DAG, task
 
-from airflow_poison.assets import queue_asset
+from airflow_poison.assets import happened, queue_asset
 
 POISONED = queue_asset("ledger", on=("poisoned",), poll_interval=0.5)
 
 with DAG("told_of_poison", schedule=[POISONED], catchup=False, max_active_runs=1):
 
-    @task
-    def note(triggering_asset_events=None):
-        return [event.extra["payload"] for event in triggering_asset_events[POISONED]]
+    @task(inlets=[POISONED])
+    def note(**context):
+        return happened(context, POISONED)
 
     note()
 """
@@ -124,7 +126,7 @@ def told_of(airflow: LiveAirflow, dag_id: str, number: int) -> list[dict[str, An
         payloads = [payload for run in runs for payload in airflow.result(run, "note")]
         return payloads if sum(payload["count"] for payload in payloads) >= number else None
 
-    return airflow.until(told, f"{dag_id} is told of {number} messages", 240)
+    return airflow.until(told, f"{dag_id} is told of {number} messages", LONG)
 
 
 def test_nothing_is_lost_or_repeated_when_the_triggerer_is_killed_between_two_events(airflow: LiveAirflow) -> None:
@@ -134,7 +136,7 @@ def test_nothing_is_lost_or_repeated_when_the_triggerer_is_killed_between_two_ev
 
     poison(airflow, queue, "one")
     told_of(airflow, dag_id, 1)
-    airflow.kill("triggerer", whole=True)
+    airflow.kill("triggerer", whole=True)  # perhaps before it has heard that Airflow has recorded the event: then it tells it again
     poison(airflow, queue, "two")  # while no triggerer runs
     poison(airflow, queue, "three")
     airflow.restart("triggerer")
@@ -143,7 +145,10 @@ def test_nothing_is_lost_or_repeated_when_the_triggerer_is_killed_between_two_ev
     payloads = told_of(airflow, dag_id, 4)
 
     assert [number for payload in payloads for number in payload["lookup_ids"]] == [1, 2, 3, 4]
-    assert len({payload["key"] for payload in payloads}) == len(payloads)
+    recorded = [event["extra"]["payload"] for event in airflow.client.call("GET", f"{API}/assets/events?limit=100")["asset_events"]]
+    events = [json.dumps(payload, sort_keys=True) for payload in recorded if payload["queue"] == "ledger"]
+    assert len(set(events)) == len(payloads)
+    assert len(events) <= len(payloads) + 1  # word for word, if at all
     airflow.remove_dag(dag_id)
 
 
@@ -157,26 +162,28 @@ def test_the_example_that_runs_when_a_retry_is_due_runs_at_that_instant_and_with
     dag_id = airflow.dag(DAGS / "retry_when_due.py", environment={"PAYMENTS_RETRY_CYCLE_DELAY": "20"})
     queue = airflow.store.open("payments")
     put(queue, "first", 10, 0, 20)
-    airflow.until(lambda: waiting(queue) == {"retry": 1}, "two payments are made and one waits", 240)
+    airflow.until(lambda: waiting(queue) == {"retry": 1}, "two payments are made and one waits", LONG)
     [due_at] = [file.max_due_at for file in queue.snapshot().files]
     assert due_at is not None
     before = len(airflow.runs(dag_id))
-    run = airflow.wait_for_run(dag_id, before + 1, 120)
-    assert timedelta(0) <= moment(airflow, run, "start_date") - due_at < timedelta(seconds=8)
-    airflow.until(lambda: waiting(queue) == {"poison": 1}, "the message that cannot be paid is poison", 240)
-    airflow.until(lambda: all(run.ended for run in airflow.runs(dag_id)), "all runs have ended", 120)
+    run = airflow.wait_for_run(dag_id, before + 1, LONG)
+    airflow.until(lambda: airflow.client.call("GET", run.path)["start_date"], "the run has started", LONG)
+    assert timedelta(0) <= moment(airflow, run, "start_date") - due_at < timedelta(seconds=10)
+    airflow.until(lambda: waiting(queue) == {"poison": 1}, "the message that cannot be paid is poison", LONG)
+    airflow.until(lambda: all(run.ended for run in airflow.runs(dag_id)), "all runs have ended", LONG)
     assert {run.state for run in airflow.runs(dag_id)} == {"success"}
     airflow.remove_dag(dag_id)
 
 
 def test_the_example_that_runs_by_schedule_runs_every_retry_cycle_delay(airflow: LiveAirflow) -> None:
     dag_id = airflow.dag(DAGS / "retry_by_schedule.py", environment={"REFUNDS_RETRY_CYCLE_DELAY": "15"})
-    airflow.wait(airflow.wait_for_run(dag_id))
+    airflow.wait(airflow.wait_for_run(dag_id), timeout=LONG)
     queue = airflow.store.open("refunds")
     put(queue, "first", 10, 0)
-    airflow.until(lambda: waiting(queue) == {"poison": 1}, "one refund is made, the other is poison after its cycles", 400)
+    airflow.until(lambda: waiting(queue) == {"poison": 1}, "one refund is made, the other is poison after its cycles", LONG)
     moments = [moment(airflow, run, "run_after") for run in airflow.runs(dag_id)]
-    assert all((later - earlier).total_seconds() % 15 == 0 for earlier, later in pairwise(moments))
+    assert len(moments) >= 3
+    assert all(later - earlier >= timedelta(seconds=15) for earlier, later in pairwise(moments))  # more when Airflow is late
     airflow.remove_dag(dag_id)
 
 
