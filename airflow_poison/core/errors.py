@@ -64,6 +64,10 @@ class MessageClaimedError(PoisonError):
     """A pass has claimed the message, so nobody else may touch it now."""
 
 
+class DecisionOutdatedError(PoisonError):
+    """What people decided about a halted queue does not fit it any more: it receives, or something else has halted it meanwhile."""
+
+
 class ReceiveStoppedError(PoisonError):
     """A pass was told to stop, because its task ends. Its claim stays; the next run goes on where it stopped."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -83,6 +83,7 @@ class Change:
     :param told: the events of what ``become`` is given.
     :param places: the sub-queues that they are looked for in.
     :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
+    :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
 
     chosen: Chosen
@@ -90,6 +91,7 @@ class Change:
     told: Callable[[pa.Table], Iterable[Event]]
     places: Collection[SubQueue] = EVERYWHERE
     run: str | None = None
+    allowed: Callable[[Control], None] = field(default=lambda _control: None)
 
     def commit(self, table: QueueTable, now: datetime) -> pa.Table:
         """Make the change and return the messages as they were. A block ends when its message leaves its place (spec section 11.1).
@@ -106,15 +108,19 @@ class Change:
         done, events = [table_schema().empty_table()], list[Event]()
         if found:
             replacements = (self._replacement(table, holder.file, done, events) for holder in found)
-            table.replace_files(replacements, events, now, change=lambda control: _without_block(control, leaving))
+            table.replace_files(replacements, events, now, change=lambda control: self._after(control, leaving))
         return pa.concat_tables(done)
+
+    def _after(self, control: Control, leaving: Collection[int]) -> Control:
+        self.allowed(control)
+        return control.unblocked() if control.counters.get(BLOCKED_BY) in leaving else control
 
     def _replacement(self, table: QueueTable, file: DataFile, done: list[pa.Table], events: list[Event]) -> Replacement:
         rows = table.read(file)
         mask = self.chosen.mask(rows)
         here, others = rows.filter(mask), rows.filter(pc.invert(mask))
         done.append(here)
-        events.extend(self._signed(event) for event in self.told(here))
+        events.extend(signed(event, self.run) for event in self.told(here))
         after = self.become(here)
         return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
 
@@ -129,9 +135,6 @@ class Change:
             are = f"Message {missing[0]} is" if len(missing) == 1 else f"Messages {_some(missing)} are"
             raise MessageNotFoundError(f"{are} not in {self._where(table.name)}: settled, moved or removed, or never sent. Nothing has changed.")
 
-    def _signed(self, event: Event) -> Event:
-        return event if self.run is None else replace(event, details={**event.details, RUN: self.run})
-
     def _done_before(self, table: QueueTable, missing: Collection[int]) -> bool:
         """Whether an earlier try of this run has changed all of them. Reads the queue's events, so it is asked only when messages are missing."""
         if self.run is None:
@@ -144,8 +147,9 @@ class Change:
         return " or ".join(repr(named(queue, place)) for place in SubQueue if place in self.places)
 
 
-def _without_block(control: Control, leaving: Collection[int]) -> Control:
-    return control.unblocked() if control.counters.get(BLOCKED_BY) in leaving else control
+def signed(event: Event, run: str | None) -> Event:
+    """Return an event that says which run made it."""
+    return event if run is None else replace(event, details={**event.details, RUN: run})
 
 
 def named(queue: str, place: SubQueue) -> str:

@@ -1,0 +1,238 @@
+"""Decide: carry out what people have decided about a halted endpoint and its suspect (spec SB-15, SB-24 to SB-26, SB-30, SB-34)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
+from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.halts import SUSPECTS, suspect
+from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, named, signed, with_columns
+from airflow_poison.core.passes.relay import dead_letter_queue, relay
+from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.counts import moved
+from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
+from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.store.seam import QueueState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.passes.halts import HaltedEndpoint
+    from airflow_poison.core.store.seam import Control, QueueStore, QueueTable
+
+_ENABLED = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
+_MOVED = frozenset({EventType.MOVED_POISON, EventType.REQUEUED, EventType.RETURNED})
+
+
+class Decision(StrEnum):
+    """What can be done about a halted endpoint."""
+
+    REMOVE = "remove"  # put its suspect out of the way, with its conversation, and enable
+    RETURN = "return"  # give its suspect fresh attempts in main, and enable
+    ENABLE = "enable"  # the suspect stays as it is, and may halt the endpoint again (spec SB-24)
+    LEAVE = "leave"  # everything stays as it is
+
+    @property
+    def moves(self) -> bool:
+        """Whether the suspect does not stay where and as it is."""
+        return self in {Decision.REMOVE, Decision.RETURN}
+
+
+@dataclass(frozen=True, slots=True)
+class DecideResult:
+    """What was done.
+
+    :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation.
+    :param to: where they went: ``orders;poison``, another queue, or ``orders``; empty when the decision moves none.
+    :param repeated: an earlier try of the same run had done it, or part of it.
+    """
+
+    queue: str
+    sub_queue: str
+    decision: str
+    lookup_id: int | None
+    messages: int = 0
+    to: str = ""
+    repeated: bool = False
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def decide(
+    table: QueueTable, store: QueueStore, clock: Clock, decision: Decision | str, halt: HaltedEndpoint, *, run: str, to_queue: str | None = None
+) -> DecideResult:
+    """Do what was decided about one halt, in the safe order: first the suspect, then the endpoint that it halted is enabled, and no other one.
+
+    As long as the endpoint is halted nobody can receive the suspect, so this order leaves no gap; Service Broker's ``recovery_order`` can turn it
+    round (spec SB-34). Running it again with the same ``run`` finishes what was begun, and does nothing twice. No message is lost:
+
+    * ``remove`` puts the suspect into the poison sub-queue, or into ``to_queue``, with all messages of its conversation (spec SB-30). The suspect
+      of the reader of the poison sub-queue goes to ``to_queue``, else to ``<queue>.dead-letter``.
+    * ``return`` leaves it in ``main``, or puts it there, with abort count 0 and one more move (spec WCF-14, WCF-28).
+
+    :param halt: what was decided about, as it was seen.
+    :param run: names the decision: the same whenever it is tried again.
+    :param to_queue: where a removed message is kept; the queue must exist.
+    Raises DecisionOutdatedError when the endpoint is not halted that way any more, MessageNotFoundError for a suspect that is to be returned and
+    is gone, MessageClaimedError, QueueNotFoundError, SettingError; then nothing has changed.
+    """
+    wanted = choice("decision", decision, Decision)
+    to = _target(store, wanted, halt, to_queue) if wanted.moves else ""
+    result = DecideResult(halt.queue, halt.sub_queue.value, wanted.value, halt.lookup_id, to=to)
+    if wanted is Decision.LEAVE:
+        return result
+    act = _Act(table, clock, halt, run)
+    before = act.done()
+    control = table.snapshot().control
+    if not before:
+        check(halt, control)
+    messages = 0
+    for step in _steps(control):
+        reach("pass.decide.before_step")
+        if step is RecoveryStep.ENABLE and not before & _ENABLED:
+            act.enable()
+        elif step is RecoveryStep.END_CONVERSATION and wanted.moves and not before & _MOVED:
+            messages = act.put_back() if wanted is Decision.RETURN else act.remove(to)
+    reach("pass.decide.before_relay")
+    relay(store, table, clock)
+    return replace(result, messages=messages, repeated=bool(before))
+
+
+def check(halt: HaltedEndpoint, control: Control) -> None:
+    """Raise DecisionOutdatedError unless the endpoint is halted as it was seen."""
+    if halt.holds(control):
+        return
+    state, reason = control.endpoint(halt.sub_queue)
+    seen = halt.state.value + ("" if halt.lookup_id is None else f" by message {halt.lookup_id}")
+    now = state.value + (f" ({reason})" if reason else "")
+    raise DecisionOutdatedError(
+        f"Queue {halt.name!r} was {seen} when people were asked, and is {now} now: the decision does not fit any more. "
+        "Nothing has changed. If the queue is still halted, ask again."
+    )
+
+
+def _steps(control: Control) -> tuple[RecoveryStep, RecoveryStep]:
+    """Return the order that the queue's settings want; the safe one where its system has no say."""
+    return RecoveryOrder(getattr(policy_from_dict(control.policy), "recovery_order", RecoveryOrder.END_THEN_ENABLE)).steps
+
+
+def _target(store: QueueStore, decision: Decision, halt: HaltedEndpoint, to_queue: str | None) -> str:
+    """Return where the suspect goes. A queue that is named must exist: a typing error must not make one."""
+    if halt.lookup_id is None:
+        raise SettingError("decision", decision.value, f"enable or leave: no single message halted {halt.name!r}")
+    if decision is Decision.RETURN:
+        return halt.queue
+    if to_queue is None:
+        return named(halt.queue, SubQueue.POISON) if halt.sub_queue is SubQueue.MAIN else dead_letter_queue(halt.queue)
+    if to_queue == halt.queue:
+        raise SettingError("to_queue", to_queue, "another queue than the halted one")
+    store.open(to_queue)
+    return to_queue
+
+
+@dataclass(slots=True)
+class _Act:
+    """The steps of a decision; each is one commit, whose events say which run made it."""
+
+    table: QueueTable
+    clock: Clock
+    halt: HaltedEndpoint
+    run: str
+    enabled: bool = False
+
+    def done(self) -> frozenset[EventType]:
+        """Return what an earlier try of this run has done. Reads what was recorded after the halt was seen."""
+        events = self.table.events(self.halt.version, types=_ENABLED | _MOVED)
+        found = frozenset(event.type for event in events if event.details.get(RUN) == self.run)
+        self.enabled = bool(found & _ENABLED)
+        return found
+
+    def enable(self) -> None:
+        """Enable the endpoint, and not the other one of the queue."""
+        self.table.alter(self._started, lambda old, new: [signed(event, self.run) for event in started(old, new, self.clock)], self.clock.now())
+        self.enabled = True
+
+    def _started(self, control: Control) -> Control:
+        check(self.halt, control)
+        place = self.halt.sub_queue
+        row = replace(control, counters={name: number for name, number in control.counters.items() if name != SUSPECTS[place]})
+        if place is SubQueue.POISON:
+            return replace(row, poison_state=QueueState.ENABLED, poison_reason="")
+        left = row.endpoint_counters
+        after = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left)) if left else row
+        return replace(after, state=QueueState.ENABLED, reason="")
+
+    def put_back(self) -> int:
+        """Give the suspect fresh attempts in ``main``."""
+        return self._commit(Change(self._suspect, lambda rows: _moved(rows, SubQueue.MAIN), self._told_of_return))
+
+    def remove(self, target: str) -> int:
+        """Put the suspect out of the way, with its conversation; 0 when somebody has taken it out before."""
+        seen, _ = suspect(self.table, self.clock, self.halt)
+        chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
+        if target == named(self.halt.queue, SubQueue.POISON):
+            change = Change(chosen, lambda rows: _moved(rows, SubQueue.POISON), self._told_of_poison, EVERYWHERE - {SubQueue.POISON})
+        else:
+            change = Change(chosen, lambda rows: _addressed(rows, target), lambda rows: self._told_of_sending(rows, target))
+        try:
+            return self._commit(change)
+        except MessageNotFoundError:
+            return 0
+
+    @property
+    def _suspect(self) -> Chosen:
+        assert self.halt.lookup_id is not None
+        return Chosen.ids([self.halt.lookup_id])
+
+    def _commit(self, change: Change) -> int:
+        """Make the change; before the endpoint is enabled, only while it is halted as it was seen."""
+        allowed = change.allowed if self.enabled else lambda control: check(self.halt, control)
+        return replace(change, run=self.run, allowed=allowed).commit(self.table, self.clock.now()).num_rows
+
+    def _told_of_return(self, rows: pa.Table) -> Iterator[Event]:
+        for (lookup_id, counts), origin in zip(_each(rows), rows["sub_queue"].to_pylist(), strict=True):
+            facts = {"origin": origin} if origin == SubQueue.POISON else {}
+            yield self._event(EventType.RETURNED, lookup_id, moved(counts), SubQueue.MAIN.value, facts)
+
+    def _told_of_poison(self, rows: pa.Table) -> Iterator[Event]:
+        for lookup_id, counts in _each(rows):
+            yield self._event(EventType.MOVED_POISON, lookup_id, moved(counts), SubQueue.POISON.value)
+
+    def _told_of_sending(self, rows: pa.Table, target: str) -> Iterator[Event]:
+        for lookup_id, counts in _each(rows):
+            yield self._event(EventType.REQUEUED, lookup_id, counts, target)
+
+    def _event(self, kind: EventType, lookup_id: int, counts: Counts, place: str, facts: Mapping[str, str] | None = None) -> Event:
+        details = {"place": place, "by": BY_HAND, **(facts or {})}
+        return Event(kind, self.clock.now(), lookup_id, counts.abort_count, counts.move_count, details)
+
+
+def _each(rows: pa.Table) -> Iterator[tuple[int, Counts]]:
+    for lookup_id, aborts, moves in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
+        yield lookup_id or 0, Counts(aborts or 0, moves or 0)
+
+
+def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:
+    counts = [moved(each) for _, each in _each(rows)]
+    return with_columns(
+        rows, sub_queue=place.value, abort_count=[each.abort_count for each in counts], move_count=[each.move_count for each in counts]
+    )
+
+
+def _addressed(rows: pa.Table, target: str) -> pa.Table:
+    """Return rows for the outbox."""
+    properties = [list({**dict(cell or ()), DESTINATION: target}.items()) for cell in rows["properties"].to_pylist()]
+    return with_columns(rows, sub_queue=OUTBOX, properties=properties)
