@@ -111,6 +111,14 @@ class SparkDistributionError(PoisonError):
     """Several pyspark distributions of different versions are mixed in one environment."""
 
 
+class SparkConnectError(PoisonError):
+    """A Spark Connect server cannot be reached, or does not fit this environment."""
+
+
+class ExecutorError(PoisonError):
+    """Spark's executors lack what a pass needs there: this package, the handler, or the store. Nothing was claimed and nothing was sent."""
+
+
 class SparkJobError(PoisonError):
     """The Spark job of a pass failed. Nothing was committed; the next run goes on where it stopped."""
 

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LOCAL_SPARK = "local[*]"
+PY_FILES, PARALLELISM = "spark.submit.pyFiles", "spark.default.parallelism"
+"""Settings that are looked at here, too: a session of Spark Connect has neither."""
 FIELDS = ("store", "storage_options", "spark", "spark_conf", "durable")
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
+_ALLOWED = "local[*], spark://host:port, yarn, k8s://…, sc://host:port (Spark Connect), or the id of a connection of type spark or spark_connect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class StoreConnection:
 
     :param store: root of the store, a folder or a URI; empty: the embedded default.
     :param storage_options: options of the store's file system, text by name.
-    :param spark: a Spark master, or the id of a connection of type ``spark``.
+    :param spark: a Spark master, the address of a Spark Connect server, or the id of a connection of type ``spark`` or ``spark_connect``.
     :param spark_conf: Spark settings, text by name.
     :param durable: whether every commit is forced to disk before it is acknowledged.
     """
@@ -35,6 +38,21 @@ class StoreConnection:
     spark: str = LOCAL_SPARK
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
+
+    @property
+    def py_files(self) -> tuple[str, ...]:
+        """The files that ``spark_conf`` ships to executors."""
+        return tuple(filter(None, (name.strip() for name in self.spark_conf.get(PY_FILES, "").split(","))))
+
+    @property
+    def parallelism(self) -> int | None:
+        """How many tasks a pass has, where ``spark_conf`` says so. Raises SettingError."""
+        text = self.spark_conf.get(PARALLELISM)
+        if text is None:
+            return None
+        if not text.isdecimal() or not int(text):
+            raise SettingError(f"spark_conf[{PARALLELISM!r}]", text, "a whole number, 1 or more")
+        return int(text)
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any], conn_id: str) -> Self:
@@ -52,19 +70,25 @@ class StoreConnection:
 
 
 def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
-    """Return the Spark master that a connection's field ``spark`` names, itself or through a connection of type ``spark``.
+    """Return the Spark master, or the address of a Spark Connect server, that a connection's field ``spark`` names.
+
+    It names it itself, or through a connection of type ``spark`` or ``spark_connect``.
 
     :param get_connection: finds a connection by its id; asked only when ``spark`` is no master.
     """
-    master = spark
-    if not _MASTER.match(spark):
-        connection = get_connection(spark)
-        host = connection.host or ""
-        master = host if connection.conn_type == "spark" and ("://" in host or not connection.port) else f"{connection.conn_type}://{host}"
-        if connection.port:
-            master = f"{master}:{connection.port}"
-    if master.startswith("sc://") or not _MASTER.match(master):
-        raise SettingError("spark", master, "local[*], spark://host:port, yarn or k8s://…; Spark Connect (sc://) is not supported yet")
+    if _MASTER.match(spark):
+        return spark
+    connection = get_connection(spark)
+    if connection.conn_type == "spark_connect":
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+        return str(SparkConnectHook(spark).get_connection_url())
+    host = connection.host or ""
+    master = host if connection.conn_type == "spark" and ("://" in host or not connection.port) else f"{connection.conn_type}://{host}"
+    if connection.port:
+        master = f"{master}:{connection.port}"
+    if not _MASTER.match(master):
+        raise SettingError("spark", master, _ALLOWED)
     return master
 
 

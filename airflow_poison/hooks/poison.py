@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import timedelta
 
     from pyspark.sql import SparkSession
@@ -223,23 +223,44 @@ class QueueHook(BaseHook):
         store = self.store()
         return maintain(store.open(name), SystemClock(), store=store, retention=RETENTION if retention is None else retention)
 
-    def spark(self) -> SparkSession:
-        """Return the running Spark session, or start one. Raises JavaError and SparkDistributionError."""
+    def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
+        """Return the running Spark session, or start one.
+
+        :param py_files: what executors must be able to import, see ``engine``.
+        Raises JavaError, SparkDistributionError, SparkConnectError and SettingError.
+        """
+        from airflow_poison.core.spark.connect import without_secrets
+        from airflow_poison.core.spark.executors import Executors
         from airflow_poison.core.spark.session import get_session
+        from airflow_poison.core.spark.shipping import checked_files
 
         settings = self.settings
         master = spark_master(settings.spark, self.get_connection)
-        self.log.info("Spark: %s", master)
-        return get_session(master, settings.spark_conf)
+        self.log.info("Spark: %s", without_secrets(master))
+        files = (*settings.py_files, *py_files)
+        spark = get_session(master, settings.spark_conf)
+        if files:
+            Executors(spark).ship(checked_files(files))
+        return spark
 
-    def engine(self, progress: Callable[[str], None]) -> SparkEngine:
+    def engine(self, progress: Callable[[str], None], py_files: Sequence[str] = ()) -> SparkEngine:
         """Return the engine of a pass on this connection's Spark.
 
         :param progress: told a line whenever another task of a stage has ended.
+        :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files on this machine that are shipped to the executors, for handlers and
+            what they import. Call ``import_here`` first, so that handlers are found in this process, too.
         """
         from airflow_poison.core.spark.engine import SparkEngine
 
-        return SparkEngine(self.spark(), progress)
+        return SparkEngine(self.spark(py_files), progress, parallelism=self.settings.parallelism)
+
+    def import_here(self, py_files: Sequence[str] = ()) -> None:
+        """Let this process import what the connection and the caller ship to executors. Raises SettingError."""
+        files = (*self.settings.py_files, *py_files)
+        if files:
+            from airflow_poison.core.spark.shipping import checked_files, import_here
+
+            import_here(checked_files(files))
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the store can be read, for the connection form's button."""

@@ -1,8 +1,9 @@
-"""Stop what Spark does for a task that is being killed."""
+"""Stop what Spark does for a task that is being killed, and leave a Spark Connect server when a task has ended."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,18 +19,39 @@ if TYPE_CHECKING:
             ...
 
 
+PATIENCE_SECONDS = 2.0
+"""Of a task that is being killed: Airflow gives it five seconds."""
+
+
 def cancel_jobs(log: Log) -> None:
     """Cancel the jobs of this process's Spark, if it has one.
 
-    Inside a signal handler py4j may refuse every call; the JVM ends with the task's process then, which stops its jobs as well.
+    A signal handler may have interrupted a call to Spark, so another thread does it.
     """
     if "pyspark" not in sys.modules:
         return
+    cancelling = threading.Thread(target=_cancel, args=(log,), name="poison-cancel", daemon=True)
+    cancelling.start()
+    cancelling.join(PATIENCE_SECONDS)
+
+
+def leave_server() -> None:
+    """End this process's sessions with Spark Connect servers, if it has any: they forget what was shipped to them."""
+    if "pyspark.sql.connect.session" in sys.modules:
+        from airflow_poison.core.spark.connect import leave
+
+        leave()
+
+
+def _cancel(log: Log) -> None:
+    from airflow_poison.core.spark.connect import connected_sessions
     from airflow_poison.core.spark.session import running_session
 
     try:
-        session = running_session()
-        if session is not None:
-            session.sparkContext.cancelAllJobs()
-    except Exception as error:  # noqa: BLE001  (py4j raises many kinds; nothing more can be done here)
-        log.warning("The Spark job could not be cancelled (%s); it ends with this process.", error)
+        for session in connected_sessions():
+            session.interruptAll()
+        classic = running_session()
+        if classic is not None:
+            classic.sparkContext.cancelAllJobs()
+    except Exception as error:  # noqa: BLE001  (py4j and grpc raise many kinds; nothing more can be done here)
+        log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.message import message_schema
+from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.failed_jobs import told
+from airflow_poison.core.spark.fence import Fence
 from airflow_poison.core.spark.heartbeat import Heartbeat
 from airflow_poison.core.spark.shares import deliver_only, deliver_share, plan_shares, read_share
 
@@ -18,8 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.errors import PoisonError
+    from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.store.seam import Claim, QueueTable
 
 LARGE = 100_000
@@ -30,21 +34,28 @@ RECEIVED = "received long"
 class SparkEngine:
     """Delivers on Spark, in every task of the job (or in one, where order is promised).
 
-    :param spark: the session.
+    :param spark: the session, classic or of Spark Connect.
     :param progress: told a line whenever another task of the stage has ended.
+    :param parallelism: how many tasks a pass has; None: as many as run at the same time.
     """
 
-    def __init__(self, spark: SparkSession, progress: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(self, spark: SparkSession, progress: Callable[[str], None] = lambda _line: None, *, parallelism: int | None = None) -> None:
         self._spark = spark
         self._progress = progress
+        self._executors = Executors(spark, parallelism)
 
     @property
     def local(self) -> bool:
-        """Whether all tasks run on this machine."""
-        return str(self._spark.sparkContext.master).startswith("local")
+        """Whether all tasks run on this machine, and end with this process."""
+        return self._executors.jobs.local
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """See to it that the executors have what a pass needs there. Raises ExecutorError; nothing has to be claimed before."""
+        self._executors.make_ready(table.uri, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
+        self.prepare(table, job.handler)
         out = f"{table.stage(claim)}/out"
         if job.only:
             self._watched(self._alone(table, claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
@@ -60,26 +71,37 @@ class SparkEngine:
 
     def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job whose tasks each read, deliver and write their own share."""
-        tasks = 1 if job.singly else self._parallelism() * (2 if claim.messages >= LARGE else 1)
+        tasks = 1 if job.singly else self._executors.parallelism() * (2 if claim.messages >= LARGE else 1)
         shares = plan_shares(table.uri, claim.files, tasks)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column("id").to_numpy():
-                    yield deliver_share(job, str(number), read_share(shares[number]), out)
+                    with Fence(job.journal_folder):
+                        yield deliver_share(job, str(number), read_share(shares[number]), out)
 
         return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=RECEIVED)
 
     def _alone(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job of one task that delivers a few messages of the claim."""
         uri, files = table.uri, claim.files
-        return self._spark.range(0, 1, 1, 1).mapInArrow(lambda _batches: iter([deliver_only(job, uri, files)]), schema=RECEIVED)
+
+        def deliver(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with Fence(job.journal_folder):
+                yield deliver_only(job, uri, files)
+
+        return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=RECEIVED)
 
     def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job of one task that delivers everything in queue order; Spark sorts, on disk where memory is short."""
         frame = self._read(table, claim)
         frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
-        return frame.mapInArrow(lambda batches: iter([deliver_share(job, "0", batches, out)]), schema=RECEIVED)
+
+        def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            with Fence(job.journal_folder):
+                yield deliver_share(job, "0", batches, out)
+
+        return frame.mapInArrow(deliver, schema=RECEIVED)
 
     def _by_group(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job whose tasks each deliver some conversation groups, every one in its order."""
@@ -89,17 +111,15 @@ class SparkEngine:
         frame = self._read(table, claim)
         alone = f.concat(f.lit("#"), frame["lookup_id"].cast("string"))
         group = f.coalesce(f.nullif(frame["group_id"], f.lit("")), f.nullif(frame["conversation_id"], f.lit("")), alone)
-        frame = frame.repartition(self._parallelism(), group).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        frame = frame.repartition(self._executors.parallelism(), group).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
             assert context is not None, "runs in a task"
-            yield deliver_share(job, str(context.partitionId()), batches, out)
+            with Fence(job.journal_folder):
+                yield deliver_share(job, str(context.partitionId()), batches, out)
 
         return frame.mapInArrow(deliver, schema=RECEIVED)
-
-    def _parallelism(self) -> int:
-        return int(self._spark.sparkContext.defaultParallelism)
 
     def _read(self, table: QueueTable, claim: Claim) -> DataFrame:
         """Return the claimed rows; the partition values come from the log, since explicit paths give none."""
@@ -120,8 +140,8 @@ class SparkEngine:
 
         Raises what a task raised when it is an error of ours, SparkJobError for other failures of the job.
         """
-        group = f"poison-{claim.key}-{uuid.uuid4().hex[:8]}"
-        heartbeat = Heartbeat(self._spark, group, f"Receive from queue {table.name}", keep_alive, self._reporter(table, claim, group))
+        watched = self._executors.jobs.watch(f"poison-{claim.key}-{uuid.uuid4().hex[:8]}", f"Receive from queue {table.name}")
+        heartbeat = Heartbeat(watched, keep_alive, self._reporter(table, claim, watched))
         failed: PoisonError | None = None
         with heartbeat:
             try:
@@ -131,19 +151,18 @@ class SparkEngine:
         if heartbeat.lost is not None:
             raise heartbeat.lost
         if failed is not None:
+            keep_alive()  # raises ReceiveStoppedError when somebody has asked for it
+            table.stage(claim)  # raises ClaimLostError when a later holder has shut the tasks out
             raise failed
 
-    def _reporter(self, table: QueueTable, claim: Claim, group: str) -> Callable[[], None]:
-        """Return what tells of every task of the job group that has ended."""
-        tracker, told_of = self._spark.sparkContext.statusTracker(), {-1}
+    def _reporter(self, table: QueueTable, claim: Claim, watched: Watched) -> Callable[[], None]:
+        """Return what tells of every task that has ended."""
+        told_of = {-1}
 
         def report() -> None:
-            jobs = filter(None, map(tracker.getJobInfo, tracker.getJobIdsForGroup(group)))
-            ours = {stage_id for job in jobs for stage_id in job.stageIds}
-            for stage_id in sorted(ours.intersection(tracker.getActiveStageIds())):
-                info = tracker.getStageInfo(stage_id)
-                if info is not None and info.numCompletedTasks not in told_of:
-                    told_of.add(info.numCompletedTasks)
-                    self._progress(f"queue {table.name}: {claim.messages:,} messages, task {info.numCompletedTasks} of {info.numTasks} done")
+            progress = watched.progress()
+            if progress is not None and progress.done not in told_of:
+                told_of.add(progress.done)
+                self._progress(f"queue {table.name}: {claim.messages:,} messages, task {progress.done} of {progress.tasks} done")
 
         return report

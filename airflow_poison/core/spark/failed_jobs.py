@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JNetworkError
-
 from airflow_poison.core import errors
 from airflow_poison.core.errors import PoisonError, SparkJobError
 
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\Z)", re.DOTALL)
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
 _LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
 _PY4J = "An error occurred while calling"
@@ -18,25 +16,34 @@ _LONGEST = 2_000
 
 def told(error: Exception, key: str) -> PoisonError:
     """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
-    python = _PYTHON.search(str(error))
-    if python is not None and (raised := _raised(python[1])) is not None:
-        name, text = raised
-        if name.startswith(f"{errors.__name__}."):
-            return _ours(name.rpartition(".")[2], text)
-        why = f"{name}: {text}" if text else name
-    else:
-        why = _without_python(error)
+    raised = _raised_by_a_task(error)
+    if raised is not None and raised[0].startswith(f"{errors.__name__}."):
+        return _ours(raised[0].rpartition(".")[2], raised[1])
     return SparkJobError(
-        f"The Spark job of pass {key} failed: {why.strip()[:_LONGEST]}\n"
+        f"The Spark job of pass {key} failed: {why(error)}\n"
         "Nothing was committed. Spark's own log has the rest; run the task again: it goes on where this one stopped."
     )
 
 
+def why(error: Exception) -> str:
+    """Return a task's last words, or what Spark says."""
+    raised = _raised_by_a_task(error)
+    words = _without_python(error) if raised is None else ": ".join(filter(None, raised))
+    return words.strip()[:_LONGEST]
+
+
+def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
+    python = _PYTHON.search(str(error))
+    return None if python is None else _raised(python[1])
+
+
 def _without_python(error: Exception) -> str:
-    """Return what the JVM says, or that there is none."""
-    if isinstance(error, OSError | Py4JNetworkError):
+    """Return what the JVM or the Connect server says, or that there is none."""
+    from airflow_poison.core.spark import connect
+
+    if isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError":
         return f"its JVM has ended ({error})"
-    text = str(error)
+    text = connect.why(error) if connect.is_of_connect(error) else str(error)
     lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
     task = _LOST_TASK.search(text)
     return task[1] if task else next(iter(lines), type(error).__name__)

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import JavaError, SparkDistributionError
+from airflow_poison.core.spark.connect import SCHEME, connect_session
 from airflow_poison.core.spark.jvm_output import jvm_output_logged
 
 if TYPE_CHECKING:
@@ -36,11 +37,14 @@ SETTINGS = {
 def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "airflow-poison") -> SparkSession:
     """Return the running Spark session, or start one.
 
-    :param master: where Spark runs, for example ``local[*]`` or ``spark://host:7077``.
-    :param conf: further settings; they win over the product's own.
-    Raises JavaError and SparkDistributionError before a JVM is started.
+    :param master: where Spark runs, for example ``local[*]``, ``spark://host:7077``, or ``sc://host:15002`` for a Spark Connect server.
+    :param conf: further settings; they win over the product's own. A session of a server takes only those that are a session's.
+    Raises JavaError and SparkDistributionError before a JVM is started, SparkConnectError when no server answers.
     """
     check_distributions()
+    if master.startswith(SCHEME):
+        settings = {key: value for key, value in SETTINGS.items() if key.startswith("spark.sql.")}
+        return connect_session(master, {**settings, **(conf or {})})
     from pyspark.sql import SparkSession
 
     running = running_session()
@@ -58,13 +62,13 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
 
 
 def running_session() -> SparkSession | None:
-    """Return the Spark session of this process, whichever thread has started it; None when there is none."""
-    from pyspark import SparkContext
+    """Return the classic Spark session of this process, whichever thread has started it; None when there is none."""
+    core = sys.modules.get("pyspark.core.context")
+    if core is None or core.SparkContext._active_spark_context is None:  # noqa: SLF001  (there is no public way)
+        return None
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is None:  # noqa: SLF001  (there is no public way)
-        return None
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
