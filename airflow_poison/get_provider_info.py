@@ -47,6 +47,10 @@ def get_provider_info() -> dict[str, object]:
         "triggers": [
             {"integration-name": integration, "python-modules": ["airflow_poison.triggers.queue", "airflow_poison.triggers.events"]},
         ],
+        "task-decorators": [
+            {"class-name": "airflow_poison.decorators.receive.receive_task", "name": "receive"},
+            {"class-name": "airflow_poison.decorators.send.send_task", "name": "send"},
+        ],
         "extra-links": [
             "airflow_poison.links.queue.QueueLink",
             "airflow_poison.links.queue.MessagesLink",
@@ -54,7 +58,13 @@ def get_provider_info() -> dict[str, object]:
             "airflow_poison.links.queue.PoisonLink",
             "airflow_poison.links.queue.EventsLink",
         ],
-        "asset-uris": [{"schemes": ["poison"], "handler": "airflow_poison.assets.queue.sanitize_uri"}],
+        "asset-uris": [
+            {
+                "schemes": ["poison"],
+                "handler": "airflow_poison.assets.queue.sanitize_uri",
+                "to_openlineage_converter": "airflow_poison.lineage.convert_asset_to_openlineage",
+            }
+        ],
         "queues": ["airflow_poison.queues.poison.PoisonMessageQueueProvider"],
         "connection-types": [
             {

@@ -1,0 +1,1 @@
+"""TaskFlow: ``@task.receive`` and ``@task.send``."""

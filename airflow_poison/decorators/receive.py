@@ -1,0 +1,93 @@
+"""``@task.receive``: a function of one message becomes a receive pass."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_factory
+
+from airflow_poison.core.errors import HandlerNotFoundError, SettingError
+from airflow_poison.operators.receive import QueueReceiveOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class ReceiveDecoratedOperator(QueueReceiveOperator):
+    """A receive pass whose handler is the decorated function.
+
+    :param python_callable: the function; called with each message, where the handlers run, not in the task.
+    """
+
+    custom_operator_name = "@task.receive"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        task_id: str,
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if op_args or op_kwargs:
+            _refuse_arguments(python_callable, *map(repr, op_args or ()), *(f"{name}=..." for name in op_kwargs or ()))
+        super().__init__(task_id=get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group")), handler=python_callable, **kwargs)
+
+
+def receive_task(python_callable: Callable[..., Any] | None = None, *, queue: str | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a task of a function of one message: a receive pass over a queue with the function as its handler.
+
+    Calling the function in a DAG gives the task; it returns the pass's numbers.
+
+    :param queue: the queue's name. (templated)
+    :param kwargs: what ``QueueReceiveOperator`` takes, but ``queue_name`` and ``handler``.
+    Raises SettingError without a queue or for a setting that is given twice, and HandlerNotFoundError for a function that cannot be called
+    with a message alone.
+    """
+    for name, instead in {"handler": "decorate the function", "queue_name": "queue='...'"}.items():
+        if name in kwargs:
+            raise SettingError(f"@task.receive: {name}", kwargs[name], f"none here; {instead}")
+    if queue is None and kwargs.get("queues") is None:
+        raise SettingError("@task.receive: queue", None, "a queue's name, as in @task.receive(queue='orders'), or queues=[...]")
+    if python_callable is not None:
+        raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue='orders')")
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        _check(function)
+        decorated: Any = task_decorator_factory(
+            function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue, **kwargs
+        )
+        decorated.expand = decorated.expand_kwargs = decorated.partial = partial(_refuse_arguments, function)
+        return decorated
+
+    return decorate  # type: ignore[return-value]  # the factory's form of the protocol, as Airflow's own decorators return it
+
+
+def _check(function: Callable[..., Any]) -> None:
+    """Raise HandlerNotFoundError for what can never be a handler, when the DAG file is parsed."""
+    name = getattr(function, "__name__", repr(function))
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerNotFoundError(f"@task.receive: {name} is a coroutine or generator function and would never run; write a plain function.")
+    signature = inspect.signature(function)
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        raise HandlerNotFoundError(
+            f"@task.receive: {name}{signature} cannot be called with a message alone ({error}). A handler runs far from the task, without its "
+            f"context or XComs: define it as 'def {name}(message)' and take what else it needs from the message or from module variables."
+        ) from error
+
+
+def _refuse_arguments(function: Callable[..., Any], *given: object, **named: object) -> NoReturn:
+    """Raise HandlerNotFoundError: nobody but the queue gives a handler its messages, neither a call nor a mapping."""
+    name = function.__name__
+    arguments = ", ".join([*map(str, given), *(f"{name}=..." for name in named)])
+    raise HandlerNotFoundError(
+        f"@task.receive: {name}({arguments}) was given arguments, but its messages come from the queue. Call {name}() in the DAG; "
+        "for a pass over several queues give queues=[...] to the decorator."
+    )

@@ -1,0 +1,126 @@
+"""``@task.send``: what a function returns becomes messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.operators.send import QueueSendOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+    from pyspark.sql import DataFrame
+
+    from airflow_poison.hooks.poison import QueueHook
+
+SOURCES = ("messages", "path", "table", "dataframe")
+
+
+class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
+    """A send of what the decorated function returns.
+
+    The function is called only when the task instance has sent nothing yet.
+
+    :param python_callable: the function; an argument ``spark`` that nobody gives is the connection's Spark session.
+    :param op_args: its arguments by position. (templated)
+    :param op_kwargs: its arguments by name. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(field for field in QueueSendOperator.template_fields if field not in SOURCES),
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {**DecoratedOperator.template_fields_renderers}
+    custom_operator_name = "@task.send"
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.wants_spark = _wants_spark(python_callable, op_args or (), op_kwargs or {})
+        named = {**(op_kwargs or {}), "spark": None} if self.wants_spark else op_kwargs
+        super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=named, messages=(), **kwargs)
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Call the function and send. Raises what the function raises, and the errors of QueueSendOperator; then nothing was sent."""
+        self._context = context
+        sent: dict[str, object] = QueueSendOperator.execute(self, context)
+        return sent
+
+    def _batches(self, hook: QueueHook, uri: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
+        """Yield the messages. Nothing is called before the first is asked for."""
+        self._take(self._returned(hook))
+        yield from super()._batches(hook, uri, key, now)
+
+    def _returned(self, hook: QueueHook) -> object:
+        if self.wants_spark:
+            self.op_kwargs = {**self.op_kwargs, "spark": hook.spark()}
+        arguments = self.determine_kwargs({**self._context, **self.op_kwargs})
+        return self.python_callable(*self.op_args, **arguments)
+
+    def _take(self, returned: object) -> None:
+        """Make the operator's source of what the function returned. Raises InputError for what is none."""
+        self.messages = None
+        if _is_spark_frame(returned):
+            self.dataframe = lambda _spark: returned
+        elif isinstance(returned, str | os.PathLike):
+            self.path = str(returned)
+        elif hasattr(returned, "__arrow_c_stream__"):
+            self.messages = _rows(returned)  # type: ignore[assignment]  # rows are read once
+        elif isinstance(returned, Iterable) and not isinstance(returned, bytes | bytearray | Mapping):
+            self.messages = returned  # type: ignore[assignment]  # also a generator: rows are read once
+        else:
+            raise InputError(
+                f"{self.task_id}: {self.python_callable.__name__} returned {type(returned).__name__}; expected a list of dicts, text or bytes, "
+                "a path (text), or a DataFrame. For one message return a list of it, for none []. Nothing was sent."
+            )
+
+
+def send_task(python_callable: Callable[..., Any] | None = None, *, queue: str | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a task that sends what a function returns: rows (dicts, text, bytes), a path that Spark reads, or a DataFrame.
+
+    The function runs in the task, with arguments, XComs and context as in any ``@task``. Sends once per task instance.
+
+    :param queue: the queue's name. (templated)
+    :param kwargs: what ``QueueSendOperator`` takes, but ``queue_name`` and the sources.
+    Raises SettingError without a queue, or for a source: the function is the source.
+    """
+    for name, instead in {"queue_name": "queue='...'", **dict.fromkeys(SOURCES, "return it from the function")}.items():
+        if name in kwargs:
+            raise SettingError(f"@task.send: {name}", kwargs[name], f"none here; {instead}")
+    if queue is None:
+        raise SettingError("@task.send: queue", None, "a queue's name, as in @task.send(queue='orders')")
+    return task_decorator_factory(python_callable, multiple_outputs=False, decorated_operator_class=SendDecoratedOperator, queue_name=queue, **kwargs)
+
+
+def _wants_spark(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> bool:
+    names = list(signature(function).parameters)
+    return "spark" in names[len(args) :] and "spark" not in kwargs
+
+
+def _is_spark_frame(value: object) -> TypeGuard[DataFrame]:
+    return any(kind.__name__ == "DataFrame" and kind.__module__.startswith("pyspark.sql") for kind in type(value).__mro__)
+
+
+def _rows(frame: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a data frame in memory (Arrow, pandas, Polars) as dicts."""
+    import pyarrow as pa
+
+    if hasattr(frame, "reset_index"):  # the index of pandas is no column
+        frame = frame.reset_index(drop=True)
+    for batch in pa.RecordBatchReader.from_stream(frame):
+        yield from batch.to_pylist()
