@@ -54,7 +54,7 @@ class AlertTargets:
     @classmethod
     def of(cls, on_queue_disabled: Targets, on_poison: Targets, on_blocked: Targets = None) -> AlertTargets:
         """Return the receivers given one by one or in a list. Raises SettingError for what cannot be called."""
-        return cls(_listed("on_queue_disabled", on_queue_disabled), _listed("on_poison", on_poison), _listed("on_blocked", on_blocked))
+        return cls(listed("on_queue_disabled", on_queue_disabled), listed("on_poison", on_poison), listed("on_blocked", on_blocked))
 
     def __bool__(self) -> bool:
         return bool(self.queue_disabled or self.poison or self.blocked)
@@ -76,17 +76,17 @@ class AlertTargets:
 
         def tell(alert: Alert) -> None:
             log.warning("%s %s", alert.reason, alert.what_to_do)
-            _tell_all(self.of_kind(alert.kind), {**context, "poison_alert": alert.to_dict()}, log)
+            tell_all(self.of_kind(alert.kind), alert, context, log)
 
         return [alert.to_dict() for alert in send_alerts(table, subscriber, tell, clock, kinds=self.kinds())]
 
 
-def _tell_all(targets: Sequence[Target], context: dict[str, Any], log: Log) -> None:
-    """Call every receiver, also after one has failed; then raise the first error. A notifier is copied: it renders its fields in place."""
+def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
+    """Tell every receiver, also after one has failed; then raise the first error. A notifier is copied: it renders its fields in place."""
     errors: list[Exception] = []
     for target in targets:
         try:
-            copy(target)(dict(context))
+            copy(target)({**context, "poison_alert": alert.to_dict()})
         except Exception as error:
             log.exception("The alert could not be given to %r.", target)
             errors.append(error)
@@ -94,7 +94,8 @@ def _tell_all(targets: Sequence[Target], context: dict[str, Any], log: Log) -> N
         raise errors[0]
 
 
-def _listed(setting: str, targets: Targets) -> tuple[Target, ...]:
+def listed(setting: str, targets: Targets) -> tuple[Target, ...]:
+    """Return the receivers given one by one or in a list. Raises SettingError for what cannot be called."""
     listed = () if targets is None else tuple(targets) if isinstance(targets, Sequence) else (targets,)
     for target in listed:
         if not callable(target):

@@ -50,6 +50,11 @@ class HaltedEndpoint:
         """The endpoint, as people write it: ``orders`` or ``orders;poison``."""
         return named(self.queue, self.sub_queue)
 
+    @property
+    def identity(self) -> tuple[str, str, str, int | None]:
+        """What tells this halt from others, but not when it was seen."""
+        return self.sub_queue.value, self.state.value, self.reason, self.lookup_id
+
     def holds(self, control: Control) -> bool:
         """Whether the endpoint is still halted in this way."""
         state, reason = control.endpoint(self.sub_queue)

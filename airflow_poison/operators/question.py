@@ -1,0 +1,175 @@
+"""What people are asked about a halted queue, as Markdown: nothing in a message can leave the block that it is shown in."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.decide import Decision
+from airflow_poison.core.passes.messages import named
+from airflow_poison.core.passes.relay import dead_letter_queue
+from airflow_poison.ui.neutral import neutral_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.passes.halts import HaltedEndpoint
+    from airflow_poison.core.passes.message_rows import MessageRow
+
+MOST_IN_LINE = 300
+"""How many characters of a property, a reason or a name are shown."""
+MOST_OF_ERROR = 1_500
+MOST_PROPERTIES = 30
+_BEGIN_ANEW = {"ServiceBroker": "the rollbacks are counted from 0 again", "Msmq3": "the listener counts its attempts from 0 again"}
+"""Systems in which enabling alone gives the suspect fresh attempts (spec SB-7, M3-10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked.
+
+    :param options: the answers, as they are shown, by what they mean. Those that act name the message that they are about.
+    """
+
+    subject: str
+    body: str
+    options: Mapping[Decision, str]
+
+
+def question(
+    halt: HaltedEndpoint, message: MessageRow | None, others: int, *, system: str = "", to_queue: str | None = None, most_of_body: int = 2_000
+) -> Question:
+    """Return what people are asked about a halt.
+
+    :param message: its suspect; None: there is none, or it is gone.
+    :param others: further messages of its conversation in the queue.
+    :param system: the name of the messaging system.
+    :param to_queue: where a removed message is kept; None: the poison sub-queue.
+    :param most_of_body: how many characters of the body are shown.
+    """
+    options = _options(halt, message)
+    blamed = "" if halt.lookup_id is None else f" by message {halt.lookup_id}"
+    parts = [f"Queue **{halt.name}** is **{halt.state.value}**{blamed}: nothing is received from it.", _block(halt.reason, MOST_OF_ERROR)]
+    if message is not None:
+        parts += [_table(_facts(message, others)), *_error(message), *_body(message, most_of_body)]
+    elif halt.lookup_id is not None:
+        parts.append(f"Message {halt.lookup_id} is not in the queue any more.")
+    parts.append("\n".join(f"* **{options[each]}**: {_means(each, halt, others, system, to_queue)}" for each in options))
+    return Question(f"Queue {halt.name} is {halt.state.value}{blamed}. What shall be done?", "\n\n".join(parts), options)
+
+
+def _options(halt: HaltedEndpoint, message: MessageRow | None) -> dict[Decision, str]:
+    number = halt.lookup_id
+    leave = {Decision.LEAVE: f"Leave it {halt.state.value}"}
+    if message is None:
+        return {Decision.ENABLE: "Enable" if number is None else f"Enable, message {number} is gone"} | leave
+    return {
+        Decision.REMOVE: f"Remove message {number} and enable",
+        Decision.RETURN: f"Return message {number} and enable",
+        Decision.ENABLE: f"Enable, leave message {number} as it is",
+    } | leave
+
+
+def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, to_queue: str | None) -> str:
+    match decision:
+        case Decision.REMOVE:
+            apart = dead_letter_queue(halt.queue) if halt.sub_queue is SubQueue.POISON else named(halt.queue, SubQueue.POISON)
+            together = f", with {others:,} other messages of its conversation" if others else ""
+            return f"it is kept in {_code(to_queue or apart)}{together}; what is behind it is received."
+        case Decision.RETURN:
+            return f"it is in {_code(halt.queue)} with abort count 0 and as many attempts as that gives it, and may halt the queue again."
+        case Decision.ENABLE:
+            if halt.lookup_id is None:
+                return "the queue receives again."
+            return f"it keeps its counts, and may halt the queue again{f'; {_BEGIN_ANEW[system]}' if system in _BEGIN_ANEW else ''}."
+        case Decision.LEAVE:
+            return "nothing is changed."
+
+
+def _facts(message: MessageRow, others: int) -> Iterator[tuple[str, str]]:
+    yield "message", str(message.lookup_id)
+    yield "sent", _instant(message.enqueued_at)
+    yield "abort count, move count", f"{message.abort_count}, {message.move_count}"
+    if message.crash_count:
+        yield "crashes", str(message.crash_count)
+    yield "priority", str(message.priority)
+    for name, value in (("type", message.message_type), ("group", message.group_id), ("message id", message.message_id)):
+        if value:
+            yield name, _code(value)
+    if message.conversation_id:
+        yield "conversation", f"{_code(message.conversation_id)}, with {others:,} other messages in the queue"
+    for name, value in list(message.properties.items())[:MOST_PROPERTIES]:
+        yield f"property {_code(name)}", _code(value)
+    if len(message.properties) > MOST_PROPERTIES:
+        yield "properties", f"{len(message.properties) - MOST_PROPERTIES} more"
+
+
+def _error(message: MessageRow) -> Iterator[str]:
+    text = (message.last_error or {}).get("message") or message.reason
+    if text:
+        kind = (message.last_error or {}).get("type") or ""
+        yield f"**Last error** {_code(kind) if kind else ''}\n\n{_block(text, MOST_OF_ERROR)}"
+
+
+def _body(message: MessageRow, most: int) -> Iterator[str]:
+    size = f"{len(message.body):,} bytes"
+    if not message.body:
+        yield "**Body**: empty."
+        return
+    text = message.text
+    if text is None:
+        shown, what = base64.b64encode(message.body[: most * 3 // 4]).decode(), f"{size}, no UTF-8 text: Base64"
+        is_cut = len(message.body) > most * 3 // 4
+    else:
+        shown, what, is_cut = text[:most], size, len(text) > most
+    yield f"**Body** ({what}{', the beginning' if is_cut else ''})\n\n{_block(shown, most, 'json' if _is_json(text) and not is_cut else '')}"
+
+
+# Markdown --------------------------------------------------------------------------------------------------------------
+
+
+def _table(rows: Iterator[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def _block(text: str, most: int, language: str = "") -> str:
+    """Return a fenced block; its fence is longer than any that the text has."""
+    shown = neutral_text(text[:most]) + ("…" if len(text) > most else "")
+    fence = "`" * max(3, _longest(shown) + 1)
+    return f"{fence}{language}\n{shown}\n{fence}"
+
+
+def _code(text: str) -> str:
+    """Return a text as code in a line, which may be in a table."""
+    shown = " ".join(neutral_text(text[:MOST_IN_LINE]).split()) + ("…" if len(text) > MOST_IN_LINE else "")
+    fence = "`" * (_longest(shown) + 1)
+    return f"{fence} {shown or '(empty)'} {fence}".replace("|", "\\|")
+
+
+def _longest(text: str) -> int:
+    return max((len(found) for found in re.findall("`+", text)), default=0)
+
+
+def _instant(instant: datetime | None) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _is_json(text: str | None) -> bool:
+    try:
+        json.loads(text or "")
+    except ValueError:
+        return False
+    return True
+
+
+def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | None:
+    """Return what an answer means; None for one that was not offered.
+
+    :param options: answers by what they mean.
+    """
+    return next((Decision(what) for what, answer in options.items() if [answer] == list(chosen)), None)

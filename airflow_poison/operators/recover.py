@@ -1,0 +1,104 @@
+"""QueueRecoverOperator: do with a halted queue what people have decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_poison.core.errors import DecisionOutdatedError
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
+from airflow_poison.notifications.targets import listed, tell_all
+from airflow_poison.operators.identity import task_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import XComArg
+
+    from airflow_poison.core.passes.halts import HaltedEndpoint
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.notifications.targets import Targets
+
+UNDECIDED = "UNDECIDED"
+"""The ``event`` of the alert that nobody has decided in time."""
+
+
+class QueueRecoverOperator(BaseOperator):
+    """Carry out what a QueueAskOperator was answered: first what concerns the message, then the endpoint is enabled (spec SB-34). Starts no JVM.
+
+    A task that was killed goes on where it stopped, and does nothing twice. It fails, without retries, when the queue is not halted any more as
+    people were shown it. It is skipped, with what follows, when the queue is to be left as it is.
+
+    Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated"}``: how many messages went where.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param decision: what QueueAskOperator returned. (templated)
+    :param to_queue: the queue in which a removed message is kept, with its conversation; it must exist. None: the poison sub-queue; for a message
+        that halted the reader of the poison sub-queue, ``<queue>.dead-letter``. (templated)
+    :param on_undecided: notifiers, or functions of the context, told when nobody has answered in time, before what is decided then is done.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "conn_id")
+    ui_color = "#e3f7e9"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        decision: Mapping[str, Any] | XComArg,
+        to_queue: str | None = None,
+        on_undecided: Targets = None,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.decision: Any = decision  # rendered: what was returned
+        self.to_queue = to_queue
+        self.on_undecided = listed("on_undecided", on_undecided)
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.decide import Decision, decide
+        from airflow_poison.core.passes.halts import HaltedEndpoint
+
+        hook = QueueHook(self.conn_id)
+        table = hook.queue(self.queue_name)
+        decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
+        if self.decision["timed_out"]:
+            self._tell(context, table, halt)
+        if decided == Decision.LEAVE:
+            raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
+        run = task_key(context, table.uri)
+        try:
+            result = decide(table, hook.store(), SystemClock(), decided, halt, run=run, to_queue=self.to_queue)
+        except DecisionOutdatedError as error:
+            raise AirflowFailException(str(error)) from error
+        self.log.info("Queue %r is enabled%s. %s messages went to %r.", halt.name, _because(self.decision), result.messages, result.to or "nowhere")
+        return result.to_dict()
+
+    def _tell(self, context: Context, table: QueueTable, halt: HaltedEndpoint) -> None:
+        from airflow_poison.operators.undecided import alert_about
+
+        reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
+        self.log.warning("%s", reason)
+        todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
+        tell_all(
+            self.on_undecided,
+            alert_about(halt, UNDECIDED, reason, todo, key=task_key(context, table.uri, UNDECIDED, *halt.identity)),
+            context,
+            self.log,
+        )
+
+
+def _because(decision: Mapping[str, Any]) -> str:
+    user = decision["by"]
+    return ", because nobody has answered in time" if user is None else f", as {user['name']} has decided"

@@ -1,0 +1,93 @@
+"""recovery: wait for a halted queue, ask people, and do what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TaskGroup
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from airflow.sdk.execution_time.hitl import HITLUser
+
+    from airflow_poison.notifications.targets import Targets
+
+
+def recovery(
+    queue: str,
+    *,
+    group_id: str = "recovery",
+    sub_queue: str = "any",
+    wait: bool = False,
+    poke_interval: float = 60.0,
+    wait_timeout: timedelta | None = None,
+    response_timeout: timedelta | None = None,
+    on_timeout: str = "leave",
+    assigned_users: HITLUser | list[HITLUser] | None = None,
+    to_queue: str | None = None,
+    on_asked: Targets = None,
+    on_undecided: Targets = None,
+    most_of_body: int = 2_000,
+    conn_id: str = QueueHook.default_conn_name,
+    default_args: dict[str, Any] | None = None,
+) -> TaskGroup:
+    """Chain what becomes of a halted queue: ``ask`` >> ``recover``, with ``wait`` before them where that is wanted.
+
+    ``ask`` shows people the queue's state and the suspected message, changes nothing, and waits for one of them to answer in the Airflow UI: remove
+    the message, return it, enable the queue alone, or leave it. ``recover`` does that in the safe order (spec SB-34): what concerns the message
+    first, while nobody can receive it, then the queue is enabled. What is removed is kept. A queue that receives, and one that is to be left, skip
+    what follows.
+
+    For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(queue, on=("disabled",))``, or let it
+    wait.
+
+    :param queue: the queue's name; it must exist. (templated)
+    :param group_id: the task group's id.
+    :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of its poison sub-queue; ``any``. (templated)
+    :param wait: begin with a sensor that waits until the queue is halted; False: a queue that receives now skips all.
+    :param poke_interval: seconds between two looks of that sensor.
+    :param wait_timeout: how long it waits; None: as long as Airflow's sensors do.
+    :param response_timeout: how long people may take; None: as long as they like.
+    :param on_timeout: what is decided when nobody answers in time: ``leave``, ``enable``, ``return``, ``remove`` or ``fail``.
+    :param assigned_users: who may answer; None: all users with the right to.
+    :param to_queue: the queue in which a removed message is kept; it must exist. None: the poison sub-queue. (templated)
+    :param on_asked: notifiers, or functions of the context, told that people are asked, and where.
+    :param on_undecided: told when nobody has answered in time.
+    :param most_of_body: how many characters of a message's body are shown.
+    :param conn_id: connection of type ``poison``. (templated)
+    :param default_args: default arguments of the group's tasks.
+    """
+    with TaskGroup(
+        group_id,
+        default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
+        tooltip=f"What becomes of queue {queue!r} when it is halted",
+    ) as group:
+        ask = QueueAskOperator(
+            task_id="ask",
+            queue_name=queue,
+            sub_queue=sub_queue,
+            to_queue=to_queue,
+            response_timeout=response_timeout,
+            on_timeout=on_timeout,
+            on_asked=on_asked,
+            assigned_users=assigned_users,
+            most_of_body=most_of_body,
+            conn_id=conn_id,
+        )
+        recover = QueueRecoverOperator(
+            task_id="recover", queue_name=queue, decision=ask.output, to_queue=to_queue, on_undecided=on_undecided, conn_id=conn_id
+        )
+        ask >> recover
+        if wait:
+            timeout = {} if wait_timeout is None else {"timeout": wait_timeout.total_seconds()}
+            halted = QueueDisabledSensor(
+                task_id="wait", queue_name=queue, sub_queue=sub_queue, poke_interval=poke_interval, mode="reschedule", conn_id=conn_id, **timeout
+            )
+            halted >> ask
+    return group
