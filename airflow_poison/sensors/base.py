@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
@@ -94,8 +94,9 @@ class QueueSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         first = self.poke(context)
-        if first.is_done:
-            return first.xcom_value
+        return first.xcom_value if first.is_done else self._defer()
+
+    def _defer(self) -> NoReturn:
         from airflow_poison.triggers.queue import QueueTrigger
 
         trigger = QueueTrigger(
