@@ -24,6 +24,7 @@ from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
+from airflow_poison.core.passes.giving_up import given_up
 from airflow_poison.core.passes.keys import check_key
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
@@ -62,6 +63,7 @@ class ReceiveResult:
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
     :param counters: what the endpoint leaves behind for the next one.
+    :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
     """
@@ -88,6 +90,7 @@ class ReceiveResult:
     halted: HaltRecord | None = None
     blocked_until: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
+    sent_on: Mapping[str, int] = field(default_factory=dict)
     errors: tuple[Mapping[str, object], ...] = ()
     passes: int = 0
     seconds: float = 0.0
@@ -149,7 +152,8 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
         return_held(self.table, self.clock.now())
         return_postponed(self.table, self.clock.now())
-        tallies: list[Tally] = []
+        self._prepare(handler)
+        tallies, sent_on = list[Tally](), Counter[str]()
         for claim in self._of_the_dead():
             self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
@@ -162,15 +166,31 @@ class ReceivePass:
                 lease=self.lease,
                 now=self.clock.now(),
                 max_messages=self.max_messages,
-                exclusive=self.policy.halting or self.policy.locks_groups,
+                exclusive=self._exclusive,
                 sub_queue=self.policy.reads,
             )
             if own is not None:
                 tallies.append(self._finish(own, handler, crashed=bool(own.earlier)))
         reach("pass.receive.before_relay")
         if self.store is not None:
-            relay(self.store, self.table, self.clock)
-        return _combine(self.table.name, key, tallies, time.monotonic() - started)
+            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+        return _combine(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+
+    def _prepare(self, handler: HandlerRef) -> None:
+        """When there is something to claim, have the engine see whether it can deliver it, before it is claimed. Raises ExecutorError."""
+        snapshot, reads = self.table.snapshot(), self.policy.reads
+        others = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
+        claimed = {file.path for claim in others for file in claim.files}
+        if any(claim.exclusive or self._exclusive for claim in others):
+            return
+        if any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files):
+            prepare = getattr(self.engine(), "prepare", None)
+            if prepare is not None:
+                prepare(self.table, handler)
+
+    @property
+    def _exclusive(self) -> bool:
+        return self.policy.halting or self.policy.locks_groups
 
     def _refuse_halted(self) -> None:
         state, reason = self.table.snapshot().control.endpoint(self.policy.reads)
@@ -201,7 +221,8 @@ class ReceivePass:
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
             found = self.table.snapshot().control.endpoint_counters
-            earlier = self._deliver(held, handler, self._opening(found, crashed=crashed))
+            with given_up(self.table, lambda: held.claim, self.clock, self.progress):
+                earlier = self._deliver(held, handler, self._opening(found, crashed=crashed))
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (self._halt_event(tally.halt),)
@@ -367,7 +388,7 @@ def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: 
     return cast("Mapping[str, object]", total.to_record())
 
 
-def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> ReceiveResult:
+def _combine(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
     """Return the sum of the claims that a run finished."""
     total = Tally()
     for tally in tallies:
@@ -396,6 +417,7 @@ def _combine(queue: str, key: str, tallies: Sequence[Tally], seconds: float) -> 
         halted=total.halt,
         blocked_until=None if total.block is None else total.block["until"] or "restart",
         counters=total.counters,
+        sent_on=dict(sent_on),
         errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
         passes=len(tallies),
         seconds=seconds,

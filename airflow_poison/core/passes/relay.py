@@ -19,7 +19,7 @@ from airflow_poison.core.store.names import MAX_NAME, check_name
 from airflow_poison.core.store.seam import Control
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.seam import QueueStore, QueueTable
@@ -32,10 +32,12 @@ _SUFFIX = ".dead-letter"
 _ROWS = 10_000
 
 
-def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
+def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Send every outbox message to its queue (made when missing); return how many.
 
     A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay.
+
+    :param told: called with each queue, and how many messages it was sent.
     """
     sent = 0
     snapshot = table.snapshot()
@@ -46,7 +48,9 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock) -> int:
             here = pa.array([each == target for each in targets], pa.bool_())
             queue = _made(store, target, table.name, snapshot.control, clock)
             reach("pass.relay.before_send")
-            sent += queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+            messages = queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+            told(queue.name, messages)
+            sent += messages
         reach("pass.relay.before_removal")
         table.remove_outbox([file], clock.now())
     return sent
