@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.lookup_ids import lookup_ids
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 QUEUE = "queue"
 
 
-class QueueMoveOperator(BaseOperator):
+class QueueMoveOperator(WithLineage, BaseOperator):
     """Move messages to ``main``, to ``poison`` or to another queue, all or none. Starts no JVM.
 
     Without ``lookup_ids``, ``target="main"`` moves all that are in poison and that no pass has claimed. ``target="queue"`` without ``to_queue``
@@ -54,11 +55,15 @@ class QueueMoveOperator(BaseOperator):
         self.target = target
         self.to_queue = to_queue
         self.conn_id = conn_id
+        self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:
         """Move them. Raises SettingError, QueueNotFoundError, InputError, MessageNotFoundError, MessageClaimedError; then nothing was moved."""
         to = self._move(context)
         moved = sum(to.values())
+        if self.target == QUEUE:
+            self.lineage.reads(self, queue_uri(self.conn_id, self.queue_name))
+            self.lineage.writes(self, *(queue_uri(self.conn_id, name) for name in to))
         self.log.info("Moved %s messages of %r: %s", f"{moved:,}", self.queue_name, to)
         return {"queue": self.queue_name, "moved": moved, "to": to}
 

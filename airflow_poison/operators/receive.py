@@ -12,6 +12,7 @@ from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.lineage import Lineage, WithLineage
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications.targets import AlertTargets
 from airflow_poison.operators.account import account, halted
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.operators.queues import Entry
 
 
-class QueueReceiveOperator(BaseOperator):
+class QueueReceiveOperator(WithLineage, BaseOperator):
     """Deliver every message that is in the queue now to a handler, once, as one Spark job.
 
     Running the task again finishes what a killed run left, or receives what is there then. Nothing to receive: no JVM starts.
@@ -100,6 +101,7 @@ class QueueReceiveOperator(BaseOperator):
         self.error_handler = error_handler
         self.conn_id = conn_id
         self.stop = Stop()
+        self.lineage = Lineage()
         if is_known(self.queues):
             listed(self.queues, handler, policy)
 
@@ -118,7 +120,7 @@ class QueueReceiveOperator(BaseOperator):
         one = OneQueue(self, hook, queue, context)
         receive, key = one.open()
         try:
-            return self._receive(receive, key, context)
+            return self._receive(one, receive, key, context)
         finally:
             one.tell()
 
@@ -127,7 +129,7 @@ class QueueReceiveOperator(BaseOperator):
         self.stop.ask()
         cancel_jobs(self.log)
 
-    def _receive(self, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
+    def _receive(self, one: OneQueue, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
         from airflow_poison.core.passes.receive_many import stoppable
 
@@ -137,6 +139,7 @@ class QueueReceiveOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         for line in account(result):
             self.log.info("%s", line)
+        one.observe(result)
         numbers = result.to_dict()
         if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
             context["ti"].xcom_push(key="return_value", value=numbers)

@@ -40,6 +40,7 @@ class QueueReturnOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
+        from airflow_poison import stats
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.return_due import return_due
         from airflow_poison.core.policies import policy_from_dict
@@ -47,6 +48,7 @@ class QueueReturnOperator(BaseOperator):
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
         result = return_due(queue, SystemClock(), return_order=policy.return_order)
+        stats.returned(result.returned + result.postponed, queue, self.conn_id)
         self.log.info(
             "Returned %s messages of %r to main (%s more were postponed by a handler); %s wait in retry, the next is due at %s.",
             f"{result.returned:,}",

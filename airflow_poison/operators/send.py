@@ -10,6 +10,7 @@ from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.identity import task_key
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.spark.send_stage import FrameSource
 
 
-class QueueSendOperator(BaseOperator):
+class QueueSendOperator(WithLineage, BaseOperator):
     """Send messages, in one commit: all or none.
 
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
@@ -121,9 +123,11 @@ class QueueSendOperator(BaseOperator):
         self.send_key = send_key
         self.resend = resend
         self.conn_id = conn_id
+        self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
+        from airflow_poison import stats
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.send import send
 
@@ -136,6 +140,10 @@ class QueueSendOperator(BaseOperator):
                 "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
             )
         else:
+            uri = queue_uri(self.conn_id, self.queue_name)
+            self.lineage.tables[uri] = queue.uri
+            self.lineage.writes(self, uri)
+            stats.sent(result.sent, queue, self.conn_id)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
@@ -158,7 +166,12 @@ class QueueSendOperator(BaseOperator):
         from airflow_poison.core.spark.send_stage import FrameSource, SendStage
 
         source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
-        return SendStage.of_queue(uri, key).batches(lambda: source.open(hook.spark()), self._mapping(), now)
+        return SendStage.of_queue(uri, key).batches(lambda: self._opened(source, hook), self._mapping(), now)
+
+    def _opened(self, source: FrameSource, hook: QueueHook) -> DataFrame:
+        frame = source.open(hook.spark())
+        self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
+        return frame
 
     def _mapping(self) -> ColumnMapping:
         from airflow_poison.core.mapping import ColumnMapping

@@ -37,15 +37,29 @@ class OneQueue:
     def __init__(self, task: QueueReceiveOperator, hook: QueueHook, queue: QueueToReceive, context: Context) -> None:
         self._task, self._hook, self._queue, self._context = task, hook, queue, context
         self._tell: Callable[[], None] = lambda: None
+        self._table: QueueTable | None = None
         self.system = ""
 
     def open(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
         table = self._hook.queue(self._queue.queue_name, self._queue.policy)
-        self._tell = self._afterwards(table)
+        self._table, self._tell = table, self._afterwards(table)
         receive = self._pass(table)
         self.system = receive.policy.system
         return receive, task_key(self._context, table.uri)
+
+    def observe(self, result: ReceiveResult) -> None:
+        """Note the pass's lineage and send its metrics."""
+        from airflow_poison import stats
+        from airflow_poison.lineage import queue_uri
+
+        assert self._table is not None, "open comes first"
+        task, conn_id = self._task, self._hook.conn_id
+        uri = queue_uri(conn_id, result.queue)
+        task.lineage.tables[uri] = self._table.uri
+        task.lineage.reads(task, uri)
+        task.lineage.writes(task, *(queue_uri(conn_id, name) for name in result.sent_on))
+        stats.received(result, self._table, conn_id)
 
     def tell(self) -> None:
         """Tell people and the error handler of all that has happened since the queue was opened. Raises AlertError."""
@@ -108,6 +122,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
         else:
             for line in account(end):
                 task.log.info("%s", line)
+            ones[queue].observe(end)
         try:
             ones[queue].tell()
         except Exception as error:
