@@ -177,6 +177,7 @@ function Queue({ connId, name, place, view, lookupId, go, round }) {
   const answer = useAnswer("queue", { conn_id: connId, queue: name }, round);
   const here = { conn_id: connId, queue: name };
   return h(Answered, { answer }, (queue) => h("div", null,
+    h("p", { className: "bar" }, h(State, { state: queue.state }), h("span", { className: "quiet" }, `rules of ${queue.policy.system ?? "no system"}`)),
     h(Halts, { queue, here, go }),
     h(Tiles, { queue, here, place: view === "events" || lookupId ? null : place, go }),
     lookupId ? h(Message, { here, lookupId, go, round, now: queue.at })
@@ -217,8 +218,7 @@ function Tiles({ queue, here, place, go }) {
     ].filter(Boolean).join(", ")));
   return h("div", { className: "tiles", role: "group", "aria-label": "Sub-queues" }, shown.map(tile), h("div", { className: "tile", key: "events" },
     h(Go, { to: { ...here, view: "events" }, go }, "events"),
-    h("strong", { "aria-hidden": true }, "…"),
-    h("span", { className: "quiet" }, "what has happened")));
+    h("div", { className: "quiet" }, "what has happened")));
 }
 
 function Messages({ here, place, go, round, now }) {
@@ -239,13 +239,16 @@ function Message({ here, lookupId, go, round }) {
   const answer = useAnswer("message", { ...here, lookup_id: lookupId }, round);
   return h("section", null, h("h2", null, `Message ${lookupId}`), h(Answered, { answer }, ({ message }) => {
     const { body, body_encoding: encoding, body_bytes: bytes, body_cut: cut, last_error: error, reason, properties, ...facts } = message;
+    const all = { ...facts, ...Object.fromEntries(Object.entries(properties).map(([name, value]) => [`property ${name}`, value])) };
+    const shown = Object.entries(all).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [name, name.endsWith("_at") ? time(value) : value]);
     return h("div", null,
       reason ? h("p", { className: "note bad" }, reason) : null,
-      h(Facts, { caption: "Message", facts: { ...facts, ...(Object.keys(properties).length ? { properties } : {}) } }),
       h("h2", null, `Body: ${count(bytes)} bytes${encoding === "base64" ? ", as Base64" : ""}${cut ? ", only its beginning" : ""}`),
       h("pre", { tabIndex: 0, "aria-label": "Body" }, body),
       error?.trace ? h("h2", null, "Trace of its last failure") : null,
-      error?.trace ? h("pre", { tabIndex: 0, "aria-label": "Trace" }, error.trace) : null);
+      error?.trace ? h("pre", { tabIndex: 0, "aria-label": "Trace" }, error.trace) : null,
+      h("h2", null, "Counts and columns"),
+      h(Facts, { caption: "Counts and columns", facts: Object.fromEntries(shown) }));
   }), h(Events, { here: { ...here, lookup_id: lookupId }, go, round }));
 }
 

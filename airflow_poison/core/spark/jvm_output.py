@@ -30,6 +30,9 @@ def jvm_output_logged() -> Iterator[None]:
 
     The JVM is given a pipe instead of this process's own; so is, in this block, whatever else of this process writes there.
     """
+    py4j = logging.getLogger("py4j")
+    if py4j.level == logging.NOTSET:  # it tells of each of its connections that is closed
+        py4j.setLevel(logging.WARNING)
     read, write = os.pipe2(os.O_CLOEXEC)
     own = os.dup(_STDERR)
     threading.Thread(target=_log_all, args=(read,), name="poison-jvm-output", daemon=True).start()

@@ -1,0 +1,227 @@
+"""The pages of queues in a real API server and a real browser, and what a task shows of itself: links, log, progress."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+from airflow_poison import Msmq4
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.core.passes.alter import disable
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from tests.live import chromium
+from tests.live.live_airflow import PATIENCE
+from tools.airflow.client import API
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.store.seam import QueueTable
+    from tests.live.chromium import Page
+    from tests.live.live_airflow import LiveAirflow
+    from tools.airflow.client import Run
+
+SCRIPT = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
+QUEUE = "page-orders"
+READS = ["/poison/api/queues", f"/poison/api/queue?queue={QUEUE}", f"/poison/api/messages?queue={QUEUE}&sub_queue=poison", "/poison/ui/poison.js"]
+SHOTS = os.environ.get("POISON_SCREENSHOTS")
+
+TALKING = """
+import logging
+import sys
+
+from airflow.sdk import DAG
+
+from airflow_poison import Msmq4
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
+
+
+def talk(message):
+    print("printed", message.lookup_id)
+    logging.getLogger("shop").info("logged %s", message.lookup_id)
+    logging.getLogger("shop").warning("warned %s", message.lookup_id)
+    print("complained", message.lookup_id, file=sys.stderr)
+    if message.body == b"bad":
+        raise ValueError("no such order")
+
+
+with DAG("talking", schedule=None):
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    send = QueueSendOperator(task_id="send", queue_name="talking", messages=["good", "bad", "fine"], policy=policy)
+    send >> QueueReceiveOperator(task_id="receive", queue_name="talking", handler=talk)
+"""
+
+
+def refuse(message: Any) -> None:
+    if message.body.startswith(b"<"):
+        raise ValueError(f"refused: {SCRIPT}")
+
+
+@pytest.fixture(scope="module")
+def orders(airflow: LiveAirflow) -> QueueTable:
+    """A queue whose first message is poison, with a hostile body and a hostile error; disabled."""
+    policy = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move")
+    table = declare(airflow.store, QUEUE, policy, SystemClock())
+    put(table, [f"{SCRIPT}\x1b]0;owned\x07\u202e", *(f"order {number}" for number in range(5))], "a")
+    ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
+    put(table, [f"order {number}" for number in range(60)], "b")
+    disable(table, SystemClock(), reason=f"the lorry has no driver {SCRIPT}")
+    return table
+
+
+def put(table: QueueTable, bodies: list[str], key: str) -> None:
+    send(table, rows_to_batches(bodies, ColumnMapping(), datetime.now(UTC)), key=key * 40, clock=SystemClock())
+
+
+@pytest.fixture(scope="module")
+def talked(airflow: LiveAirflow) -> Run:
+    """A run that has sent three messages and received them."""
+    dag_id = airflow.dag(TALKING)
+    return airflow.wait(airflow.trigger(dag_id), timeout=240 * PATIENCE)
+
+
+# Rights, in the real API server ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize(("user", "status"), [(None, 401), ("viewer", 200), ("user", 200), ("op", 200), ("admin", 200)])
+def test_who_can_read(airflow: LiveAirflow, orders: QueueTable, path: str, user: str | None, status: int) -> None:
+    assert airflow.call("GET", path, user=user).status == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("user", [None, "viewer", "admin"])
+def test_nobody_can_change_anything(airflow: LiveAirflow, orders: QueueTable, method: str, user: str | None) -> None:
+    assert [airflow.call(method, path, {} if method != "DELETE" else None, user=user).status for path in READS] == [405] * len(READS)
+
+
+def test_there_is_no_documentation_and_no_folder(airflow: LiveAirflow) -> None:
+    for path in ("/poison/docs", "/poison/redoc", "/poison/openapi.json", "/poison/ui/", "/poison/ui/app.py"):
+        assert airflow.call("GET", path, user=None).status == airflow.call("GET", path).status == 404
+
+
+def test_the_page_is_in_the_menu_of_viewers(airflow: LiveAirflow) -> None:
+    (plugin,) = [each for each in airflow.call("GET", f"{API}/plugins", user="viewer").body["plugins"] if each["name"] == "poison"]
+    assert plugin["react_apps"][0]["bundle_url"] == "poison/ui/poison.js"
+    assert airflow.call("GET", f"{API}/plugins/importErrors").body["total_entries"] == 0
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def page(airflow: LiveAirflow, tmp_path: Path) -> Iterator[Page]:
+    if chromium.found() is None:
+        pytest.skip("There is no Chromium on this machine (Debian: apt-get install chromium).")
+    with chromium.page(tmp_path / "profile", airflow.url) as browser:
+        browser.sign_in(airflow.client.call("POST", "/auth/token", {"username": "viewer", "password": "viewer-password"})["access_token"])
+        yield browser
+
+
+def shoot(page: Page, name: str) -> None:
+    if SHOTS:
+        page.screenshot(Path(SHOTS) / f"{name}.png")
+
+
+def test_a_viewer_walks_from_the_queues_to_a_poison_message(page: Page, orders: QueueTable) -> None:
+    page.go("/plugin/poison")
+    page.until_text(QUEUE)
+    shoot(page, "queues")
+    page.click(QUEUE)
+    page.until_text("the lorry has no driver")
+    page.until_text("Messages in main")
+    page.until_text("10 more behind them")
+    shoot(page, "queue")
+    page.click("poison")
+    page.until_text("Messages in poison")
+    page.until_text("ValueError: refused")
+    shoot(page, "poison")
+    page.click("1")
+    page.until_text("Trace of its last failure")
+    page.until_text("MOVED_POISON")
+    shoot(page, "message")
+    assert SCRIPT + r"\x1b]0;owned\x07\u202e" in page.text()
+    assert page.run("document.title") != "taken"
+    assert page.run("document.querySelectorAll('.poison script, .poison img').length") == 0
+    page.run("history.back()")
+    page.until_text("Messages in poison")
+    assert page.complaints() == []
+
+
+def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable) -> None:
+    for theme in ("light", "dark"):
+        page.go("/")
+        page.until("document.readyState === 'complete'")
+        page.run(f"localStorage.setItem('theme', '{theme}')")
+        page.go(f"/plugin/poison?queue={QUEUE}")
+        page.until_text("Messages in main")
+        shoot(page, f"queue-{theme}")
+        ink, ground = (_brightness(page, what) for what in ("color", "backgroundColor"))
+        assert (ink < ground) == (theme == "light")
+
+
+def _brightness(page: Page, what: str) -> int:
+    """Return how bright the page's ink or ground is, as it is painted."""
+    script = f"""(() => {{
+        let element = document.querySelector('.poison');
+        let found = getComputedStyle(element).{what};
+        while (found === 'rgba(0, 0, 0, 0)' && element.parentElement) {{ element = element.parentElement; found = getComputedStyle(element).{what}; }}
+        const canvas = document.createElement('canvas').getContext('2d');
+        canvas.fillStyle = found; canvas.fillRect(0, 0, 1, 1);
+        const [red, green, blue, alpha] = canvas.getImageData(0, 0, 1, 1).data;
+        return alpha ? red + green + blue : 765;
+    }})()"""
+    return int(page.run(script))
+
+
+def test_what_is_not_there_is_told_on_the_page(page: Page, orders: QueueTable) -> None:
+    page.go("/plugin/poison?queue=nowhere")
+    page.until_text("There is no queue 'nowhere' in the store of connection 'poison_default'.")
+    page.go(f"/plugin/poison?queue={QUEUE}&conn_id=nowhere")
+    page.until_text("No connection of type 'poison' has the id 'nowhere'.")
+
+
+# What a task shows ----------------------------------------------------------------------------------------------------
+
+
+def test_a_task_links_to_its_queue_and_its_messages(airflow: LiveAirflow, talked: Run) -> None:
+    links = airflow.call("GET", f"{talked.path}/taskInstances/receive/links").body["extra_links"]
+    query = urlencode({"conn_id": "poison_default", "queue": "talking"})
+    assert links == {
+        "Queue": f"plugin/poison?{query}",
+        "Poison messages": f"plugin/poison?{query}&sub_queue=poison",
+        "Messages in retry": f"plugin/poison?{query}&sub_queue=retry",
+    }
+    assert set(airflow.call("GET", f"{talked.path}/taskInstances/send/links").body["extra_links"]) == {"Queue", "Messages"}
+
+
+def test_a_link_of_a_task_leads_to_the_page(page: Page, talked: Run) -> None:
+    page.go(f"/dags/{talked.dag_id}/runs/{talked.run_id}/tasks/receive/details")
+    page.until_text("Poison messages")
+    shoot(page, "links")
+    page.click("Poison messages")
+    page.until_text("Messages in poison")
+    page.until_text("ValueError: no such order")
+
+
+def test_lines_of_a_handler_are_in_the_log_with_the_id_of_their_message(airflow: LiveAirflow, talked: Run) -> None:
+    entries = airflow.log_entries(talked, "receive")
+    found = {(entry["event"], entry["level"]) for entry in entries if entry.get("logger") == "airflow_poison.handler"}
+    for number in (1, 2, 3):
+        label = f"talking [message {number}]"
+        assert (f"{label} printed {number}", "info") in found
+        assert (f"{label} shop: logged {number}", "info") in found
+        assert (f"{label} shop: warned {number}", "warning") in found
+        assert (f"{label} complained {number}", "warning") in found
+    noise = [entry for entry in entries if str(entry.get("logger")).startswith("py4j") or entry["level"] in {"error", "critical"}]
+    assert noise == []
