@@ -62,7 +62,7 @@ with DAG("taskflow", schedule=None):
 
     @task
     def tell(pass_):
-        return pass_["settled"], pass_["poisoned"]
+        return [pass_["settled"], pass_["poisoned"]]
 
     order(numbers()) >> (landed := land())
     tell(landed)
@@ -79,7 +79,7 @@ def test_a_dag_file_sends_and_receives_with_functions(store: QueueStore, run_dag
     dag = bag.dags["taskflow"]
     ran = run_dag(dag)
     assert ran.state == "success", ran
-    assert list(ran.returned["tell"]) == [2, 1]
+    assert ran.returned["tell"] == [2, 1]
     assert ran.returned["order"] == {"queue": "orders", "sent": 3, "first_lookup_id": 1, "repeated": False, "held": 0}
     assert bodies(store) == [b"three"]
     assert dag.get_task("land").doc_md == "Land it."
