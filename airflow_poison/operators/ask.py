@@ -154,7 +154,7 @@ class QueueAskOperator(HITLOperator):
 
     def _place(self, context: Any) -> str:
         try:
-            return self.generate_link_to_ui_from_context(context=context)
+            return self.generate_link_to_ui(task_instance=context["ti"])
         except ValueError:  # a worker need not know the address of the UI
             task = context["ti"]
-            return f"dags/{task.dag_id}/runs/{task.run_id}/tasks/{task.task_id}/required_actions"
+            return f"dags/{task.dag_id}/runs/{task.run_id}/tasks/{task.task_id}/required_actions?map_index={task.map_index}"
