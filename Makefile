@@ -1,7 +1,7 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test demo bench lock clean
+.PHONY: help setup lint format test demo docs bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -43,6 +43,9 @@ faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 
 	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
 	@$(BIN)/python -m pytest -q tests/spark -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
+
+docs: setup  ## build the documentation's site into site, and fail at any warning
+	$(BIN)/mkdocs build --strict --clean
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks
