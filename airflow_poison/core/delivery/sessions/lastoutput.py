@@ -86,7 +86,8 @@ class LastOutput:
 
     def begin_batch(self, batch: pa.RecordBatch) -> None:
         """Go on with another batch."""
-        self._ids = batch.column("lookup_id").to_numpy().data
+        ids = batch.column("lookup_id")  # not ``to_numpy``, which imports pandas: in a new child that is longer than a transaction may take
+        self._ids = memoryview(ids.buffers()[1] or b"").cast("B").cast("q")[ids.offset : ids.offset + len(ids)]
         self._row = -1
 
     def forget(self) -> None:
