@@ -24,7 +24,7 @@ from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
-from airflow_poison.core.passes.giving_up import given_up
+from airflow_poison.core.passes.giving_up import INTERRUPTS, given_up
 from airflow_poison.core.passes.keys import check_key
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
@@ -117,6 +117,7 @@ class ReceivePass:
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
     :param progress: told one line now and then.
+    :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -132,6 +133,7 @@ class ReceivePass:
     record_all: bool = False
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
+    interrupts: tuple[type[BaseException], ...] = INTERRUPTS
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -154,13 +156,13 @@ class ReceivePass:
         return_postponed(self.table, self.clock.now())
         self._prepare(handler)
         tallies, sent_on = list[Tally](), Counter[str]()
-        for claim in self._of_the_dead():
+        claim_key = self._next_key(key)
+        for claim in self._of_the_dead(claim_key):
             self.progress(f"taking over the claim of a dead run: {claim.messages} messages")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
                 tallies.append(self._finish(mine, handler, crashed=True))
         if not any(tally.halt or tally.block for tally in tallies):
-            claim_key = self._next_key(key)
             own = self.table.claim(
                 claim_key,
                 lease=self.lease,
@@ -200,9 +202,10 @@ class ReceivePass:
                 "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
             )
 
-    def _of_the_dead(self) -> list[Claim]:
-        """Return the expired claims of this endpoint; those of another one want its policy and its handler."""
-        return [claim for claim in self.table.expired(self.clock.now()) if claim.files[0].sub_queue == self.policy.reads]
+    def _of_the_dead(self, own: str) -> list[Claim]:
+        """Return the expired claims of other runs of this endpoint; those of another endpoint want its policy and its handler."""
+        expired = self.table.expired(self.clock.now())
+        return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
     def _next_key(self, key: str) -> str:
         """Return the key of the first pass of this run that has not finished."""
@@ -221,7 +224,7 @@ class ReceivePass:
         held = _Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
             found = self.table.snapshot().control.endpoint_counters
-            with given_up(self.table, lambda: held.claim, self.clock, self.progress):
+            with given_up(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
                 earlier = self._deliver(held, handler, self._opening(found, crashed=crashed))
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
