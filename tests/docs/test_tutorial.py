@@ -39,7 +39,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
 def in_one_shell(commands: list[str], folder: Path) -> tuple[list[str], list[int]]:
     """Run commands one after the other; return what each printed and its exit code."""
     mark = "=== ended with"
-    script = "".join(f"{command}\necho; echo '{mark}' $?\n" for command in commands)
+    script = "".join(f"{command}\ncode=$?; echo; echo '{mark}' $code\n" for command in commands)
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}",
