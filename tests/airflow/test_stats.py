@@ -15,7 +15,7 @@ from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import disable
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.receive import ReceivePass, ReceiveResult
 from airflow_poison.core.passes.send import send
 from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
@@ -116,9 +116,8 @@ def test_off_nothing_is_read(orders: QueueTable, monkeypatch: pytest.MonkeyPatch
     assert not stats.is_on()
     stats.sent(1, orders, "mine")
     stats.returned(1, orders, "mine")
+    stats.received(ReceiveResult("or.ders", "key", received=1), orders, "mine")
 
 
 def test_every_number_of_a_pass_that_is_counted_is_one_of_its_result(orders: QueueTable) -> None:
-    from airflow_poison.core.passes.receive import ReceiveResult
-
     assert all(getattr(ReceiveResult("orders", "key"), name) == 0 for name in stats.COUNTED)
