@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import AlertError, SettingError
+from airflow_poison.core.policies.settings import duration
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -18,6 +22,10 @@ Target: TypeAlias = Callable[[Any], Any]
 """An Airflow notifier, or a function of the context."""
 
 Targets: TypeAlias = Target | Sequence[Target] | None
+
+
+STOPS = frozenset({"STOPPED", "FAULTED"})
+"""The events of endpoints that stop by themselves while the queue still takes messages; a disabled queue is ``QUEUE_DISABLED``."""
 
 
 class Log(Protocol):
@@ -42,43 +50,100 @@ class AlertTargets:
     repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason``, ``what_to_do``
     and ``details``. A notifier's templated fields see it as ``{{ poison_alert.reason }}``, ``{{ poison_alert.details.document }}``.
 
-    :param queue_disabled: told when the queue was halted.
+    :param queue_disabled: told when the queue was halted, in whichever way.
     :param poison: told when messages went to poison or to another queue, were dropped or were rejected.
     :param blocked: told when a message blocked the queue, or waits at its place.
+    :param stopped: told, of the halts, only of those that stopped or faulted the endpoint. Who is among ``queue_disabled``, too, is told once.
+    :param backlog: told when a message has waited too long, once for each backlog.
+    :param backlog_older_than: how long that is.
     """
 
     queue_disabled: tuple[Target, ...] = ()
     poison: tuple[Target, ...] = ()
     blocked: tuple[Target, ...] = ()
+    stopped: tuple[Target, ...] = ()
+    backlog: tuple[Target, ...] = ()
+    backlog_older_than: timedelta | None = None
 
     @classmethod
-    def of(cls, on_queue_disabled: Targets, on_poison: Targets, on_blocked: Targets = None) -> AlertTargets:
-        """Return the receivers given one by one or in a list. Raises SettingError for what cannot be called."""
-        return cls(listed("on_queue_disabled", on_queue_disabled), listed("on_poison", on_poison), listed("on_blocked", on_blocked))
+    def of(
+        cls,
+        on_queue_disabled: Targets = None,
+        on_poison: Targets = None,
+        on_blocked: Targets = None,
+        *,
+        on_stopped: Targets = None,
+        on_backlog: Targets = None,
+        backlog_older_than: timedelta | None = None,
+    ) -> AlertTargets:
+        """Return the receivers given one by one or in a list.
+
+        Raises SettingError for what cannot be called, and for ``on_backlog`` without ``backlog_older_than``, or the other way round.
+        """
+        backlog = listed("on_backlog", on_backlog)
+        if bool(backlog) != (backlog_older_than is not None):
+            raise SettingError("backlog_older_than", backlog_older_than, "a timedelta above 0 together with on_backlog, and nothing without it")
+        return cls(
+            listed("on_queue_disabled", on_queue_disabled),
+            listed("on_poison", on_poison),
+            listed("on_blocked", on_blocked),
+            listed("on_stopped", on_stopped),
+            backlog,
+            None if backlog_older_than is None else duration("backlog_older_than", backlog_older_than, timedelta(microseconds=1)),
+        )
 
     def __bool__(self) -> bool:
-        return bool(self.queue_disabled or self.poison or self.blocked)
+        return bool(self.queue_disabled or self.poison or self.blocked or self.stopped or self.backlog)
 
-    def of_kind(self, kind: AlertKind) -> tuple[Target, ...]:
-        """Return who is told of this kind."""
-        targets: tuple[Target, ...] = getattr(self, kind.value)
-        return targets
+    def receivers(self, alert: Alert) -> tuple[Target, ...]:
+        """Return who is told of an alert, each once."""
+        told: tuple[Target, ...] = getattr(self, alert.kind.value)
+        if alert.event not in STOPS:
+            return told
+        return told + tuple(target for target in self.stopped if not any(target is other for other in told))
 
     def kinds(self) -> list[AlertKind]:
-        """Return what somebody wants to be told of."""
+        """Return what, of all that the queue records, somebody wants to be told of."""
         from airflow_poison.core.passes.alerts import AlertKind
 
-        return [kind for kind in AlertKind if self.of_kind(kind)]
+        wanted = {
+            AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
+            AlertKind.POISON: self.poison,
+            AlertKind.BLOCKED: self.blocked,
+        }
+        return [kind for kind, targets in wanted.items() if targets]
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Tell every receiver of what has happened to the queue since it was told last; return the alerts. Raises AlertError."""
-        from airflow_poison.core.passes.alerts import send_alerts
+        given: list[Alert] = []
+        errors: list[AlertError] = []
 
         def tell(alert: Alert) -> None:
-            log.warning("%s %s", alert.reason, alert.what_to_do)
-            tell_all(self.of_kind(alert.kind), alert, context, log)
+            if targets := self.receivers(alert):
+                log.warning("%s %s", alert.reason, alert.what_to_do)
+                tell_all(targets, alert, context, log)
+                given.append(alert)
 
-        return [alert.to_dict() for alert in send_alerts(table, subscriber, tell, clock, kinds=self.kinds())]
+        for part in (self._tell_recorded, self._tell_backlog):
+            try:
+                part(table, subscriber, tell, clock)
+            except AlertError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return [alert.to_dict() for alert in given]
+
+    def _tell_recorded(self, table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock) -> None:
+        from airflow_poison.core.passes.alerts import send_alerts
+
+        if kinds := self.kinds():
+            send_alerts(table, subscriber, tell, clock, kinds=kinds)
+
+    def _tell_backlog(self, table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock) -> None:
+        from airflow_poison.core.passes.backlog import send_backlog_alert
+
+        if self.backlog_older_than is not None:
+            send_backlog_alert(table, subscriber, self.backlog_older_than, tell, clock)
 
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
@@ -86,12 +151,30 @@ def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any]
     errors: list[Exception] = []
     for target in targets:
         try:
-            copy(target)({**context, "poison_alert": alert.to_dict()})
+            _call(copy(target), {**context, "poison_alert": alert.to_dict()})
         except Exception as error:
             log.exception("The alert could not be given to %r.", target)
             errors.append(error)
     if errors:
         raise errors[0]
+
+
+def _call(target: Any, context: dict[str, Any]) -> None:
+    """Call a receiver in this process; one that is only asynchronous in an event loop of its own."""
+    if hasattr(target, "async_notify"):
+        from airflow.sdk import BaseNotifier
+
+        if isinstance(target, BaseNotifier) and type(target).notify is BaseNotifier.notify:
+            target.context = context  # type: ignore[assignment]  # how Airflow gives it to an awaited one
+            asyncio.run(_wait_for(target))
+            return
+    answer = target(context)
+    if inspect.isawaitable(answer):
+        asyncio.run(_wait_for(answer))
+
+
+async def _wait_for(answer: Awaitable[object]) -> None:
+    await answer
 
 
 def listed(setting: str, targets: Targets) -> tuple[Target, ...]:

@@ -30,6 +30,7 @@ class AlertKind(StrEnum):
     QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
     POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
     BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
+    BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``backlog``
 
 
 EVENTS: Mapping[EventType, AlertKind] = {
@@ -49,7 +50,7 @@ class Alert:
     """One alert.
 
     :param key: the same when the alert is repeated; a receiver drops keys that it has seen.
-    :param event: the event's name (spec 0.3).
+    :param event: the event's name (spec 0.3), or ``BACKLOG_TOO_OLD``.
     :param lookup_ids: the messages, at most 20; ``count`` is how many there are.
     :param reason: what happened, one line.
     :param what_to_do: the next step, one line.

@@ -44,7 +44,7 @@ HALTED_BY, POISON_HALTED_BY = "halted_by", "poison_halted_by"
 
 
 def _is_ours(counter: str) -> bool:
-    return counter.startswith(("told:", "telling:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY}
+    return counter.startswith(("told:", "telling:", "backlog:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import warnings
@@ -253,6 +254,53 @@ def test_each_kind_has_its_own_receivers_who_see_plain_values(store: QueueStore,
 
     assert heard == [(told, json.dumps(alert["details"]))]
     assert json.loads(heard[0][1]) != {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_stop"),
+    [
+        pytest.param(ServiceBroker(), False, id="disabled"),
+        pytest.param(ListenerPort(), True, id="stopped"),
+        pytest.param(Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Fault"), True, id="faulted"),
+    ],
+)
+def test_on_stopped_hears_of_the_halts_only_those_that_are_no_switching_off(store: QueueStore, policy: Policy, *, is_stop: bool) -> None:
+    heard: list[str] = []
+
+    def listener(name: str) -> Callable[[Any], None]:
+        return lambda _context: heard.append(name)
+
+    both, table, log = listener("both"), received(store, policy), logging.getLogger("task")
+    alone = AlertTargets.of(on_stopped=listener("stopped")).send(table, "alone", {}, CLOCK, log)
+    assert (heard, len(alone)) == ((["stopped"], 1) if is_stop else ([], 0))
+    heard.clear()
+    AlertTargets.of(on_queue_disabled=[listener("halted"), both], on_stopped=[listener("stopped"), both]).send(table, "all", {}, CLOCK, log)
+    assert heard == ["halted", "both"] + ["stopped"] * is_stop
+
+
+def test_a_backlog_is_told_beside_what_has_happened_and_also_when_another_notifier_fails(store: QueueStore) -> None:
+    clock, heard = VirtualClock(), list[str]()
+    table = received(store, ServiceBroker())
+    clock.advance(timedelta(days=2))
+
+    def fails(_context: Any) -> None:
+        raise ValueError("no network")
+
+    targets = AlertTargets.of(fails, on_backlog=lambda context: heard.append(context["poison_alert"]["event"]), backlog_older_than=timedelta(days=1))
+    with pytest.raises(AlertError, match="no network"):
+        targets.send(table, "me", {}, clock, logging.getLogger("task"))
+    assert heard == ["BACKLOG_TOO_OLD"]
+
+
+def test_asynchronous_functions_are_waited_for(store: QueueStore) -> None:
+    heard: list[str] = []
+
+    async def tell(context: Any) -> None:
+        await asyncio.sleep(0)
+        heard.append(context["poison_alert"]["event"])
+
+    AlertTargets.of(tell).send(received(store, ServiceBroker()), "me", {}, CLOCK, logging.getLogger("task"))
+    assert heard == ["QUEUE_DISABLED"]
 
 
 def test_an_alert_that_fails_is_given_again_with_the_same_key_though_more_has_happened(store: QueueStore) -> None:
