@@ -30,6 +30,7 @@ USERS = [(None, 401), ("viewer", 403), ("user", 200)]
 pytestmark = pytest.mark.timeout(1_800)
 
 ASK = """
+from datetime import timedelta
 
 from airflow.sdk import DAG, task
 
@@ -70,8 +71,23 @@ def asked(airflow: LiveAirflow, queue: str, parameters: str = "") -> tuple[Run, 
     """Run a DAG that asks about a queue; return the run, and the question as a viewer may read it."""
     dag_id = f"ask_{queue}_{len(airflow.client.dags())}"
     run = airflow.trigger(airflow.dag(ASK.format(dag_id=dag_id, queue=queue, parameters=parameters)))
-    airflow.wait_task(run, "recovery.ask", until="awaiting_input", timeout=LONG)
+    parked(airflow, run)
     return run, airflow.call("GET", path(run), user="viewer").body
+
+
+def parked(airflow: LiveAirflow, run: Run, attempt: int = 1) -> None:
+    """Wait until the question is asked, and its process has ended: an answer that comes before makes Airflow's scheduler fail the task."""
+    airflow.wait_task(run, "recovery.ask", until="awaiting_input", timeout=LONG)
+    ended = f"task_id='recovery.ask', run_id='{run.run_id}', try_number={attempt}, "
+    airflow.until(
+        lambda: any(ended in line for line in airflow.service_log("scheduler").splitlines() if "Received executor event" in line),
+        "it is parked",
+        LONG,
+    )
+
+
+def said(airflow: LiveAirflow, run: Run, task_id: str, text: str) -> None:
+    airflow.until(lambda: any(text in str(entry) for entry in airflow.log_entries(run, task_id)), f"{task_id} says {text!r}", 60, run)
 
 
 def path(run: Run) -> str:
@@ -168,12 +184,12 @@ def test_an_answer_about_a_message_that_is_no_suspect_any_more_fails_clearly(air
 
     airflow.wait(run, "failed", LONG)
     assert places(table) == {3: "main"}
-    assert any("was disabled by message 1 when people were asked" in str(entry) for entry in airflow.log_entries(run, "recovery.recover"))
+    said(airflow, run, "recovery.recover", "was disabled by message 1 when people were asked")
     airflow.clear(run, "recovery.ask")  # Airflow shows the first question again
-    airflow.wait_task(run, "recovery.ask", until="awaiting_input", timeout=LONG)
+    parked(airflow, run, 2)
     assert answer(airflow, run, "Remove message 1 and enable") == 200
     airflow.wait(run, "failed", LONG)
-    assert any("Start a new run of the DAG" in str(entry) for entry in airflow.log_entries(run, "recovery.ask"))
+    said(airflow, run, "recovery.ask", "Start a new run of the DAG")
     assert places(table) == {3: "main"}
 
 
@@ -183,7 +199,7 @@ def test_the_example_asks_when_its_queue_is_disabled_and_goes_on_when_people_hav
     send(table, messages_to_batches([b'{"amount": 10}', b'{"amount": -1}', b'{"amount": 20}']), key="three", clock=CLOCK)
 
     run = airflow.wait_for_run(decide, timeout=LONG)
-    airflow.wait_task(run, "recovery.ask", until="awaiting_input", timeout=LONG)
+    parked(airflow, run)
     assert places(table) == {2: "main", 3: "main"}
     question = airflow.call("GET", path(run)).body
     assert '```json\n{"amount": -1}\n```' in question["body"]
