@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import json
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0
+_PR_SET_PDEATHSIG = 1
 _LARGEST_ANSWER = 64 << 20
 
 
@@ -51,7 +54,8 @@ def page(folder: Path, url: str, width: int = 1280, height: int = 900) -> Iterat
         f"--window-size={width},{height}",
         "about:blank",
     ]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, preexec_fn=_end_with_starter)  # noqa: PLW1509  (one call)
     try:
         with connect(_page_of(folder, process), max_size=_LARGEST_ANSWER, proxy=None) as connection:
             yield Page(url, _Protocol(connection))
@@ -62,6 +66,11 @@ def page(folder: Path, url: str, width: int = 1280, height: int = 900) -> Iterat
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _end_with_starter() -> None:
+    """Have the system end this process when the one that started it dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _page_of(folder: Path, process: subprocess.Popen[bytes]) -> str:
