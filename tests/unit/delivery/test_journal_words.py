@@ -119,6 +119,7 @@ def run(
         callers=ScriptedCallers(failing),
         holds=policy.open().batch_size() > 1,
         record_all=True,
+        sessions=Sessions.of(policy).number,
     )
     host.truth = Truth(words)
     entries = Entries(policy, in_groups(groups, ["x"] * ROWS), list(words), clock.now())

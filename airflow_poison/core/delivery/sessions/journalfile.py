@@ -40,13 +40,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = 0x0A505732
+UNCHECKED = 0x0A505731
+"""Of sections without a checksum, as journals beside tables of format 1 have them: read, never written."""
 STEP = 64 * 1024
 SECTOR = 512
-_HEADER = 16
+_HEADER, _UNCHECKED_HEADER = 16, 8
 
 
-def _section_size(messages: int) -> int:
-    return _HEADER + 8 * messages + (4 * messages + 7) // 8 * 8
+def _section_size(messages: int, header: int = _HEADER) -> int:
+    return header + 8 * messages + (4 * messages + 7) // 8 * 8
 
 
 class Section:
@@ -199,7 +201,7 @@ def read(content: bytes | mmap.mmap) -> Reading:
     found: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
     damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
     offset = 0
-    while offset + _HEADER <= len(content):
+    while offset + _UNCHECKED_HEADER <= len(content):
         section = _section(content, offset)
         if section is None:
             following = _next_section(content, offset + 8)
@@ -209,28 +211,33 @@ def read(content: bytes | mmap.mmap) -> Reading:
             damage.append(f"bytes {offset} to {following} cannot be read")
             offset = following
             continue
-        ids, words = section
-        known = _known(words, offset + _HEADER + 8 * len(ids), len(content))
+        ids, words, header = section
+        known = _known(words, offset + header + 8 * len(ids), len(content))
         if not known.all():
             damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
             words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
         found.append((ids, words))
-        offset += _section_size(len(ids))
+        offset += _section_size(len(ids), header)
     return Reading(tuple(found), tuple(damage))
 
 
-def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32]] | None:
-    """Return the ids and words of the section that begins here; None when there is none, or its ids cannot be read. Words that were cut off are 0."""
-    header = _number(content, offset)
-    messages, ids = header & 0xFFFFFFFF, offset + _HEADER
-    if header >> 32 != MAGIC or ids + 8 * messages > len(content):
+def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int] | None:
+    """Return the ids and words of the section that begins here, and the size of its header; words that were cut off are 0.
+
+    None when there is none, or its ids cannot be read.
+    """
+    start = _number(content, offset)
+    magic, messages = start >> 32, start & 0xFFFFFFFF
+    header = {MAGIC: _HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
+    ids = offset + header
+    if not header or ids + 8 * messages > len(content):
         return None
-    if _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
+    if magic == MAGIC and _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
         return None
     words = np.zeros(messages, np.int32)
     there = min(messages, (len(content) - ids - 8 * messages) // 4)
     words[:there] = np.frombuffer(content, np.int32, there, ids + 8 * messages)
-    return np.frombuffer(content, np.int64, messages, ids).copy(), words
+    return np.frombuffer(content, np.int64, messages, ids).copy(), words, header
 
 
 def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:

@@ -108,7 +108,7 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     """
     found: list[Section] = []
     failures, halts, late = {}, {}, frozenset[tuple[int, int]]()
-    for path in sorted(damaged.names(folder, f"{partition or '*'}-*-*.journal"), key=_begun_at):
+    for path in sorted(damaged.names(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
         texts = texts_of(path.with_suffix(".log"))
         failures.update(texts.failures)
@@ -124,7 +124,7 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 
 
 def _of_others(folder: Path, partition: str) -> Iterable[Path]:
-    return (path for path in damaged.names(folder, "*-*-*.journal") if not path.name.startswith(f"{partition}-"))
+    return (path for path in damaged.names(folder, "*-*.journal") if not path.name.startswith(f"{partition}-"))
 
 
 def _left_work(path: Path) -> bool:
