@@ -68,7 +68,7 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
 
     def _returned(self, hook: QueueHook) -> object:
         if self.wants_spark:
-            self.op_kwargs = {**self.op_kwargs, "spark": hook.spark()}
+            self.op_kwargs = {**self.op_kwargs, "spark": hook.spark(self.py_files)}
         arguments = self.determine_kwargs({**self._context, **self.op_kwargs})
         return self.python_callable(*self.op_args, **arguments)
 

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications.targets import AlertTargets
@@ -52,6 +52,8 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
+    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files that are shipped to Spark's executors, for handlers and what they
+        import. (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
@@ -59,7 +61,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "py_files", "conn_id")
     ui_color = "#e3ecf7"
     operator_extra_links = (QueueLink(), PoisonLink(), RetryLink())
 
@@ -74,6 +76,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         max_messages: int | str = 10_000_000,
         isolation: str = "process",
         unprocessable: Sequence[str | type[BaseException]] = (),
+        py_files: Sequence[str] = (),
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
@@ -97,6 +100,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         self.max_messages = max_messages
         self.isolation = isolation
         self.unprocessable = tuple(kind if isinstance(kind, str) else _importable(kind) for kind in unprocessable)
+        self.py_files = py_files
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
         self.error_handler = error_handler
         self.conn_id = conn_id
@@ -111,7 +115,15 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         Raises AirflowFailException for a halted queue, AlertError after a pass whose alerts failed, and the errors of ReceivePass; with
         ``queues`` QueuesFailedError for all that is no halt.
         """
-        hook, handler = QueueHook(self.conn_id), self.function or self.handler
+        hook = QueueHook(self.conn_id)
+        hook.import_here(self.py_files)
+        try:
+            return self._receive_all(hook, context)
+        finally:
+            leave_server()
+
+    def _receive_all(self, hook: QueueHook, context: Context) -> dict[str, object]:
+        handler = self.function or self.handler
         if self.queues is not None:
             return receive_from_all(self, hook, listed(self.queues, handler, self.policy), context)
         assert self.queue_name is not None
@@ -125,7 +137,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
             one.tell()
 
     def on_kill(self) -> None:
-        """Stop the Spark jobs. The claims stay; the next run resumes from what was journalled."""
+        """Stop the passes and their Spark jobs. Their claims are given up: any next run resumes from what was journalled."""
         self.stop.ask()
         cancel_jobs(self.log)
 

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.spark_jobs import cancel_jobs
+from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.identity import task_key
@@ -51,6 +51,8 @@ class QueueSendOperator(WithLineage, BaseOperator):
     :param conversation: the column of the conversation. (templated)
     :param expires_after: time to live: a duration, or a column of seconds. (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files that are shipped to Spark's executors, for Python functions of the
+        DataFrame. (templated)
     :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
     :param resend: every try of the task sends anew.
     :param conn_id: connection of type ``poison``. (templated)
@@ -70,6 +72,7 @@ class QueueSendOperator(WithLineage, BaseOperator):
         "message_type",
         "conversation",
         "expires_after",
+        "py_files",
         "send_key",
         "conn_id",
     )
@@ -95,6 +98,7 @@ class QueueSendOperator(WithLineage, BaseOperator):
         conversation: str | None = None,
         expires_after: timedelta | str | None = None,
         policy: Policy | None = None,
+        py_files: Sequence[str] = (),
         send_key: str | None = None,
         resend: bool = False,
         conn_id: str = QueueHook.default_conn_name,
@@ -120,6 +124,7 @@ class QueueSendOperator(WithLineage, BaseOperator):
         self.conversation = conversation
         self.expires_after = expires_after
         self.policy = policy
+        self.py_files = py_files
         self.send_key = send_key
         self.resend = resend
         self.conn_id = conn_id
@@ -134,7 +139,10 @@ class QueueSendOperator(WithLineage, BaseOperator):
         hook, clock = QueueHook(self.conn_id), SystemClock()
         queue = hook.queue(self.queue_name, self.policy)
         key = self._key(context, queue.uri)
-        result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
+        try:
+            result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
+        finally:
+            leave_server()
         if result.repeated:
             self.log.info(
                 "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
@@ -169,7 +177,8 @@ class QueueSendOperator(WithLineage, BaseOperator):
         return SendStage.of_queue(uri, key).batches(lambda: self._opened(source, hook), self._mapping(), now)
 
     def _opened(self, source: FrameSource, hook: QueueHook) -> DataFrame:
-        frame = source.open(hook.spark())
+        hook.import_here(self.py_files)
+        frame = source.open(hook.spark(self.py_files))
         self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
         return frame
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError
 from airflow_poison.hooks.connection import cores_of, spark_master
@@ -67,6 +67,7 @@ class OneQueue:
 
     def _pass(self, table: QueueTable) -> ReceivePass:
         from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.giving_up import INTERRUPTS
         from airflow_poison.core.passes.receive import ReceivePass
         from airflow_poison.core.policies import policy_from_dict
 
@@ -75,13 +76,14 @@ class OneQueue:
             table=table,
             policy=self._queue.policy or policy_from_dict(table.snapshot().control.policy),
             handler=cast("Handler", self._queue.handler),
-            engine=lambda: self._hook.engine(task.log.info),
+            engine=lambda: self._hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
             max_messages=int(task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             progress=task.log.info,
             store=self._hook.store(),
+            interrupts=(*INTERRUPTS, AirflowTaskTimeout),
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:

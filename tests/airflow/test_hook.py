@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from airflow.sdk import DAG
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.spark.connect import without_secrets
 from airflow_poison.core.store.seam import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.poison import QueueHook
@@ -91,6 +93,7 @@ def test_bad_storage_options_are_refused_without_showing_them(secret: str) -> No
     [
         ("local[2]", None, "local[2]"),
         ("yarn", None, "yarn"),
+        ("sc://host:15002/;use_ssl=true;token=hush", None, "sc://host:15002/;use_ssl=true;token=hush"),
         ("spark_cluster", Connection("spark", "spark://host", 7077), "spark://host:7077"),
         ("spark_cluster", Connection("spark", "yarn"), "yarn"),
         ("spark_cluster", Connection("spark", "host", 7077), "spark://host:7077"),
@@ -100,9 +103,40 @@ def test_spark_is_a_master_or_the_id_of_a_spark_connection(spark: str, connectio
     assert spark_master(spark, lambda _conn_id: connection) == master
 
 
-def test_spark_connect_is_refused_with_a_clear_error() -> None:
-    with pytest.raises(SettingError, match="not supported yet"):
-        spark_master("sc://host:15002", lambda _conn_id: None)
+def test_a_connection_of_type_spark_connect_names_a_server_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = {"conn_type": "spark_connect", "host": "host", "port": 443, "password": "hush", "extra": {"use_ssl": True}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+
+    url = spark_master("lake", QueueHook.get_connection)
+
+    assert url.startswith("sc://host:443/;")
+    assert {"token=hush", "use_ssl=True"} <= set(url.partition("/;")[2].split(";"))
+    assert without_secrets(url) == "sc://host:443"
+
+
+def test_a_connection_that_is_no_spark_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"sc://host:port \(Spark Connect\)"):
+        spark_master("lake", lambda _conn_id: Connection("", "host"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "files", "tasks"),
+    [
+        ({}, (), None),
+        ({"spark.submit.pyFiles": "/a/b.zip, /c.py", "spark.default.parallelism": "12"}, ("/a/b.zip", "/c.py"), 12),
+    ],
+)
+def test_what_is_shipped_and_how_many_tasks_there_are_may_stand_in_spark_conf(
+    conf: dict[str, str], files: tuple[str, ...], tasks: int | None
+) -> None:
+    settings = StoreConnection.parse({"spark_conf": conf}, "poison_default")
+    assert (settings.py_files, settings.parallelism) == (files, tasks)
+
+
+@pytest.mark.parametrize("number", ["0", "many", "-1"])
+def test_a_parallelism_that_is_no_number_is_refused(number: str) -> None:
+    with pytest.raises(SettingError, match="whole number"):
+        _ = StoreConnection.parse({"spark_conf": {"spark.default.parallelism": number}}, "poison_default").parallelism
 
 
 def test_the_reader_of_a_poison_sub_queue_does_not_rule_the_queue(store: QueueStore) -> None:

@@ -39,11 +39,12 @@ def given_up(
     :param tell: told a line.
     :param interrupts: what is no Exception.
     """
+    ends: tuple[type[BaseException], ...] = (Exception, *interrupts)
     try:
         yield
     except ClaimLostError:
         raise
-    except (Exception, *interrupts):
+    except ends:
         with suppress(PoisonError, OSError):  # the claim expires by itself then, and what ended the block is what is told
             if _quiet(Path(table.stage(claim()), "journal")):
                 held = claim()

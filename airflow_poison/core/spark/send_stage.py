@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_priorities
 from airflow_poison.core.message import DEFAULT_PRIORITY
+from airflow_poison.core.spark.failed_jobs import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +44,7 @@ class FrameSource:
     dataframe: Callable[[SparkSession], DataFrame] | None = None
 
     def open(self, spark: SparkSession) -> DataFrame:
-        """Return the DataFrame. Raises InputError when there is none."""
+        """Return the DataFrame, whose columns are known. Raises InputError when there is none."""
         from pyspark.errors import PySparkException
         from pyspark.sql import DataFrame
 
@@ -53,12 +54,15 @@ class FrameSource:
                 raise InputError(f"dataframe returned {type(frame).__name__}; it must return a Spark DataFrame. Nothing was sent.")
             return frame
         try:
-            if self.table is not None:
-                return spark.read.table(self.table)
-            return spark.read.format(self.format).options(**self.options).load(self.path)
+            frame = spark.read.table(self.table) if self.table is not None else self._load(spark)
+            frame.columns  # noqa: B018  (Spark Connect looks only now)
         except PySparkException as error:
             what = f"table={self.table!r}" if self.table is not None else f"path={self.path!r} as format={self.format!r}"
             raise InputError(f"Spark cannot read {what}: {str(error).splitlines()[0]} Nothing was sent.") from error
+        return frame
+
+    def _load(self, spark: SparkSession) -> DataFrame:
+        return spark.read.format(self.format).options(**self.options).load(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,33 @@ class SendStage:
         """Yield the messages of a DataFrame. Nothing happens before the first is asked for; the folder is gone after the last.
 
         :param frame: makes the DataFrame.
-        Raises InputError that names the column when the frame does not fit the mapping.
+        Raises InputError that names the column when the frame does not fit the mapping, ExecutorError when not all that was written is here,
+        SparkJobError.
         """
         try:
             shutil.rmtree(self.folder, ignore_errors=True)
-            messages = to_messages(frame(), mapping, now)
-            messages.write.parquet(str(self.folder))
+            self._write(to_messages(frame(), mapping, now))
             for batch in _read(self.folder):
                 yield check_priorities(batch, mapping.priority)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write(self, messages: DataFrame) -> None:
+        """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        written = Observation()
+        try:
+            messages.observe(written, f.count(f.lit(1)).alias("rows")).write.parquet(str(self.folder))
+        except Exception as error:
+            raise SparkJobError(f"The Spark job that writes the messages failed: {why(error)}\nNothing was sent.") from error
+        here, there = _rows_in(self.folder), int(written.get["rows"])
+        if here != there:
+            raise ExecutorError(
+                f"Spark's executors wrote {there:,} messages below {self.folder}, and {here:,} of them are there for this process. The store must be "
+                "on a file system that the task and all executors mount at the same path, for example NFS. Nothing was sent."
+            )
 
 
 def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> DataFrame:
@@ -170,6 +191,12 @@ def _wrong(types: Mapping[str, DataType], column: str, parameter: str, next_step
 def _quoted(column: str) -> str:
     """Return a name that Spark takes as one column, dots included."""
     return f"`{column.replace('`', '``')}`"
+
+
+def _rows_in(folder: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
 
 
 def _read(folder: Path) -> Iterator[pa.RecordBatch]:
