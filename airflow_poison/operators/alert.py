@@ -13,6 +13,7 @@ from airflow_poison.operators.identity import subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
@@ -27,8 +28,11 @@ class QueueAlertOperator(BaseOperator):
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
+    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
+    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
+    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
@@ -41,14 +45,19 @@ class QueueAlertOperator(BaseOperator):
         *,
         queue_name: str,
         on_queue_disabled: Targets = None,
+        on_stopped: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
+        on_backlog: Targets = None,
+        backlog_older_than: timedelta | None = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
+        self.alerts = AlertTargets.of(
+            on_queue_disabled, on_poison, on_blocked, on_stopped=on_stopped, on_backlog=on_backlog, backlog_older_than=backlog_older_than
+        )
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> list[dict[str, object]]:

@@ -13,6 +13,7 @@ from airflow_poison.operators.return_due import QueueReturnOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.error_handler import ErrorHandler
@@ -27,8 +28,11 @@ def retry_cycle(
     *,
     group_id: str = "retry_cycle",
     on_queue_disabled: Targets = None,
+    on_stopped: Targets = None,
     on_poison: Targets = None,
     on_blocked: Targets = None,
+    on_backlog: Targets = None,
+    backlog_older_than: timedelta | None = None,
     max_messages: int | str = 10_000_000,
     isolation: str = "process",
     unprocessable: Sequence[str | type[BaseException]] = (),
@@ -46,8 +50,11 @@ def retry_cycle(
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param group_id: the task group's id.
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
+    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
+    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
+    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process`` or ``none``, see QueueReceiveOperator.
     :param unprocessable: exception types that go to the final disposition at once.
@@ -73,13 +80,16 @@ def retry_cycle(
             conn_id=conn_id,
         )
         returned >> received
-        if on_queue_disabled or on_poison or on_blocked:
+        if on_queue_disabled or on_stopped or on_poison or on_blocked or on_backlog:
             alert = QueueAlertOperator(
                 task_id="alert",
                 queue_name=queue,
                 on_queue_disabled=on_queue_disabled,
+                on_stopped=on_stopped,
                 on_poison=on_poison,
                 on_blocked=on_blocked,
+                on_backlog=on_backlog,
+                backlog_older_than=backlog_older_than,
                 conn_id=conn_id,
             ).as_teardown(on_failure_fail_dagrun=False)
             received >> alert

@@ -30,13 +30,15 @@ from airflow_poison.taskgroups import recovery
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow.sdk.execution_time.hitl import HITLUser
+
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
     from .conftest import Ran
 
 CLOCK = SystemClock()
-USER = {"id": "7", "name": "ann"}
+USER: HITLUser = {"id": "7", "name": "ann"}
 SYSTEMS = [
     pytest.param(ServiceBroker(), "disabled", id="Service Broker"),
     pytest.param(ActivationSpecification(max_server_sessions=1), "stopped", id="activation specification"),

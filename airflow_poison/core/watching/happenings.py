@@ -21,6 +21,7 @@ class Happening(StrEnum):
     MESSAGES = "messages"  # a pass could take messages that it could not take before
     RETRY_DUE = "retry_due"  # a return would move messages that were not due before
     POISONED = "poisoned"  # messages went to poison or to another queue, or were dropped or rejected, by the rules
+    BLOCKED = "blocked"  # messages block the queue, or wait at their place, by the rules
     DISABLED = "disabled"  # the rules have disabled, stopped or faulted an endpoint
     ENABLED = "enabled"  # an endpoint receives again
 

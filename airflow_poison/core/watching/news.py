@@ -1,7 +1,7 @@
 """What has happened to a queue since somebody was told last.
 
-Two kinds of happenings. What commits record (poisoned, disabled, enabled) is read from the queue's own events, by version. What merely is (messages
-available, a retry due) is told once for each file of messages, when it begins to be so.
+Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
+(messages available, a retry due) is told once for each file of messages, when it begins to be so.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _RECORDED: Mapping[Happening, frozenset[EventType]] = {
     Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
+    Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
     Happening.DISABLED: frozenset(HALTS),
     Happening.ENABLED: frozenset({EventType.QUEUE_ENABLED, EventType.STARTED}),
 }
@@ -51,11 +52,12 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
     if position.version >= snapshot.version:
         return News((), reached)
     found = table.events(position.version, until_version=snapshot.version, types=types)
-    told = _poisoned(table, found, position.version, snapshot.version) if happening is Happening.POISONED else _changed(happening, table, found)
+    each = happening in {Happening.DISABLED, Happening.ENABLED}
+    told = _changed(happening, table, found) if each else _of_messages(happening, table, found, (position.version, snapshot.version))
     return News(tuple(told), reached)
 
 
-def _poisoned(table: QueueTable, events: Iterator[Event], since: int, until: int) -> Iterator[dict[str, Any]]:
+def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield one happening for all messages of a range of versions."""
     kinds, lookup_ids = Counter[str](), list[int]()
     for event in events:
@@ -65,7 +67,8 @@ def _poisoned(table: QueueTable, events: Iterator[Event], since: int, until: int
         if event.lookup_id is not None and len(lookup_ids) < NAMED:
             lookup_ids.append(event.lookup_id)
     if kinds:
-        yield _payload(Happening.POISONED, table, (since, until), count=kinds.total(), kinds=dict(kinds), lookup_ids=lookup_ids)
+        facts = {"count": kinds.total(), "kinds": dict(kinds), "lookup_ids": lookup_ids, "versions": list(versions)}
+        yield _payload(happening, table, versions, **facts)
 
 
 def _changed(happening: Happening, table: QueueTable, events: Iterator[Event]) -> Iterator[dict[str, Any]]:

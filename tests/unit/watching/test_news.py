@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.remove import remove
 from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.watching.happenings import Happening, Position, ripens
 from airflow_poison.core.watching.news import begin, news
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.message import Message
+    from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
@@ -46,7 +49,7 @@ def refuse(message: Message) -> None:
     raise ValueError(message.text)
 
 
-def receive(store: QueueStore, queue: QueueTable, key: str, policy: Msmq4 = MOVE) -> None:
+def receive(store: QueueStore, queue: QueueTable, key: str, policy: Policy = MOVE) -> None:
     ReceivePass(queue, policy, refuse, LocalEngine, VirtualClock(NOW), isolation="none", store=store).run(key)
 
 
@@ -141,7 +144,18 @@ def test_each_halt_and_each_start_is_told(store: QueueStore, queue: QueueTable) 
     assert (halts.told(), starts.told()) == ([], [])
 
 
-@pytest.mark.parametrize("happening", list(Happening))
+def test_dmp_14_a_block_is_told_once_for_all_messages_between_two_looks(store: QueueStore, queue: QueueTable) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        blocking = DefaultMessaging(exception_destination="None", max_failed_deliveries=1)
+    reader = Reader(Happening.BLOCKED, queue)
+    send(queue, 2)
+    receive(store, queue, "one", blocking)
+    [told] = reader.told()
+    assert (told["event"], told["kinds"], told["lookup_ids"]) == ("blocked", {"BLOCKED": 1}, [1])
+    assert reader.told() == []
+
+
+@pytest.mark.parametrize("happening", sorted(set(Happening) - {Happening.BLOCKED}))
 def test_whoever_is_told_again_from_the_same_position_hears_the_same_keys(happening: Happening, store: QueueStore, queue: QueueTable) -> None:
     reader = Reader(happening, queue)
     queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
@@ -157,7 +171,7 @@ def test_whoever_is_told_again_from_the_same_position_hears_the_same_keys(happen
     again = reader.told(LATER)
     assert first
     if happening is Happening.POISONED:  # named by its range of versions
-        again[0]["key"] = first[0]["key"]
+        again[0] |= {name: first[0][name] for name in ("key", "versions")}
     assert again == first
     assert reader.position == position
 

@@ -1,0 +1,102 @@
+"""queue_alerts: a DAG that tells people what happens to queues, for teams that alert in one place."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetable
+
+from airflow_poison.assets.queue import queue_asset
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.policies.settings import duration
+from airflow_poison.core.store.names import check_name
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.operators.alert import QueueAlertOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_poison.notifications.targets import Targets
+
+EVENTS = "events"
+"""The schedule of a DAG that runs when something has happened."""
+_SETTINGS = {"catchup": False, "max_active_runs": 1}
+
+
+def queue_alerts(
+    dag_id: str,
+    queues: Sequence[str],
+    *,
+    on_queue_disabled: Targets = None,
+    on_stopped: Targets = None,
+    on_poison: Targets = None,
+    on_blocked: Targets = None,
+    on_backlog: Targets = None,
+    backlog_older_than: timedelta | None = None,
+    schedule: Any = EVENTS,
+    look_every: timedelta = timedelta(minutes=5),
+    poll_interval: float = 5.0,
+    conn_id: str = QueueHook.default_conn_name,
+    **dag_kwargs: Any,
+) -> DAG:
+    """Return a DAG with one task for each queue, which gives the queue's outstanding alerts to the notifiers.
+
+    What is outstanding is read from the queue itself, where it is also noted what was told: nothing is lost or told twice over runs that fail, are
+    killed or are cleared, but for alerts that were being given right then; these have the same ``key``. The first run tells what the queues have
+    recorded until then, one alert for each kind. A queue whose notifier fails, or that is missing, fails its own task.
+
+    Assign the DAG to a name of the DAG file: ``alerts = queue_alerts("alerts", ["orders"], on_poison=notifier)``.
+
+    :param dag_id: the DAG's id. Another one is another subscriber, which is told everything anew.
+    :param queues: the queues' names.
+    :param on_queue_disabled: notifiers, or functions of the context, told when a queue was disabled, stopped or faulted.
+    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
+    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: told when a message blocks a queue, or waits at its place.
+    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
+    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
+    :param schedule: ``events``: when something of what is to be told has happened to one of the queues, and for ``on_backlog`` every ``look_every``;
+        or any schedule of a DAG.
+    :param look_every: how often backlogs are looked for, with ``schedule="events"``.
+    :param poll_interval: seconds between two looks at the store, with ``schedule="events"``.
+    :param conn_id: connection of type ``poison``.
+    :param dag_kwargs: further parameters of the DAG, for example ``default_args`` or ``tags``; ``catchup`` is False and ``max_active_runs`` 1
+        unless they say otherwise.
+    Raises SettingError, QueueNameError.
+    """
+    names = _names(queues)
+    targets = {"on_queue_disabled": on_queue_disabled, "on_stopped": on_stopped, "on_poison": on_poison, "on_blocked": on_blocked}
+    targets["on_backlog"] = on_backlog
+    alerts = AlertTargets.of(**targets, backlog_older_than=backlog_older_than)
+    if not alerts:
+        raise SettingError("on_poison", None, f"somebody who is told something: at least one of {', '.join(targets)}")
+    if schedule == EVENTS:
+        schedule = _schedule(names, alerts, duration("look_every", look_every, timedelta(seconds=1)), conn_id, poll_interval)
+    with DAG(dag_id, schedule=schedule, **{**_SETTINGS, **dag_kwargs}) as dag:
+        for name in names:
+            QueueAlertOperator(task_id=name, queue_name=name, conn_id=conn_id, backlog_older_than=backlog_older_than, **targets)
+    return dag
+
+
+def _names(queues: Sequence[str]) -> list[str]:
+    if isinstance(queues, str) or not queues:
+        raise SettingError("queues", queues, "a list of at least one queue's name")
+    check_named_once(queues)
+    return [check_name(queue) for queue in queues]
+
+
+def _schedule(names: Sequence[str], alerts: AlertTargets, look_every: timedelta, conn_id: str, poll_interval: float) -> Any:
+    told = {
+        "disabled": alerts.queue_disabled or alerts.stopped,
+        "poisoned": alerts.poison,
+        "blocked": alerts.blocked,
+    }
+    happenings = [happening for happening, targets in told.items() if targets]
+    timetable = DeltaTriggerTimetable(look_every)
+    if not happenings:
+        return timetable
+    assets = AssetAny(*(queue_asset(name, on=happenings, conn_id=conn_id, poll_interval=poll_interval) for name in names))
+    return AssetOrTimeSchedule(timetable=timetable, assets=assets) if alerts.backlog else assets

@@ -1,0 +1,102 @@
+"""One DAG that alerts for many queues, in a real Airflow: it runs when something happens, and tells each thing once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison import Message, Msmq4, ServiceBroker
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import messages_to_batches, send
+
+if TYPE_CHECKING:
+    from airflow_poison.core.policies.seam import Policy
+    from tests.live.live_airflow import LiveAirflow
+
+CLOCK = SystemClock()
+LONG = 900.0
+MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+
+pytestmark = pytest.mark.timeout(1_800)
+
+ALERTS = """
+from datetime import timedelta
+
+from airflow_poison.dags import queue_alerts
+from tests.live.alert_file import AlertFile
+
+alerts = queue_alerts(
+    "alerts_of_the_team",
+    ["team_orders", "team_bills"],
+    on_queue_disabled=AlertFile(),
+    on_poison=AlertFile(),
+    on_backlog=AlertFile(),
+    backlog_older_than=timedelta(seconds=20),
+    look_every=timedelta(seconds=20),
+    poll_interval=0.5,
+)
+"""
+
+
+def never(message: Message) -> None:
+    raise ValueError("no")
+
+
+def put(airflow: LiveAirflow, name: str, policy: Policy, key: str, *, receive: bool = True) -> None:
+    table = declare(airflow.store, name, policy, CLOCK)
+    send(table, messages_to_batches([b"bad"]), key=key, clock=CLOCK)
+    if receive:
+        ReceivePass(table, policy, never, LocalEngine, CLOCK, isolation="none", store=airflow.store).run(key)
+
+
+def told(airflow: LiveAirflow) -> Counter[tuple[str, str]]:
+    return Counter((alert["queue"], alert["event"]) for queue in ("team_orders", "team_bills") for alert in airflow.alerts(queue))
+
+
+def test_a_team_is_told_in_one_place_of_each_thing_once(airflow: LiveAirflow) -> None:
+    for name in ("team_orders", "team_bills"):
+        declare(airflow.store, name, MOVE, CLOCK)
+    dag_id = airflow.dag(ALERTS)
+    assert dag_id == "alerts_of_the_team"
+    _until_watched(airflow)
+
+    put(airflow, "team_orders", MOVE, "one")
+    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 1, "the poison of orders is told", LONG)
+    put(airflow, "team_bills", ServiceBroker(), "two")
+    airflow.until(lambda: told(airflow)["team_bills", "QUEUE_DISABLED"] == 1, "the halt of bills is told", LONG)
+    airflow.until(lambda: told(airflow)["team_bills", "BACKLOG_TOO_OLD"] == 1, "the backlog of bills is told", LONG)
+    airflow.kill("triggerer", whole=True)
+    put(airflow, "team_orders", MOVE, "three")  # while no triggerer runs
+    airflow.restart("triggerer")
+    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 2, "the poison of orders is told again", LONG)
+    runs = airflow.runs(dag_id)
+    airflow.clear(runs[0], "team_orders", "team_bills")
+    airflow.wait_for_run(dag_id, len(runs) + 1, LONG)
+    airflow.until(lambda: all(run.ended for run in airflow.runs(dag_id)), "all runs have ended", LONG)
+
+    assert told(airflow) == {
+        ("team_orders", "MOVED_POISON"): 2,
+        ("team_bills", "QUEUE_DISABLED"): 1,
+        ("team_bills", "BACKLOG_TOO_OLD"): 1,
+    }
+    keys = [alert["key"] for queue in ("team_orders", "team_bills") for alert in airflow.alerts(queue)]
+    assert len(set(keys)) == 4
+    assert {run.state for run in airflow.runs(dag_id)} == {"success"}
+    airflow.remove_dag(dag_id)
+
+
+def _until_watched(airflow: LiveAirflow) -> None:
+    """Wait until the watchers have written down where they begin: what happens before is not theirs to tell."""
+    wanted = {f"airflow_poison.{what}.{queue}" for what in ("poisoned", "disabled") for queue in ("team_orders", "team_bills")}
+    airflow.until(lambda: wanted <= _states(airflow), "the watchers have begun", LONG)
+
+
+def _states(airflow: LiveAirflow) -> set[str]:
+    with sqlite3.connect(f"file:{airflow.home / 'airflow.db'}?mode=ro", uri=True) as database:
+        return {str(key) for (key,) in database.execute("SELECT key FROM asset_state_store").fetchall()}
