@@ -24,9 +24,11 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_poison.operators.receive",
                     "airflow_poison.operators.alert",
                     "airflow_poison.operators.alter",
+                    "airflow_poison.operators.ask",
                     "airflow_poison.operators.inspect",
                     "airflow_poison.operators.maintain",
                     "airflow_poison.operators.move",
+                    "airflow_poison.operators.recover",
                     "airflow_poison.operators.remove",
                 ],
             }
@@ -40,6 +42,7 @@ def get_provider_info() -> dict[str, object]:
                     "airflow_poison.sensors.queue_enabled",
                     "airflow_poison.sensors.queue_messages",
                     "airflow_poison.sensors.queue_poison",
+                    "airflow_poison.sensors.queue_poison_gone",
                     "airflow_poison.sensors.queue_retry_due",
                 ],
             }

@@ -81,7 +81,7 @@ def test_for_backlogs_it_looks_by_the_clock_too() -> None:
 
 def test_it_takes_any_schedule_and_what_a_dag_takes() -> None:
     dag = queue_alerts("daily", ["orders"], on_poison=tell, schedule="@daily", max_active_runs=2, tags=["team"], default_args={"retries": 3})
-    assert dag.schedule == "@daily"
+    assert str(dag.schedule) == "@daily"
     assert (dag.max_active_runs, dag.tags, dag.tasks[0].retries) == (2, {"team"}, 3)
     assert queue_alerts("never", ["orders"], on_poison=tell, schedule=None).schedule is None
 

@@ -145,6 +145,36 @@ class PoisonPresent(Condition):
 
 
 @dataclass(frozen=True, slots=True)
+class FilesGone(Condition):
+    """A file of messages is not where it was: its messages were moved, removed or received, or some of them; or it was joined with others.
+
+    Files never change. So whoever waits for messages to leave needs to read again only when this is so.
+
+    :param sub_queue: where they were.
+    :param paths: of the files.
+    """
+
+    sub_queue: Places | str = Places.POISON
+    paths: tuple[str, ...] = ()
+    system: ClassVar[str] = "files_gone"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Places))
+        object.__setattr__(self, "paths", tuple(self.paths))
+
+    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
+        """Facts: ``sub_queue``, ``files`` (that are still there)."""
+        del now
+        there = {file.path for file in snapshot.files if file.sub_queue == self.sub_queue}
+        left = sum(path in there for path in self.paths)
+        return Answer(left < len(self.paths), {"sub_queue": str(self.sub_queue), "files": left})
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the condition as JSON values."""
+        return {"system": self.system, "sub_queue": str(self.sub_queue), "paths": list(self.paths)}
+
+
+@dataclass(frozen=True, slots=True)
 class Halted(Condition):
     """An endpoint of the queue does not receive any more: it is disabled, stopped or faulted.
 
@@ -186,7 +216,7 @@ class Enabled(Condition):
         return Answer(state is QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
 
 
-_CONDITIONS: Mapping[str, type[Condition]] = {kind.system: kind for kind in (RetryDue, MessagesAvailable, PoisonPresent, Halted, Enabled)}
+_CONDITIONS: Mapping[str, type[Condition]] = {kind.system: kind for kind in (RetryDue, MessagesAvailable, PoisonPresent, FilesGone, Halted, Enabled)}
 
 
 def condition_from_dict(told: Mapping[str, object]) -> Condition:
