@@ -30,6 +30,7 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.speculation": "false",  # a second attempt would wait for the first: only one delivers
     "spark.sql.shuffle.partitions": "8",
+    "spark.python.task.killTimeout": "500ms",  # after a cancelled job: a task that is killed has five seconds to give its claim up
     "spark.log.level": "ERROR",
 }
 

@@ -1,0 +1,40 @@
+"""The places where the tests of this folder run. Each server is started once, when it is needed first, and stopped at the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, NAMES, Where, driven
+from tests.spark.places.servers import connect_server, standalone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.spark.places.place import Place
+    from tests.spark.places.servers import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a standalone cluster of two workers."""
+    with standalone(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return each of the places; tests of one place run together."""
+    name: str = request.param
+    if name == LOCAL:
+        with driven(Where.of(LOCAL)) as here:
+            yield here
+        return
+    master: str = request.getfixturevalue("cluster").url
+    if name == CLUSTER:
+        with driven(Where.of(CLUSTER, master)) as there:
+            yield there
+        return
+    with connect_server(tmp_path_factory.mktemp("connect"), master) as server, driven(Where.of(CONNECT, server.name)) as there:
+        yield there
