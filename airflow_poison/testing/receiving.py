@@ -24,7 +24,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
-from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.send import SENT, checked
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.core.store.seam import NOT_BEFORE_RESTART
 from airflow_poison.testing.received import Call, Outcome, Received
@@ -172,7 +172,8 @@ def _send(table: QueueTable, rows: Sequence[Mapping[str, object]], policy: Polic
     names = sorted({name for row in rows for name in row})
     schema = pa.schema([message_schema().field(name) for name in names])
     if rows:
-        send(table, [pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema)], key="test", clock=clock)
+        batch = checked(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema), (*SENT, "enqueued_at"))  # a test may set the time
+        table.append([batch], "test", clock.now())
     if policy.reads is not SubQueue.MAIN:
         table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
 

@@ -13,7 +13,7 @@ from airflow_poison.core.message import MAX_BODY_BYTES, message_schema
 from airflow_poison.core.passes.keys import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from airflow_poison.core.clock import Clock
@@ -54,7 +54,7 @@ def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, cloc
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
-    sent = table.append((_checked(batch) for batch in batches), check_key(key), clock.now())
+    sent = table.append((checked(batch) for batch in batches), check_key(key), clock.now())
     return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held)
 
 
@@ -72,8 +72,11 @@ def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> It
         yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
 
 
-def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with the columns' right types, or raise an error that names the column."""
+def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.RecordBatch:
+    """Return the batch with the columns' right types, or raise an error that names the column.
+
+    :param columns_given: the columns that may have values.
+    """
     names = set(batch.schema.names)
     if "body" not in names:
         raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")
@@ -85,7 +88,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
         if name not in schema.names:
             raise InputError(f"Column {name!r} is not a column of a message; expected some of {schema.names}.")
         column, wanted = batch.column(name), schema.field(name).type
-        if name not in SENT:
+        if name not in columns_given:
             _refuse_values(name, column)
             continue
         try:
