@@ -24,7 +24,7 @@ from airflow_poison.sensors.queue_poison_gone import QueuePoisonGoneSensor
 
 LIMIT = timedelta(seconds=float(os.environ.get("POISON_DEADLINE", "86400")))
 NOTIFIER = os.environ.get("POISON_DEADLINE_NOTIFIER", "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier")
-TEXT = "A message has been in transfers;poison for too long: see the run {{ dag_run.run_id }} of {{ dag_run.dag_id }}."
+TEXT = "A message has been in transfers;poison for too long: see the run {{ dag_run.dag_run_id }} of {{ dag_run.dag_id }}."
 
 with DAG(
     "poison_deadline",

@@ -32,14 +32,8 @@ WANTED = "DECISION_WANTED"
 """The ``event`` of the alert that people are asked."""
 
 
-class OnTimeout(StrEnum):
-    """What is decided when nobody answers in time."""
-
-    LEAVE = "leave"
-    ENABLE = "enable"
-    RETURN = "return"
-    REMOVE = "remove"
-    FAIL = "fail"
+OnTimeout = StrEnum("OnTimeout", ["LEAVE", "ENABLE", "RETURN", "REMOVE", "FAIL"])
+"""What is decided when nobody answers in time."""
 
 
 class QueueAskOperator(HITLOperator):
@@ -76,7 +70,7 @@ class QueueAskOperator(HITLOperator):
         sub_queue: str = "any",
         to_queue: str | None = None,
         response_timeout: timedelta | None = None,
-        on_timeout: str = OnTimeout.LEAVE.value,
+        on_timeout: str = "leave",
         on_asked: Targets = None,
         assigned_users: HITLUser | list[HITLUser] | None = None,
         most_of_body: int = 2_000,

@@ -111,8 +111,8 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
         assert not waiting.done()
         await asyncio.to_thread(remove_messages, table, CLOCK, [1])
         event = await asyncio.wait_for(waiting, 30)
-        await stream.aclose()
-        return event.payload
+        payload: dict[str, Any] = event.payload
+        return payload
 
     payload = asyncio.run(fired())
 

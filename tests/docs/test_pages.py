@@ -20,7 +20,7 @@ from tests.docs.pages import PAGES, ROOT, blocks, name
 if TYPE_CHECKING:
     from pathlib import Path
 
-SENSORS = [f"sensors/queue_{name}" for name in ("disabled", "enabled", "messages", "poison", "retry_due")]
+SENSORS = [f"sensors/queue_{name}" for name in ("disabled", "enabled", "messages", "poison", "poison_gone", "retry_due")]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -78,7 +78,9 @@ def test_the_columns_of_a_queue_are_described() -> None:
     assert set(table_schema().names) - table_names("docs/how-to/query-queue-tables.md") == set()
 
 
-@pytest.mark.parametrize("module", ["operators/send", "operators/return_due", "operators/receive", "operators/alert", *SENSORS])
+@pytest.mark.parametrize(
+    "module", ["operators/send", "operators/return_due", "operators/receive", "operators/alert", "operators/ask", "operators/recover", *SENSORS]
+)
 def test_the_reference_has_every_parameter_and_marks_what_is_templated(module: str) -> None:
     """The source is read, not imported: importing it would start Airflow in this process."""
     tree = ast.parse((ROOT / "airflow_poison" / f"{module}.py").read_text())
