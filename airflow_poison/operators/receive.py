@@ -52,8 +52,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
-    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files that are shipped to Spark's executors, for handlers and what they
-        import. (templated)
+    :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for handlers and what they import. (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.

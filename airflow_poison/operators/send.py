@@ -51,8 +51,7 @@ class QueueSendOperator(WithLineage, BaseOperator):
     :param conversation: the column of the conversation. (templated)
     :param expires_after: time to live: a duration, or a column of seconds. (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
-    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files that are shipped to Spark's executors, for Python functions of the
-        DataFrame. (templated)
+    :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for Python functions of the DataFrame. (templated)
     :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
     :param resend: every try of the task sends anew.
     :param conn_id: connection of type ``poison``. (templated)

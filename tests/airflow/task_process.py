@@ -68,7 +68,7 @@ def main(calls: str, run_id: str) -> None:
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
 
-    QueueHook.engine = lambda _self, _progress: LocalEngine()  # type: ignore[assignment, method-assign, return-value]
+    QueueHook.engine = lambda _self, *_: LocalEngine()  # type: ignore[assignment, method-assign]
     instance = SimpleNamespace(dag_id="shop", run_id=run_id, task_id="receive", map_index=-1, xcom_push=lambda **_: None)
     task = QueueReceiveOperator(task_id="receive", queue_name="orders", handler=Writes(calls))
     install(lambda point: Path(f"{calls}-{os.getpid()}.claimed").touch() if point == "pass.receive.before_delivery" else None)

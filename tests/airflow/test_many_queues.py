@@ -201,7 +201,7 @@ def test_running_the_task_again_finishes_the_claims_of_its_own_run(
             raise OSError("no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(QueueHook, "engine", lambda _self, _progress: Broken())
+        patched.setattr(QueueHook, "engine", lambda _self, *_: Broken())
         assert "no space left" in str(run_dag(dag, when).errors["receive"])
     assert [len(store.open(name).snapshot().claims) for name in ("orders", "bills")] == [1, 1]
 
@@ -312,8 +312,8 @@ def test_poi_1_the_sensor_watches_the_endpoint_that_is_asked_for(
     looked = QueueDisabledSensor(task_id="wait", queue_name="orders", sub_queue=sub_queue).poke({})
 
     assert bool(looked.is_done) == (found is not None)
-    told: Any = looked.xcom_value
-    assert (told["sub_queue"], told["state"]) == (found or sub_queue.replace("any", "main"), "faulted" if found else "enabled")
+    told: Any = looked.xcom_value or {}
+    assert (told.get("sub_queue"), told.get("state")) == (found, "faulted" if found else None)
 
 
 def test_a_sensor_of_no_endpoint_is_refused() -> None:

@@ -54,7 +54,7 @@ def accept(message: Message) -> None:
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passes of a few messages run in this process."""
-    monkeypatch.setattr(QueueHook, "engine", lambda _self, _progress: LocalEngine())
+    monkeypatch.setattr(QueueHook, "engine", lambda _self, *_: LocalEngine())
 
 
 def a_queue(store: QueueStore, policy: Policy, *bodies: bytes) -> QueueTable:
