@@ -38,13 +38,16 @@ def given_up(
     :param claim: returns it as it was renewed last.
     :param tell: told a line.
     :param interrupts: what is no Exception.
+    Raises ClaimLostError where a missing file means that.
     """
     ends: tuple[type[BaseException], ...] = (Exception, *interrupts)
     try:
         yield
     except ClaimLostError:
         raise
-    except ends:
+    except ends as error:
+        if isinstance(error, FileNotFoundError):
+            table.stage(claim())  # says so when a later holder has shut this one out, and its folder is gone with that
         with suppress(PoisonError, OSError):  # the claim expires by itself then, and what ended the block is what is told
             if _quiet(Path(table.stage(claim()), "journal")):
                 held = claim()

@@ -264,9 +264,7 @@ class ReceivePass:
         """Deliver what earlier tries have left open; return what they, and the messages that were delivered alone, had come to."""
         claim, order = held.claim, _order(self.policy)
         stage = Path(self.table.stage(claim))
-        folder = stage / "journal"
-        with named(str(stage)):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = stage / "journal"  # made with the claim: a holder that was shut out must not make it anew
         story = read_story([Path(path) for path in self.table.journals(claim)])
         ordered = order is not Order.NONE
         forced = story.careful or (ordered and bool(story.alone) and story.outdated)

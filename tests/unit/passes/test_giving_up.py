@@ -144,3 +144,18 @@ def test_an_engine_is_not_asked_where_there_is_nothing_to_claim(queue: Queue) ->
     queue.sent("good")
     assert queue.table.claim("held", lease=LEASE, now=queue.clock.now(), max_messages=9) is not None
     assert queue.receive("another", engine=NoEngine()).received == 0
+
+
+def test_a_file_that_is_gone_because_another_run_has_the_claim_is_told_as_that(mixed: Queue) -> None:
+    def shut_out(table: QueueTable, claim: Claim) -> None:
+        taken = table.take_over(claim, lease=LEASE, now=mixed.clock.now())
+        assert taken is not None
+        table.journals(taken)
+
+    with pytest.raises(ClaimLostError, match="is not held any more"):
+        mixed.receive("slept", engine=Ended(FileNotFoundError("carry.npy"), shut_out))
+
+
+def test_a_file_that_is_gone_from_a_claim_that_is_held_is_told_as_it_is(mixed: Queue) -> None:
+    with pytest.raises(FileNotFoundError, match="of the handler"):
+        mixed.receive("ended", engine=Ended(FileNotFoundError("of the handler")))
