@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import warnings
@@ -23,9 +24,13 @@ OURS = ("spark.submit.pyFiles", "spark.default.parallelism")
 _FIRST_RETRIES, _RETRIES = 4, 6
 """How often a call is repeated while the server cannot be reached: for about 4 seconds when a session begins, for a minute later."""
 _GONE = ("INVALID_HANDLE.SESSION_", "SESSION_NOT_FOUND", "SESSION_CLOSED", "SESSION_CHANGED", "NO_ACTIVE_SESSION")
+_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""PySpark sets this variable for itself."""
 _lock = threading.Lock()
 _sessions: dict[str, Session] = {}
 """By address."""
+_ended: list[Session] = []
+"""Kept for ever: where one is collected while another begins a thread, PySpark waits for itself (``__del__`` takes a lock that is held)."""
 _settings: dict[str, dict[str, str]] = {}
 """What has been set, by the session's id."""
 
@@ -55,7 +60,9 @@ def leave() -> None:
     with _lock:
         while _sessions:
             _, session = _sessions.popitem()
+            _ended.append(session)
             session.stop()
+        os.environ.pop(_MODE, None)
 
 
 def without_secrets(url: str) -> str:
@@ -153,7 +160,7 @@ def _begin(url: str) -> Session:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    where = without_secrets(url)
+    where, session = without_secrets(url), None
     try:
         session = cast("Session", SparkSession.builder.remote(url).create())
         session.client.set_retry_policies([DefaultPolicy(max_retries=_FIRST_RETRIES)])
@@ -161,6 +168,10 @@ def _begin(url: str) -> Session:
             version = session.version
         session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
     except PySparkException as error:
+        if session is not None:
+            _end(session)
+        if not connected_sessions():
+            os.environ.pop(_MODE, None)  # or no classic session could be had in this process, nor in those that it starts
         raise SparkConnectError(
             f"No session with the Spark Connect server {where}: {why(error)}. Check host, port, token and use_ssl of the connection, and that the "
             "server runs (start-connect-server.sh; its port is 15002 unless it was set)."
@@ -188,12 +199,21 @@ def _check_version(where: str, version: str) -> None:
 
 
 def _lives(session: Session) -> bool:
+    """Say whether the server still knows a session; let go of one that it does not."""
     from pyspark.errors import PySparkException
 
     try:
-        return bool(session.version)
+        return bool(session.conf.get("spark.sql.session.timeZone"))
     except PySparkException:
+        _end(session)
         return False
+
+
+def _end(session: Session) -> None:
+    """Let go of a session without a word to its server, which does not know it or cannot be reached."""
+    _ended.append(session)
+    session.release_session_on_close = False
+    session.stop()
 
 
 def _set(session: Session, conf: Mapping[str, str]) -> None:

@@ -48,10 +48,9 @@ def import_here(py_files: Sequence[str]) -> None:
 
 
 def shippable(path: str) -> str:
-    """Return a file under a name from which Spark imports: wheels are archives, and Spark does not know it."""
-    if not path.endswith(".whl"):
-        return path
-    copy = _folder() / f"{Path(path).name}.zip"
+    """Return a copy, which stays as it is while Spark serves it, under a name from which Spark imports: it does not know wheels for archives."""
+    name = Path(path).name
+    copy = Path(tempfile.mkdtemp(dir=_folder())) / (f"{name}.zip" if name.endswith(".whl") else name)
     shutil.copyfile(path, copy)
     return str(copy)
 
