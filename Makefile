@@ -1,7 +1,7 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test demo docs bench lock clean
+.PHONY: help setup lint format test live faults demo docs bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,14 +30,18 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## all tests: unit and store, then real processes, Spark, Airflow, an Airflow with all its processes, a short fault campaign and the documentation, each in a run of its own
+test: setup  ## the tests: unit and store, then real processes, Spark, Airflow, a short fault campaign and the documentation, each in a run of its own
 	$(BIN)/python -m pytest tests/unit tests/store
 	$(BIN)/python -m pytest tests/sessions
-	$(BIN)/python -m pytest tests/spark -m "not campaign"
+	$(BIN)/python -m pytest tests/spark -m "not campaign" --ignore tests/spark/places
 	$(BIN)/python -m pytest tests/airflow
-	$(BIN)/python -m pytest tests/live
 	$(BIN)/python -m pytest tests/faults
-	$(BIN)/python -m pytest tests/docs
+	$(BIN)/python -m pytest tests/docs --ignore tests/docs/test_tutorial.py
+
+live: setup  ## tests with real servers: an Airflow with all its processes, a Spark cluster, a Spark Connect server, and the tutorial
+	$(BIN)/python -m pytest tests/live
+	$(BIN)/python -m pytest tests/spark/places
+	$(BIN)/python -m pytest tests/docs/test_tutorial.py
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
 	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
