@@ -48,12 +48,16 @@ def given_up(
     except ends as error:
         if isinstance(error, FileNotFoundError):
             table.stage(claim())  # says so when a later holder has shut this one out, and its folder is gone with that
-        with suppress(PoisonError, OSError):  # the claim expires by itself then, and what ended the block is what is told
-            if _quiet(Path(table.stage(claim()), "journal")):
-                held = claim()
-                table.renew(held, lease=timedelta(0), now=clock.now())
-                tell(f"the claim of {held.messages:,} messages is given up: the next pass goes on at once, with all attempts counted")
+        give_up(table, claim(), clock, tell)
         raise
+
+
+def give_up(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Let a claim expire now, when nobody works on it any more; else it expires by itself."""
+    with suppress(PoisonError, OSError):  # what ended the pass is what is told
+        if _quiet(Path(table.stage(claim), "journal")):
+            table.renew(claim, lease=timedelta(0), now=clock.now())
+            tell(f"the claim of {claim.messages:,} messages is given up: the next pass goes on at once, with all attempts counted")
 
 
 def _quiet(folder: Path) -> bool:

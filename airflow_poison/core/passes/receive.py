@@ -176,7 +176,7 @@ class ReceivePass:
         reach("pass.receive.before_relay")
         if self.store is not None:
             relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
-        return _combine(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        return combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
 
     def _prepare(self, handler: HandlerRef) -> None:
         """When there is something to claim, have the engine see whether it can deliver it, before it is claimed. Raises ExecutorError."""
@@ -389,8 +389,11 @@ def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: 
     return cast("Mapping[str, object]", total.to_record())
 
 
-def _combine(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
-    """Return the sum of the claims that a run finished."""
+def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
+    """Return the sum of the claims that a run finished.
+
+    :param sent_on: messages that have arrived in other queues, by queue.
+    """
     total = Tally()
     for tally in tallies:
         total.add(tally)

@@ -15,7 +15,7 @@ from airflow_poison.core.spark.heartbeat import Heartbeat
 from airflow_poison.core.spark.shares import deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -48,6 +48,10 @@ class SparkEngine:
     def local(self) -> bool:
         """Whether all tasks run on this machine, and end with this process."""
         return self._executors.jobs.local
+
+    def ship(self, py_files: Sequence[str]) -> None:
+        """Let executors import from files of this machine."""
+        self._executors.ship(py_files)
 
     def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
         """See to it that the executors have what a pass needs there. Raises ExecutorError; nothing has to be claimed before."""

@@ -95,7 +95,7 @@ class Executors:
 
     def _try(self, folder: Path, handler: HandlerRef | None) -> None:
         """Have every executor import, load, read and write."""
-        probe = folder / "_stage" / f"look-{token_hex(8)}"
+        probe = folder / "_stage" / f"send-look-{token_hex(8)}"  # maintenance removes what is left of it, when it is old
         probe.mkdir(parents=True)
         try:
             (probe / look.MARK).write_text(probe.name)

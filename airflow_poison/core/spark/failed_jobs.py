@@ -18,7 +18,7 @@ def told(error: Exception, key: str) -> PoisonError:
     """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
     raised = _raised_by_a_task(error)
     if raised is not None and raised[0].startswith(f"{errors.__name__}."):
-        return _ours(raised[0].rpartition(".")[2], raised[1])
+        return ours(raised[0].rpartition(".")[2], raised[1])
     return SparkJobError(
         f"The Spark job of pass {key} failed: {why(error)}\n"
         "Nothing was committed. Spark's own log has the rest; run the task again: it goes on where this one stopped."
@@ -56,7 +56,8 @@ def _raised(traceback: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], (match[2] or "").strip())
 
 
-def _ours(name: str, text: str) -> PoisonError:
+def ours(name: str, text: str) -> PoisonError:
+    """Return an error of this package by its name, as it was raised in another process."""
     kind = getattr(errors, name, PoisonError)
     try:
         error = kind(text)
