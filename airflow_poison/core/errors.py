@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class PoisonError(Exception):
     """Root of all errors of this package."""
+
+
+def recalled(name: str, text: str) -> PoisonError:
+    """Return an error of this package by its name, as it was raised in another process."""
+    kind = globals().get(name, PoisonError)
+    try:
+        error = kind(text)
+    except TypeError:  # made of several parts that the text does not tell
+        return PoisonError(text)
+    return error if isinstance(error, PoisonError) else PoisonError(text)
 
 
 # Settings and input ---------------------------------------------------------------------------------------------
@@ -19,6 +31,12 @@ class SettingError(PoisonError, ValueError):
 
     def __reduce__(self) -> tuple[type[SettingError], tuple[str, object, str]]:
         return type(self), (self.setting, self.value, self.allowed)
+
+
+class MaxQueueReadersError(SettingError):
+    """``max_queue_readers`` is out of range (spec SB-23, SB-E14: error 187)."""
+
+    number: ClassVar[int] = 187
 
 
 class HandlerNotFoundError(PoisonError):
@@ -53,7 +71,12 @@ class QueueNameError(PoisonError, ValueError):
 
 
 class QueueHaltedError(PoisonError):
-    """The queue's endpoint is disabled, stopped or faulted: it does not receive until somebody acts."""
+    """The queue's endpoint is disabled, stopped or faulted: it does not receive until somebody acts.
+
+    :cvar number: what Service Broker calls it (spec SB-18).
+    """
+
+    number: ClassVar[int] = 9617
 
 
 class MessageNotFoundError(PoisonError, LookupError):
@@ -69,7 +92,7 @@ class DecisionOutdatedError(PoisonError):
 
 
 class ReceiveStoppedError(PoisonError):
-    """A pass was told to stop, because its task ends. Its claim stays; the next run goes on where it stopped."""
+    """A pass was told to stop, because its task ends. It gives its claim up; any next run goes on where it stopped."""
 
 
 class QueuesFailedError(PoisonError):
@@ -98,6 +121,69 @@ class ConservationError(PoisonError):
 
 class AlertError(PoisonError):
     """A notifier failed. What the passes did is committed; the alert is given again by the next run."""
+
+
+# Conversations --------------------------------------------------------------------------------------------------
+
+
+class ConversationError(PoisonError):
+    """A verb on a conversation, a service or a contract is refused; nothing changed.
+
+    :ivar number: Service Broker's number of the error (spec section 1.7); None for an error that only this package knows.
+    """
+
+    number: int | None = None
+
+
+class ConversationNotFoundError(ConversationError, LookupError):
+    """No conversation endpoint has this handle: it never had one, or it has ended (spec section 1.7, SB-49)."""
+
+    number = 8426
+
+
+class ConversationEndedError(ConversationError):
+    """END CONVERSATION on an endpoint that has been ended already (spec SB-E13)."""
+
+    number = 8427
+
+
+class ConversationSendError(ConversationError):
+    """SEND on a conversation whose endpoint may not send: it or its partner has ended it, or an Error has arrived (spec SB-43).
+
+    :param state: the state of the endpoint, two letters (spec SB-55).
+    """
+
+    number = 8429
+
+    def __init__(self, message: str, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class ConversationTimerError(ConversationError):
+    """BEGIN CONVERSATION TIMER on an endpoint that can have none any more (spec section 1.7)."""
+
+    number = 8458
+
+
+class RetentionError(ConversationError):
+    """SEND on a conversation whose own queue is disabled and retains messages (spec SB-20)."""
+
+    number = 9618
+
+
+class ConversationLockedError(ConversationError):
+    """A pass holds the conversation's group, so nobody else may change the conversation now (spec SB-47, SB-53)."""
+
+
+class ServiceNotFoundError(ConversationError, LookupError):
+    """No service of this name is on a queue of the store. A remote one that is missing is a broker's Error, code -8490 (spec section 1.7)."""
+
+    number = 8423
+
+
+class ErrorDocumentError(ConversationError, ValueError):
+    """A document is no Error message of Service Broker (spec SB-39, SB-E11)."""
 
 
 # Environment ----------------------------------------------------------------------------------------------------

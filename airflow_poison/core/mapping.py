@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import DEFAULT_PRIORITY
+from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,8 +53,10 @@ class ColumnMapping:
         return named
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise InputError when a mapped column is not among those there are."""
+        """Raise InputError when a mapped column is not among those there are, or would be a property that only conversations set."""
         there = list(columns)
+        if DIALOG in self.properties:
+            raise InputError(f"properties={DIALOG!r}: only conversations set this property. Rename the column. Nothing was sent.")
         for column, parameter in self.columns().items():
             if column not in there:
                 raise InputError(

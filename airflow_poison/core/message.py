@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.core.conversations.error_document import ErrorDocument
+    from airflow_poison.core.conversations.transaction import Conversation
+
 
 class SubQueue(StrEnum):
     """Where in an application queue a message waits (spec WCF-20).
@@ -31,6 +34,12 @@ EVENT = "_event"
 """Partition of the events that commits recorded."""
 OUTBOX = "_outbox"
 """Partition of the messages that leave for another queue."""
+CONVERSATION = "_conversation"
+"""Partition of the conversation endpoints: a row for each version of one, of which the highest counts."""
+TRANSMISSION_QUEUE = "_transmission"
+"""Partition of the dialog messages that wait at their sender until the target queue takes them: ``sys.transmission_queue`` (spec SB-19)."""
+DIALOG = "poison.dialog"
+"""The property that holds the envelope of a dialog's message."""
 DESTINATION = "poison.destination"
 """The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
 TALLY = "_tally"
@@ -125,7 +134,7 @@ class Message:
     Tests make their own: ``Message(b"body", lookup_id=7, properties={"kind": "order"})``.
     """
 
-    __slots__ = ("_abort_count", "_columns", "_move_count", "_row")
+    __slots__ = ("_abort_count", "_columns", "_conversation", "_move_count", "_row")
 
     def __init__(
         self,
@@ -143,7 +152,10 @@ class Message:
         abort_count: int = 0,
         move_count: int = 0,
         crash_count: int = 0,
+        conversation: Conversation | None = None,
     ) -> None:
+        if conversation is not None:
+            group_id, conversation_id = group_id or conversation.group_id, conversation_id or conversation.handle
         cells = {
             "body": body,
             "lookup_id": lookup_id,
@@ -161,6 +173,7 @@ class Message:
         self._row = 0
         self._abort_count = abort_count
         self._move_count = move_count
+        self._conversation = conversation
 
     @classmethod
     def view(cls, columns: _Columns, row: int, abort_count: int, move_count: int) -> Message:
@@ -171,6 +184,11 @@ class Message:
         message._abort_count = abort_count  # noqa: SLF001  (its own class)
         message._move_count = move_count  # noqa: SLF001  (its own class)
         return message
+
+    def within(self, conversation: Conversation) -> Message:
+        """Return this message as one of a dialog."""
+        self._conversation = conversation
+        return self
 
     @staticmethod
     def columns(batch: pa.RecordBatch | None) -> _Columns:
@@ -225,6 +243,52 @@ class Message:
         """The type that the sender gave."""
         cell: str | None = self._columns.get("message_type", self._row)
         return cell
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The dialog that it belongs to, as this delivery has it: reply, end it, set its timer. None for a message that is in none."""
+        return getattr(self, "_conversation", None)  # not set by ``view``: most messages have none
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is one of the broker's own: Error, EndDialog or DialogTimer (spec SB-35)."""
+        return self._system_type is not None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it says that the dialog has ended with an error (spec SB-38)."""
+        from airflow_poison.core.conversations.services import ERROR
+
+        return self._system_type == ERROR
+
+    @property
+    def is_end_dialog(self) -> bool:
+        """Whether it says that the partner has ended the dialog (spec SB-44)."""
+        from airflow_poison.core.conversations.services import END_DIALOG
+
+        return self._system_type == END_DIALOG
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it says that the conversation timer has expired (spec SB-45)."""
+        from airflow_poison.core.conversations.services import DIALOG_TIMER
+
+        return self._system_type == DIALOG_TIMER
+
+    @property
+    def error(self) -> ErrorDocument | None:
+        """What an Error message says; None for any other message. What is no Error document has code 0, and says why."""
+        if not self.is_error:
+            return None
+        from airflow_poison.core.conversations.arrivals import error_of
+
+        return error_of(self.body)
+
+    @property
+    def _system_type(self) -> str | None:
+        from airflow_poison.core.conversations.services import is_system
+
+        return is_system(self.message_type)
 
     @property
     def properties(self) -> dict[str, str]:

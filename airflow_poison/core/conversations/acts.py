@@ -1,0 +1,160 @@
+"""Acts: what an application does on a conversation, and what that makes of its endpoint (spec sections 1.5 and 1.7). Pure functions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.conversations.changes import SENDS, TIMES, both_ended, changed, ended_with, to_partner
+from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Final
+from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.services import END_DIALOG, SentBy
+from airflow_poison.core.errors import (
+    ConversationEndedError,
+    ConversationNotFoundError,
+    ConversationSendError,
+    ConversationTimerError,
+    SettingError,
+)
+from airflow_poison.core.policies import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from airflow_poison.core.conversations.services import Contract
+
+S = ConversationState
+LOWEST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 1, 5, 10
+LONGEST_DESCRIPTION = 3_000
+_WHY = {
+    S.DISCONNECTED_INBOUND: "The partner has ended it: receive what is left, then end this side.",
+    S.DISCONNECTED_OUTBOUND: "This side has ended it. Begin another one.",
+    S.ERROR: "An Error message has arrived: receive it and what is left, then end this side.",
+}
+
+
+def begin(
+    conversation_id: str,
+    *,
+    service: str,
+    far_service: str,
+    contract: str,
+    group_id: str | None = None,
+    priority: int = DEFAULT_PRIORITY,
+    lifetime: timedelta | None = None,
+    now: datetime,
+) -> ConversationEndpoint:
+    """Begin a dialog: the initiator's side of it. Raises SettingError for a priority or a lifetime that is not allowed.
+
+    :param group_id: the group of a conversation that this one is related to; None: a group of its own (spec SB-47).
+    :param priority: 1 to 10 (spec SB-48).
+    :param lifetime: how long the dialog may last at most, above zero; None: for ever (spec SB-57).
+    """
+    settings.whole_number("priority", priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
+    if lifetime is not None:
+        settings.duration("lifetime", lifetime, timedelta(microseconds=1))
+    group = group_id or conversation_id
+    return ConversationEndpoint(
+        conversation_id=conversation_id,
+        is_initiator=True,
+        service=service,
+        far_service=far_service,
+        contract=contract,
+        group_id=group,
+        initiator_group=group,
+        state=S.STARTED_OUTBOUND,
+        priority=priority,
+        expires_at=None if lifetime is None else now + lifetime,
+        began_at=now,
+    )
+
+
+def send(endpoint: ConversationEndpoint, message_type: str, body: bytes, contract: Contract) -> Change:
+    """Send on a conversation. Its body is validated where it arrives.
+
+    Raises ConversationSendError (8429) in a state that does not allow it: an Error or EndDialog message has arrived, or this side has ended
+    the dialog (spec SB-43, section 11.1); SettingError for a type that this side may not send (spec SB-36).
+    """
+    _refuse_closed(endpoint)
+    if endpoint.state not in SENDS:
+        raise ConversationSendError(
+            f"Error 8429: nothing can be sent on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
+            f"expected one of {_shown(SENDS)}. {_WHY[endpoint.state]}",
+            endpoint.state.value,
+        )
+    allowed = contract.sent_by(SentBy.INITIATOR if endpoint.is_initiator else SentBy.TARGET)
+    if message_type not in allowed:
+        raise SettingError(
+            "message_type", message_type, f"what contract {contract.name!r} lets this side send: {', '.join(sorted(allowed)) or 'nothing'}"
+        )
+    after = changed(endpoint, state=S.CONVERSING, sent=endpoint.sent + 1)
+    return Change(after, (to_partner(after, message_type, body),))
+
+
+def end(endpoint: ConversationEndpoint, *, error: int | None = None, description: str = "") -> Change:
+    """End this side of a dialog (spec SB-54). Its messages that still wait in the queue are to be removed (spec SB-30).
+
+    Without an error EndDialog follows what was sent before; with one the partner gets an Error message, and what has not left yet is dropped.
+    The partner gets nothing when it has ended the dialog already, or has never heard of it (section 11.1); its broker is told that both have.
+
+    :param error: the code, 1 to 2147483647. :param description: what the partner reads, at most 3,000 characters.
+    Raises ConversationEndedError (8427) when this side has ended it and the partner has not yet, ConversationNotFoundError (8426) when both
+    have, SettingError for a code or a description that is not allowed.
+    """
+    if error is not None:
+        settings.whole_number("error", error, least=1)
+    if len(description) > LONGEST_DESCRIPTION:
+        raise SettingError("description", f"{description[:40]}...", f"at most {LONGEST_DESCRIPTION:,} characters")
+    if description and error is None:
+        raise SettingError("description", description, "only together with an error")
+    _refuse_closed(endpoint)
+    if endpoint.state is S.DISCONNECTED_OUTBOUND:
+        raise ConversationEndedError(
+            f"Error 8427: conversation {endpoint.handle} has been ended here already; its endpoint is in state {endpoint.state.value} until the "
+            "partner ends its side, too. There is nothing left to do."
+        )
+    if endpoint.state is S.STARTED_OUTBOUND:
+        return Change(changed(endpoint, state=S.CLOSED, timer_at=None))
+    if endpoint.state in {S.DISCONNECTED_INBOUND, S.ERROR}:
+        return both_ended(endpoint)
+    if error is None:
+        after = changed(endpoint, state=S.DISCONNECTED_OUTBOUND, sent=endpoint.sent + 1, timer_at=None)
+        return Change(after, (to_partner(after, END_DIALOG),))
+    return ended_with(endpoint, ErrorDocument(error, description))
+
+
+def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
+    """Remove everything of a dialog at this side, and do not tell the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
+    _refuse_closed(endpoint)
+    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=True)
+    return Change(after, (to_partner(after, END_DIALOG, final=Final.CLEANUP),))
+
+
+def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime) -> Change:
+    """Set the conversation timer, or start it again (spec SB-45, SB-56).
+
+    Raises ConversationTimerError (8458) in a state that does not allow it, SettingError for a time-out that is not above zero.
+    """
+    settings.duration("timeout", timeout, timedelta(microseconds=1))
+    _refuse_closed(endpoint)
+    if endpoint.state not in TIMES:
+        raise ConversationTimerError(
+            f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
+            f"expected one of {_shown(TIMES)}. {_WHY[endpoint.state]}"
+        )
+    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1))
+
+
+def track_failure(endpoint: ConversationEndpoint, failures: int) -> Change:
+    """Keep the application's count of failures with the conversation (spec SB-59)."""
+    return Change(endpoint if endpoint.failures == failures else changed(endpoint, failures=failures))
+
+
+def _refuse_closed(endpoint: ConversationEndpoint) -> None:
+    if endpoint.state is S.CLOSED:
+        raise ConversationNotFoundError(f"Error 8426: there is no conversation {endpoint.handle} any more: it has been ended. Begin another one.")
+
+
+def _shown(states: Collection[ConversationState]) -> str:
+    return ", ".join(sorted(state.value for state in states))

@@ -1,0 +1,163 @@
+"""The document that is the body of an Error message (spec SB-38 to SB-40, SB-57)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Self
+from xml.etree.ElementTree import TreeBuilder
+from xml.sax.saxutils import escape, quoteattr
+
+from airflow_poison.core.conversations import plain_xml
+from airflow_poison.core.errors import ErrorDocumentError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from xml.etree.ElementTree import Element
+
+NAMESPACE = "https://schemas.microsoft.com/SQL/ServiceBroker"
+"""As the sources print it; the engine writes ``http`` (spec section 10, Q-2)."""
+NAMESPACES = (NAMESPACE, NAMESPACE.replace("https:", "http:", 1))
+
+_ROOT, _CODE = "Error", "Code"
+_TEXTS = ("Description", "Message")  # the example's word, which is written, and the prose's (spec section 10, Q-1)
+_BLANKS = " \t\r\n"  # what XML calls white space
+_NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
+_LEAST, _MOST = -(2**31), 2**31 - 1
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class BrokerError(Enum):
+    """What a broker itself reports in an Error message; the value is the engine's error number, the code its negative (spec SB-57).
+
+    Where both sides are told, the engine has two numbers for one thing: 9615 and 9719 for the side whose message is invalid, or whose database
+    was restored; 9616 and 9720 for its partner.
+    """
+
+    ENDPOINT_GONE = 8462
+    SERVICE_DROPPED = 8470
+    CONTRACT_DROPPED = 8487
+    LIFETIME = 8489
+    SERVICE_UNKNOWN = 8490
+    NO_PERMISSION = 8494
+    SENT_INVALID = 9615
+    RECEIVED_INVALID = 9616
+    RESTORED = 9719
+    REMOTE_RESTORED = 9720
+
+    @property
+    def text(self) -> str:
+        """What the message says."""
+        return _TEXT_OF[self]
+
+    def document(self, details: str = "") -> ErrorDocument:
+        """Return the document of the broker's Error message.
+
+        :param details: what is known besides, for example the name of the service.
+        """
+        return ErrorDocument(-self.value, f"{self.text} {details}".rstrip())
+
+
+_TEXT_OF = {
+    BrokerError.ENDPOINT_GONE: "The remote conversation endpoint is gone, or can exchange no more messages.",
+    BrokerError.SERVICE_DROPPED: "The remote service was dropped.",
+    BrokerError.CONTRACT_DROPPED: "The remote contract was dropped.",
+    BrokerError.LIFETIME: "The dialog has exceeded its lifetime.",
+    BrokerError.SERVICE_UNKNOWN: "The remote service does not exist.",
+    BrokerError.NO_PERMISSION: "There is no permission on the service.",
+    BrokerError.SENT_INVALID: "The body of a message that was sent has failed the validation of its message type at the remote service.",
+    BrokerError.RECEIVED_INVALID: "The body of a message that has arrived has failed the validation of its message type.",
+    BrokerError.RESTORED: "The database of this conversation endpoint was attached or restored.",
+    BrokerError.REMOTE_RESTORED: "The database of the remote conversation endpoint was attached or restored.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDocument:
+    """What an Error message says.
+
+    :param code: positive: the application's own (spec SB-54); negative: the broker's, minus the number of an error of the engine.
+    :param description: for people.
+    """
+
+    code: int
+    description: str = ""
+
+    @property
+    def is_broker_error(self) -> bool:
+        """Whether a broker has made it, not an application (spec SB-57)."""
+        return self.code < 0
+
+    @property
+    def broker_error(self) -> BrokerError | None:
+        """What the broker reports; None for an application's error, and for a number that this package does not know."""
+        return next((error for error in BrokerError if error.value == -self.code), None)
+
+    def same_text(self, other: ErrorDocument) -> bool:
+        """Whether two descriptions are equal but for white space: documents are laid out anew for readers (spec SB-40)."""
+        return _collapsed(self.description) == _collapsed(other.description)
+
+    def to_xml(self, namespace: str = NAMESPACE) -> bytes:
+        """Return the document, UTF-8. Characters that XML cannot hold are replaced by U+FFFD. Raises SettingError for another namespace.
+
+        :param namespace: one of ``NAMESPACES``.
+        """
+        if namespace not in NAMESPACES:
+            raise SettingError("namespace", namespace, " or ".join(NAMESPACES))
+        text = escape(_NOT_IN_XML.sub("\ufffd", self.description), {"\r": "&#13;"})
+        word = _TEXTS[0]
+        return (
+            f'<?xml version="1.0"?><{_ROOT} xmlns={quoteattr(namespace)}><{_CODE}>{self.code}</{_CODE}><{word}>{text}</{word}></{_ROOT}>'
+        ).encode()
+
+    @classmethod
+    def from_xml(cls, document: bytes) -> Self:
+        """Return what a document says: in either namespace, with either word for the text, the white space around code and text taken off.
+
+        Raises ErrorDocumentError for anything that is no Error message (spec SB-E11).
+        """
+        namespace, root = _root(document)
+        children = list(root)
+        codes = [child for child in children if child.tag == f"{namespace}}}{_CODE}"]
+        if len(codes) != 1:
+            raise _refused(f"it has {len(codes)} elements {_CODE}, expected 1")
+        return cls(_number(_text(codes[0])), _description(children, namespace))
+
+
+def _root(document: bytes) -> tuple[str, Element]:
+    builder = TreeBuilder()
+    try:
+        plain_xml.read(document, builder)
+    except plain_xml.NotWellFormedError as error:
+        raise _refused(f"it is not well-formed XML: {error}") from error
+    root = builder.close()
+    namespace, _, name = str(root.tag).rpartition("}")
+    if namespace not in NAMESPACES or name != _ROOT:
+        raise _refused(f"its root is {name!r} in namespace {namespace!r}, expected {_ROOT!r} in {NAMESPACE!r}")
+    return namespace, root
+
+
+def _number(text: str) -> int:
+    number = int(text) if _NUMBER.fullmatch(text) else None
+    if number is None or not _LEAST <= number <= _MOST:
+        raise _refused(f"its {_CODE} is {text[:40]!r}, expected a whole number from {_LEAST} to {_MOST}")
+    return number
+
+
+def _description(children: Iterable[Element], namespace: str) -> str:
+    found = {str(child.tag): child for child in reversed(list(children))}
+    texts = (found.get(f"{namespace}}}{word}") for word in _TEXTS)
+    return next((_text(child) for child in texts if child is not None), "")
+
+
+def _text(element: Element) -> str:
+    return "".join(element.itertext()).strip(_BLANKS)
+
+
+def _collapsed(text: str) -> str:
+    return re.sub(f"[{_BLANKS}]+", " ", text).strip(_BLANKS)
+
+
+def _refused(why: str) -> ErrorDocumentError:
+    return ErrorDocumentError(f"The body is no Error message of Service Broker: {why}.")

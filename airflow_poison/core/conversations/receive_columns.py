@@ -1,0 +1,91 @@
+"""A message as RECEIVE would show it: the columns of a Service Broker queue (spec SB-50 to SB-52)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.conversations.endpoint import Envelope
+from airflow_poison.core.conversations.services import SYSTEM_MESSAGE_TYPES, is_system
+from airflow_poison.core.message import DIALOG
+from airflow_poison.core.policies.inspection import Validation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.message import Message
+
+COLUMNS = {
+    "status": "tinyint",
+    "priority": "tinyint",
+    "queuing_order": "bigint",
+    "conversation_group_id": "uniqueidentifier",
+    "conversation_handle": "uniqueidentifier",
+    "message_sequence_number": "bigint",
+    "service_name": "nvarchar(512)",
+    "service_id": "int",
+    "service_contract_name": "nvarchar(256)",
+    "service_contract_id": "int",
+    "message_type_name": "nvarchar(256)",
+    "message_type_id": "int",
+    "validation": "nchar(2)",
+    "message_body": "varbinary(max)",
+}
+"""The columns of a RECEIVE, in their order, with SQL Server's types."""
+
+
+class StatusInQueue(IntEnum):
+    """The column ``status`` of a queue, as the page of CREATE QUEUE numbers it (spec SB-51)."""
+
+    RECEIVED = 0  # and retained
+    READY = 1
+    INCOMPLETE = 2
+    SENT = 3  # and retained
+
+
+class StatusInReceive(IntEnum):
+    """The column ``status`` of a row that RECEIVE returns, as its own page numbers it (spec SB-51)."""
+
+    READY = 0
+    RECEIVED = 1
+
+
+def received_row(
+    message: Message, services: Mapping[str, Service], status: StatusInQueue | StatusInReceive = StatusInQueue.READY
+) -> dict[str, object]:
+    """Return the columns of a message, in their order.
+
+    The numbers of a service, a contract and a message type are None: here they have names only.
+
+    :param services: of the queue, by name.
+    Raises ValueError when the message belongs to no conversation.
+    """
+    text = message.properties.get(DIALOG)
+    if text is None:
+        raise ValueError(f"message {message.lookup_id} belongs to no conversation: it has no property {DIALOG!r}.")
+    envelope = Envelope.from_text(text)
+    values = (
+        int(status),
+        message.priority,
+        message.lookup_id,
+        message.group_id,
+        message.conversation_id,
+        envelope.sequence,
+        envelope.to_service,
+        None,
+        envelope.contract,
+        None,
+        message.message_type,
+        None,
+        _validation(message.message_type or "", services.get(envelope.to_service), envelope.contract),
+        message.body or None,
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _validation(name: str, service: Service | None, contract: str) -> str:
+    """Return the letter, as wide as the column."""
+    agreed = None if service is None else service.contracts.get(contract)
+    kind = SYSTEM_MESSAGE_TYPES.get(is_system(name) or "") or (agreed.message_types.get(name) if agreed else None)
+    return str(Validation.NONE if kind is None else kind.validation).ljust(2)

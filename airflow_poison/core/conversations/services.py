@@ -1,0 +1,244 @@
+"""Services, their contracts and message types: what may be said in a conversation, and by whom (spec SB-35 to SB-37, SB-52)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow_poison.core.conversations import json_schemas, plain_xml
+from airflow_poison.core.conversations.error_document import NAMESPACE, NAMESPACES, BrokerError
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.inspection import Validation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ERROR = f"{NAMESPACE}/Error"
+END_DIALOG = f"{NAMESPACE}/EndDialog"
+DIALOG_TIMER = f"{NAMESPACE}/DialogTimer"
+BOTH_ENDED = "poison.both-ended"
+"""From broker to broker: whoever has ended a dialog first hears that its partner has, too. No application receives it."""
+DEFAULT = "DEFAULT"
+"""The name of SQL Server's own message type, and of its contract."""
+
+LONGEST_NAME = 128
+_MANUAL_WORDS = {"EMPTY": Validation.EMPTY, "NONE": Validation.NONE, "WELL_FORMED_XML": Validation.XML}
+_SYSTEM_NAMES = {name.replace(NAMESPACE, printed, 1): name for name in (ERROR, END_DIALOG, DIALOG_TIMER) for printed in NAMESPACES}
+_GIVEN = {ERROR: Validation.XML, END_DIALOG: Validation.EMPTY, DIALOG_TIMER: Validation.EMPTY, DEFAULT: Validation.NONE}
+
+
+Named = TypeVar("Named", "MessageType", "Contract")
+
+
+def is_system(message_type: str | None) -> str | None:
+    """Return the name of a system message type as the sources print it, also for ``http``; None for any other type (spec SB-35)."""
+    return None if message_type is None else _SYSTEM_NAMES.get(message_type)
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidBody:
+    """Why a body is none of its message type.
+
+    :param number: of the broker's error that its sender is told, and ``number_here`` the one that the receiving side is told (spec SB-57).
+    """
+
+    message_type: str
+    reason: str
+    number: int = BrokerError.SENT_INVALID.value
+    number_here: int = BrokerError.RECEIVED_INVALID.value
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """A message type: CREATE MESSAGE TYPE. Raises SettingError for what cannot be one.
+
+    :param name: 1 to 128 characters; capitals count.
+    :param validation: of the body (spec SB-52): ``N`` (NONE), ``E`` (EMPTY) or ``X`` (WELL_FORMED_XML), as a letter or as the manual's word.
+    :param schema: beyond Service Broker, with validation ``N``: the body must be JSON that fits this JSON Schema.
+    """
+
+    name: str
+    validation: Validation | str = Validation.NONE
+    schema: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        name, validation = _name("message type", self.name), _validation(self.validation)
+        given = _GIVEN.get(is_system(name) or name, validation)
+        if validation is not given or (name in _GIVEN and self.schema is not None):
+            raise SettingError("validation", str(validation), f"{given.value}, without a schema: {name} is SQL Server's own message type")
+        if self.schema is not None and validation is not Validation.NONE:
+            raise SettingError("validation", str(validation), f"{Validation.NONE.value} together with a schema")
+        schema = None if self.schema is None else json_schemas.checked_schema(self.schema)
+        settings.put(self, name=name, validation=validation, schema=schema)
+
+    def check(self, body: bytes | None) -> InvalidBody | None:
+        """Return why a body is none of this type; None: it is one."""
+        reason = self._reason(body or b"")
+        return None if reason is None else InvalidBody(self.name, reason)
+
+    def _reason(self, body: bytes) -> str | None:
+        if self.validation is Validation.EMPTY:
+            return f"it has {len(body)} bytes, expected none" if body else None
+        if self.validation is Validation.XML:
+            return _why_no_xml(body)
+        return None if self.schema is None else json_schemas.misfit(self.schema, body)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values, without the name."""
+        return {"validation": str(self.validation)} | ({} if self.schema is None else {"schema": self.schema})
+
+    @classmethod
+    def from_dict(cls, name: str, values: Mapping[str, Any]) -> Self:
+        """Return the message type of ``to_dict()``. Raises SettingError."""
+        return cls(name, **_known("message type", values, {"validation", "schema"}))
+
+
+class SentBy(StrEnum):
+    """Who may send a message type."""
+
+    INITIATOR = "INITIATOR"
+    TARGET = "TARGET"
+    ANY = "ANY"
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A contract: CREATE CONTRACT. Raises SettingError for what cannot be one.
+
+    :param name: 1 to 128 characters; capitals count.
+    :param senders: the application's message types by name, with who may send each; the initiator at least one. The system message types
+        can be received whether or not they are here, and nobody sends them as messages (spec SB-36).
+    :param types: of these, the ones whose bodies are validated; the others have validation ``N``.
+    :ivar message_types: all message types of the contract by name.
+    """
+
+    name: str
+    senders: Mapping[str, SentBy | str]
+    types: Iterable[MessageType] = field(default=(), repr=False, compare=False)
+    message_types: Mapping[str, MessageType] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.senders, Mapping):
+            raise SettingError("senders", self.senders, "a mapping of message types to INITIATOR, TARGET or ANY")
+        senders = {_name("message type", name): settings.choice("sent by", _upper(who), SentBy) for name, who in self.senders.items()}
+        types = _by_name("message type", self.types, MessageType)
+        for name in types.keys() - senders.keys():
+            raise SettingError("message type", name, f"one that the contract names: {', '.join(senders) or 'it names none'}")
+        message_types = {name: types[name] if name in types else _usual(name) for name in senders}
+        settings.put(self, name=_name("contract", self.name), senders=senders, types=tuple(types.values()), message_types=message_types)
+        if not self.sent_by(SentBy.INITIATOR):
+            raise SettingError("senders", senders, "at least one application message type that the INITIATOR, or ANY, sends")
+        if self.name == DEFAULT and senders != {DEFAULT: SentBy.ANY}:
+            raise SettingError("contract", DEFAULT, "another name: this is SQL Server's own contract")
+
+    def sent_by(self, side: SentBy) -> frozenset[str]:
+        """Return the message types that a side may send.
+
+        :param side: INITIATOR or TARGET.
+        """
+        return frozenset(name for name, who in self.senders.items() if who in {side, SentBy.ANY} and not is_system(name))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values, without the name."""
+        validated = {message_type.name: message_type.to_dict() for message_type in self.types}
+        return {"senders": {name: str(who) for name, who in self.senders.items()}, "types": validated}
+
+    @classmethod
+    def from_dict(cls, name: str, values: Mapping[str, Any]) -> Self:
+        """Return the contract of ``to_dict()``. Raises SettingError."""
+        known = _known("contract", values, {"senders", "types"})
+        types = _mapping("types", known.get("types", {}))
+        return cls(name, known.get("senders", {}), [MessageType.from_dict(kind, definition) for kind, definition in types.items()])
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Service:
+    """A service: CREATE SERVICE. Raises SettingError for what cannot be one.
+
+    :param name: 1 to 128 characters; capitals count.
+    :param contracts: those that its conversations follow; given as contracts, kept by name.
+    """
+
+    name: str
+    contracts: Mapping[str, Contract]
+
+    def __init__(self, name: str, contracts: Iterable[Contract]) -> None:
+        settings.put(self, name=_name("service", name), contracts=_by_name("contract", contracts, Contract))
+        if not self.contracts:
+            raise SettingError("contracts", [], "at least one contract; SQL Server's own is DEFAULT_CONTRACT")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return JSON values."""
+        return {"name": self.name, "contracts": {name: contract.to_dict() for name, contract in self.contracts.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the service of ``to_dict()``. Raises SettingError."""
+        known = _known("service", values, {"name", "contracts"})
+        contracts = _mapping("contracts", known.get("contracts", {}))
+        return cls(known.get("name", ""), [Contract.from_dict(name, definition) for name, definition in contracts.items()])
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _name(kind: str, name: object) -> str:
+    """Return a name as SQL Server allows it: counted in UTF-16, as nvarchar is. Raises SettingError."""
+    if not isinstance(name, str) or not name.isprintable() or not name.strip() or len(name.encode("utf-16-le")) > 2 * LONGEST_NAME:
+        raise SettingError(kind, name, f"a name of 1 to {LONGEST_NAME} characters that can be printed")
+    return name
+
+
+def _validation(value: object) -> Validation:
+    word = _upper(value)
+    return _MANUAL_WORDS[word] if isinstance(word, str) and word in _MANUAL_WORDS else settings.choice("validation", word, Validation)
+
+
+def _upper(value: object) -> object:
+    return value.strip().upper() if isinstance(value, str) else value
+
+
+def _usual(name: str) -> MessageType:
+    return MessageType(name, _GIVEN.get(is_system(name) or name, Validation.NONE))
+
+
+def _by_name(kind: str, given: Iterable[Named], expected: type[Named]) -> dict[str, Named]:
+    found: dict[str, Named] = {}
+    for each in given:
+        if not isinstance(each, expected):
+            raise SettingError(kind, each, f"a {expected.__name__}")
+        if each.name in found:
+            raise SettingError(kind, each.name, f"a name that no other {kind} beside it has")
+        found[each.name] = each
+    return found
+
+
+def _known(kind: str, values: object, names: set[str]) -> dict[str, Any]:
+    """Return stored values, all of whose names are known. Raises SettingError."""
+    known = dict(_mapping(kind, values))
+    for name in known.keys() - names:
+        raise SettingError(name, known[name], f"of a stored {kind}: {', '.join(sorted(names))}")
+    return known
+
+
+def _mapping(kind: str, values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise SettingError(kind, values, "a mapping of names")
+    return values
+
+
+def _why_no_xml(body: bytes) -> str | None:
+    try:
+        plain_xml.read(body)
+    except plain_xml.NotWellFormedError as error:
+        return f"it is no well-formed XML: {error}"
+    return None
+
+
+SYSTEM_MESSAGE_TYPES = {name: MessageType(name, _GIVEN[name]) for name in (ERROR, END_DIALOG, DIALOG_TIMER)}
+"""Available to every service, whatever its contracts say (spec SB-35, SB-36)."""
+DEFAULT_CONTRACT = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
+"""SQL Server's own: both sides send messages of type DEFAULT, whose bodies nobody validates."""
