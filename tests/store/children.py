@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,17 @@ from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import Replacement
+from airflow_poison.core.store.files import Replacement
+from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
 
+    from airflow_poison.core.store.files import Transaction
     from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.store.children"])
@@ -94,7 +98,39 @@ def keep_tidy(queue: QueueTable) -> None:
     queue.shorten_log(retention=timedelta(0))
 
 
+def converse(queue: QueueTable) -> None:
+    """Act in a conversation: raise its endpoint's version, tell the partner, take the first message out."""
+
+    def plan(snapshot: Snapshot) -> Transaction:
+        [first] = [file for file in snapshot.files if file.min_lookup_id == 1]
+        wanted = dialogs.next_version(queue)(snapshot)
+        less = Replacement(first, queue.read(first).slice(1), removed=1)
+        return replace(wanted, replacements=(less,), events=(Event(EventType.DROPPED, NOW, 1),), alone=True)
+
+    queue.transact(plan, "act", NOW)
+
+
+def receive_and_answer(queue: QueueTable) -> None:
+    """A pass that settles every message, and answers once."""
+    held = queue.claim("run", lease=LATER - NOW, now=NOW, max_messages=100)
+    if held is None:
+        return
+    if queue.manifest(held) is None:
+        version = dialogs.endpoints(queue).get("a", 0) + 1
+        queue.stage_table(held, dialogs.rows(dialogs.endpoint("a", version), dialogs.letter(f"a {version}")))
+    queue.finish(held, seal(queue, held), now=NOW)
+
+
+def send_on(queue: QueueTable) -> None:
+    """What waits for the partner has been taken."""
+    queue.remove_transmissions(queue.snapshot().transmissions, NOW)
+
+
 VERBS: dict[str, Callable[[QueueTable], object]] = {
+    "transact": converse,
+    "answer": receive_and_answer,
+    "merge": lambda queue: queue.merge_conversations(lambda rows: rows, min_files=2),
+    "send on": send_on,
     "append": lambda queue: send(queue, 30, "second"),
     "receive": receive,
     "move": give_back,
@@ -137,6 +173,19 @@ def park_many(root: str, consumer: str, passes: int) -> None:
         if held is not None:
             queue.stage_table(held, put(rows_of(queue, held), "retry", due_at=LATER))
             queue.finish(held, seal(queue, held), now=NOW)
+
+
+def act_many(root: str, keys: int) -> None:
+    """Each key raises the version of one endpoint by one; others use the same keys."""
+    queue = DeltaStore(root, durable=False).open("orders")
+    for key in range(keys):
+        queue.transact(dialogs.next_version(queue), str(key), NOW)
+
+
+def merge_many(root: str, times: int) -> None:
+    queue = DeltaStore(root, durable=False).open("orders")
+    for _ in range(times):
+        queue.merge_conversations(lambda rows: rows, min_files=2)
 
 
 def keep_tidy_often(root: str, times: int) -> None:

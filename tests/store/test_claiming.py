@@ -14,7 +14,8 @@ import pytest
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.seam import Claim, Control, QueueState
+from airflow_poison.core.store.control import Control, QueueState
+from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.table import claiming
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 

@@ -22,8 +22,10 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.delta import actions, shortening
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.files import Replacement
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Cleaned, Replacement
+from airflow_poison.core.store.results import Cleaned
+from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -232,11 +234,21 @@ RACES: dict[str, Callable[[QueueTable], object]] = {
     "append": lambda queue: send(queue, 2, "second"),
     "move": lambda queue: queue.move_files(lambda snapshot: snapshot.files[:1], SubQueue.POISON, NOW),
     "replace": lambda queue: queue.replace_files([Replacement(queue.snapshot().files[0], put(all_of(queue), "poison"))], [], NOW),
+    "merge": lambda queue: queue.merge_conversations(lambda rows: rows, min_files=2),
+    "transact": lambda queue: dialogs.act(queue, "act", dialogs.endpoint("a", 3), dialogs.letter("hello")),
     "split": lambda queue: queue.split_file(queue.snapshot().files[0], [all_of(queue).slice(0, 1), all_of(queue).slice(1)], NOW),
     "claim": claim,
     "compact": lambda queue: queue.compact(min_files=2),
     "alter": lambda queue: queue.alter(lambda control: replace(control, reason="x"), lambda _, __: [], NOW),
 }
+
+
+def small_files(queue: QueueTable) -> None:
+    """Six messages in four files, and three versions of a conversation endpoint."""
+    send(queue, 3, "0")
+    for number in range(3):
+        send(queue, 1, f"f{number}")
+        dialogs.act(queue, f"a{number}", dialogs.endpoint("a", number))
 
 
 def all_of(queue: QueueTable) -> pa.Table:
@@ -246,9 +258,7 @@ def all_of(queue: QueueTable) -> pa.Table:
 @pytest.mark.parametrize("verb", RACES)
 @pytest.mark.parametrize("point", ["store.clean.after_listing", "store.clean.before_fence", "store.fence.before_commit", "store.clean.before_remove"])
 def test_a_verb_that_runs_while_a_cleaner_stands_still_loses_nothing(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
-    send(queue, 3, "0")
-    for number in range(3):
-        send(queue, 1, f"f{number}")
+    small_files(queue)
     orphan(queue)
     at_point.do(point, lambda: RACES[verb](queue))
     clean(queue)
@@ -262,9 +272,7 @@ def test_a_verb_that_runs_while_a_cleaner_stands_still_loses_nothing(queue: Queu
 def test_a_cleaner_that_runs_before_the_commit_of_a_verb_makes_it_begin_again_or_fail_and_loses_nothing(
     queue: QueueTable, at_point: AtPoint, verb: str
 ) -> None:
-    send(queue, 3, "0")
-    for number in range(3):
-        send(queue, 1, f"f{number}")
+    small_files(queue)
     at_point.do(f"store.{verb}.before_commit", lambda: clean(queue))
     with suppress(TableChangedError):
         RACES[verb](queue)
@@ -277,6 +285,7 @@ def test_a_cleaner_that_runs_before_the_commit_of_a_verb_makes_it_begin_again_or
 def assert_whole(queue: QueueTable) -> None:
     """Every file of the newest version is there, and every living claim can be finished."""
     assert live(queue) <= on_disk(queue)
+    assert dialogs.endpoints(queue).get("a", 2) in {2, 3}
     for held in queue.snapshot().claims:
         assert Path(queue.stage(held)).is_dir()
 
@@ -450,12 +459,10 @@ def in_between(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> N
 
 
 @pytest.mark.parametrize("point", ["store.clean.before_fence", "store.clean.before_remove"])
-@pytest.mark.parametrize("verb", ["append", "move", "replace", "split", "claim", "compact"])
+@pytest.mark.parametrize("verb", ["append", "move", "replace", "transact", "merge", "split", "claim", "compact"])
 def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
     """Before the fence, the commit is in the version that the cleaner looks at; after it, the commit begins again with other names."""
-    send(queue, 3, "0")
-    for number in range(3):
-        send(queue, 1, f"f{number}")
+    small_files(queue)
     orphan(queue)
     in_between(queue, at_point, verb, point)
     assert_whole(queue)

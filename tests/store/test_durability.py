@@ -15,10 +15,12 @@ from airflow_poison.core.message import DESTINATION, SubQueue
 from airflow_poison.core.passes.mend import repair
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store import open_store
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.files import Replacement
 from tests.faults.powerloss import Disk, PowerLostError
+from tests.store.dialogs import act, endpoint, letter, rows
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ def queue(store: DeltaStore) -> QueueTable:
 def told(queue: QueueTable) -> object:
     """Everything that a table says: files, claims, control row, rows and events."""
     snapshot = queue.snapshot()
-    outbox = [queue.read(file).to_pylist() for file in snapshot.outbox]
-    return snapshot, all_rows(queue), outbox, list(queue.events())
+    beside = [queue.read(file).to_pylist() for file in (*snapshot.outbox, *snapshot.conversations, *snapshot.transmissions)]
+    return snapshot, all_rows(queue), beside, list(queue.events())
 
 
 def survives(disk: Disk, store: QueueStore, target: Path) -> None:
@@ -69,8 +71,8 @@ def appended(queue: QueueTable) -> None:
 def appended_in_many_files(queue: QueueTable) -> None:
     queue.append([numbered(40)], "many", NOW)
     file = queue.snapshot().files[0]
-    rows = queue.read(file)
-    queue.split_file(file, [rows.slice(number, 1) for number in range(40)], NOW)
+    found = queue.read(file)
+    queue.split_file(file, [found.slice(number, 1) for number in range(40)], NOW)
 
 
 def held(queue: QueueTable) -> None:
@@ -130,6 +132,26 @@ def removed(queue: QueueTable) -> None:
     queue.replace_file(file, queue.read(file).slice(0, 0), [], NOW)
 
 
+def conversed(queue: QueueTable) -> None:
+    send(queue, 10)
+    file = queue.snapshot().files[0]
+    less = Replacement(file, queue.read(file).slice(1), removed=1)
+    assert act(queue, "act", endpoint("a", 1), letter("hello"), replacements=(less,), events=(Event(EventType.DROPPED, NOW, 1),))
+
+
+def answered(queue: QueueTable) -> None:
+    conversed(queue)
+    held = claim(queue)
+    queue.stage_table(held, rows(endpoint("a", 2), letter("answer")))
+    assert queue.finish(held, seal(queue, held), now=NOW)
+
+
+def merged(queue: QueueTable) -> None:
+    answered(queue)
+    assert queue.merge_conversations(lambda found: found, min_files=2).files == 2
+    queue.remove_transmissions(queue.snapshot().transmissions[:1], NOW)
+
+
 def checkpointed(queue: QueueTable) -> None:
     for number in range(CHECKPOINT_INTERVAL + 1):
         send(queue, 1, f"send-{number}")
@@ -149,6 +171,9 @@ STEPS = [
     returned,
     replaced,
     removed,
+    conversed,
+    answered,
+    merged,
     checkpointed,
 ]
 
@@ -189,12 +214,12 @@ def test_what_the_relay_has_sent_on_survives_in_both_queues(disk: Disk, store: D
 
 def _into_the_outbox(queue: QueueTable) -> None:
     file = queue.snapshot().files[0]
-    rows = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
+    found = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
     import pyarrow as pa
 
     from airflow_poison.core.message import table_schema
 
-    queue.replace_file(file, pa.Table.from_pylist(rows, schema=table_schema()), [], NOW)
+    queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [], NOW)
 
 
 @pytest.mark.parametrize("accept", [False, True], ids=["undone", "accepted"])
@@ -242,6 +267,15 @@ def test_a_repeated_send_is_acknowledged_when_the_first_ones_commit_is_on_disk(
     dies_before_the_sync_of(disk, is_entry(newest + 1), lambda: send(queue, 10))
 
     assert send(store.open("orders"), 10).repeated
+
+    survives(disk, store, tmp_path / "after")
+
+
+def test_an_act_that_was_done_before_is_on_disk_when_that_is_told(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
+    newest = queue.snapshot().version
+    dies_before_the_sync_of(disk, is_entry(newest + 1), lambda: act(queue, "act", endpoint("a", 1), letter("hello")))
+
+    assert not act(store.open("orders"), "act", endpoint("a", 1), letter("hello"))
 
     survives(disk, store, tmp_path / "after")
 

@@ -14,13 +14,15 @@ import pytest
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue, message_schema
-from airflow_poison.core.store.seam import Manifest, QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.seam import Claim, Control, QueueTable
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import Claim, Manifest
+    from airflow_poison.core.store.seam import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -18,9 +18,10 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import Replacement
+from airflow_poison.core.store.files import Replacement
+from tests.store import dialogs
 from tests.store.children import start
 from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from deltalake.table import TableMerger
 
-    from airflow_poison.core.store.seam import Claim, DataFile, Manifest, QueueTable
+    from airflow_poison.core.store.files import Claim, DataFile, Manifest
+    from airflow_poison.core.store.seam import QueueTable
     from tests.store.points import AtPoint
 
 ROW = dict.fromkeys(table_schema().names) | {"lookup_id": 7, "sub_queue": "main", "move_count": 0}
@@ -196,6 +198,9 @@ VERBS: dict[str, Callable[[Given], object]] = {
     "finish": lambda given: given.table.finish(given.claim, given.manifest, now=NOW),
     "return": lambda given: given.table.move_files(lambda snapshot: snapshot.files, SubQueue.MAIN, LATER),
     "replace": _replace,
+    "transact": lambda given: dialogs.act(given.table, "late", dialogs.endpoint("a", 1)),
+    "merge": lambda given: given.table.merge_conversations(lambda rows: rows, min_files=2),
+    "remove transmissions": lambda given: given.table.remove_transmissions([], NOW),
     "result": lambda given: given.table.result("park"),
     "events": lambda given: list(given.table.events()),
 }
@@ -227,7 +232,7 @@ def test_every_verb_notices_and_commits_nothing(given: Given, verb: Callable[[Gi
     assert given.versions() == before
 
 
-@pytest.mark.parametrize("verb", ["send", "claim", "finish", "renew"])
+@pytest.mark.parametrize("verb", ["send", "claim", "finish", "renew", "transact"])
 def test_a_commit_that_comes_in_between_is_noticed(given: Given, at_point: AtPoint, verb: str) -> None:
     """The verb had looked at the table before."""
     points = {"send": "store.append.before_commit", "claim": "store.claim.before_commit", "finish": "store.finish.after_links"}
@@ -310,6 +315,20 @@ def test_a_claim_notices_before_anything_is_delivered(given: Given, damage: Call
     with pytest.raises(TableChangedError, match=rf"{file.path} of .*{told}"):
         given.table.claim("another", lease=LEASE, now=NOW, max_messages=10)
     assert given.versions() == before
+
+
+@pytest.mark.parametrize("place", [CONVERSATION, TRANSMISSION_QUEUE])
+def test_what_is_done_to_conversations_is_noticed_when_the_queue_is_opened(given: Given, place: str) -> None:
+    dialogs.act(given.table, "begin", dialogs.endpoint("a", 1), dialogs.letter("hello"))
+    version = given.table.snapshot().version
+    given.delta.delete(f"sub_queue = '{place}'")
+    with pytest.raises(TableChangedError, match=rf"removed 1 file\(s\) with 1 row\(s\) of '{place}'"):
+        DeltaStore(given.root).open("orders")
+    given.delta.restore(version)
+    [path] = Path(given.table.uri).glob(f"sub_queue={place}/*/*.parquet")
+    path.unlink()
+    with pytest.raises(TableChangedError, match=rf"{path.name} of the queue table {given.table.uri} is gone"):
+        DeltaStore(given.root).open("orders")
 
 
 def test_a_claim_notices_a_file_of_the_same_size_with_other_messages(given: Given) -> None:

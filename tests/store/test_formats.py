@@ -16,16 +16,16 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta import foreign
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import FORMAT_VERSION, QueueStore
 from airflow_poison.core.store.table import sequence
 from tests.store import given
 from tests.store.given import CONTROL, NOW, ids, send
 from tests.unit.passes.given import Handler, Queue, calls
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
     from tests.store.points import AtPoint
 
 TABLES = Path(__file__).with_name("tables")
@@ -36,6 +36,12 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaStore:
     """A copy of the tables that were written in a format."""
     shutil.copytree(TABLES / request.param, tmp_path / "store")
     return DeltaStore(str(tmp_path / "store"), durable=False)
+
+
+@pytest.fixture
+def earlier_format(written: DeltaStore) -> int:
+    """The format that the tables are in; looking does not upgrade them."""
+    return written.open("orders", upgrade=False).snapshot().control.format_version
 
 
 def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
@@ -56,12 +62,13 @@ def newest(table: QueueTable) -> object:
 # What is upgraded --------------------------------------------------------------------------------------------------
 
 
-def test_a_table_of_format_1_is_upgraded_in_one_commit_when_it_is_opened(written: DeltaStore) -> None:
+def test_a_table_of_an_earlier_format_is_upgraded_in_one_commit_when_it_is_opened(written: DeltaStore, earlier_format: int) -> None:
+    assert earlier_format < FORMAT_VERSION
     log = Path(written.uri, "orders", "_delta_log")
     before = len(list(log.glob("*.json")))
     table = written.open("orders")
     assert table.snapshot().control.format_version == FORMAT_VERSION
-    assert newest(table) == {"operation": "upgrade", "from": 1, "to": 2}
+    assert newest(table) == {"operation": "upgrade", "from": earlier_format, "to": FORMAT_VERSION}
     written.open("orders")
     assert len(list(log.glob("*.json"))) == before + 1
 
@@ -99,26 +106,29 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
 # What is refused ---------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_format_is_refused_and_nothing_is_written(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_format_is_refused_and_nothing_is_written(written: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch) -> None:
     version = written.open("orders").snapshot().version
-    monkeypatch.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", 1)
-    with pytest.raises(NewerFormatError, match=r"'orders' has table format 2; .* knows formats up to 1\. Install"):
+    monkeypatch.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
+    says = rf"'orders' has table format {FORMAT_VERSION}; .* knows formats up to {earlier_format}\. Install"
+    with pytest.raises(NewerFormatError, match=says):
         DeltaStore(written.uri).open("orders")
     monkeypatch.undo()
     assert written.open("orders").snapshot().version == version
 
 
-def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as format_1:
+def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(
+    written: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as then:
         for module in ("delta.store", "table.rows"):
-            format_1.setattr(f"airflow_poison.core.store.{module}.FORMAT_VERSION", 1)
+            then.setattr(f"airflow_poison.core.store.{module}.FORMAT_VERSION", earlier_format)
         earlier = written.open("letters")
         claimed = given.claim(earlier)
         earlier.stage_table(claimed, given.put(given.rows_of(earlier, claimed), "poison"))
         manifest = given.seal(earlier, claimed)
     DeltaStore(written.uri).open("letters")
-    with monkeypatch.context() as format_1:
-        format_1.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", 1)
+    with monkeypatch.context() as then:
+        then.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
         with pytest.raises(NewerFormatError):
             earlier.finish(claimed, manifest, now=NOW)
     assert ids(written.open("letters"), SubQueue.MAIN) == [4]
@@ -143,7 +153,7 @@ def test_messages_keep_their_places_and_counts(written: DeltaStore) -> None:
     }
 
 
-def test_what_a_dead_pass_of_format_1_has_delivered_is_not_delivered_again(written: DeltaStore, tmp_path: Path) -> None:
+def test_what_a_dead_pass_of_an_earlier_format_has_delivered_is_not_delivered_again(written: DeltaStore, tmp_path: Path) -> None:
     queue = an_hour_later(written, "orders", tmp_path)
     result = queue.receive("later")
     assert set(calls(queue.handler)) == {11, 12}  # what the others did is in the journal

@@ -23,6 +23,7 @@ from airflow_poison.core.passes.move import put_back
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
+from tests.store import dialogs
 from tests.store.disk import Disk, mounted
 from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue, calls
 
@@ -126,6 +127,15 @@ CASES: dict[str, Case] = {
     "receive what a dead pass had delivered": Case(lambda queue: queue.receive("run"), _dead, _received),
     "receive what a dead pass had begun": Case(lambda queue: queue.receive("run"), _begun, _received),
     "return": Case(lambda queue: return_due(queue.table, queue.clock), _parked, lambda queue: _places(queue) == {2: "main", 4: "main"}),
+    "act in a conversation": Case(
+        lambda queue: dialogs.act(queue.table, "act", dialogs.endpoint("a", 1), dialogs.letter("hello " + "z" * 20_000)),
+        check=lambda queue: (dialogs.endpoints(queue.table), len(dialogs.letters(queue.table))) == ({"a": 1}, 1),
+    ),
+    "merge endpoints": Case(
+        lambda queue: queue.table.merge_conversations(lambda rows: rows, min_files=2),
+        prepare=lambda queue: [dialogs.act(queue.table, str(version), dialogs.endpoint("a", version)) for version in range(1, 4)],
+        check=lambda queue: (dialogs.endpoints(queue.table), len(queue.table.snapshot().conversations)) == ({"a": 3}, 1),
+    ),
     "disable": Case(lambda queue: disable(queue.table, queue.clock), check=lambda queue: queue.table.snapshot().control.holds_sends),
     "put back": Case(lambda queue: put_back(queue.table, queue.clock), _poisoned, lambda queue: set(_places(queue).values()) == {"main"}),
     "maintain": Case(lambda queue: maintain(queue.table, queue.clock, store=queue.store, min_files=2, safe_age=timedelta(0)), _small_files),

@@ -12,8 +12,9 @@ import pytest
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.return_due import return_held
+from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import Control, QueueState, Sent
+from airflow_poison.core.store.results import Sent
 from tests.store import children
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, numbered, put, rows_of, seal, send
 

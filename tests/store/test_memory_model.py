@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -12,9 +13,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.seam import Claim, Control, QueueState
 from tests.store.given import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
+
+if TYPE_CHECKING:
+    from airflow_poison.core.store.files import Claim
 
 Place = tuple[str, int]
 

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_poison.core.errors import NewerFormatError, QueueNameError, QueueNotFoundError, StoreUnreachableError
 from airflow_poison.core.store import open_store
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import FORMAT_VERSION
 from tests.store.given import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.seam import DataFile, Shortened
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.results import Shortened
 
 
 class State(Protocol):

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.seam import FORMAT_VERSION, Shortened
+from airflow_poison.core.store.results import Shortened
 from airflow_poison.core.store.table import files, rows, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.layout import CONTROL
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.log import State
-    from airflow_poison.core.store.seam import Control, DataFile
 
 
 @dataclass(frozen=True, slots=True)

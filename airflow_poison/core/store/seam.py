@@ -8,322 +8,21 @@ messages, stages what remains of them and ends with one compare-and-swap that ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     import pyarrow as pa
 
     from airflow_poison.core.events import Event, EventType
-
-FORMAT_VERSION = 2
-"""Of tables that this version writes; see ``table.upgrading`` for what each one has brought."""
-
-
-class QueueState(StrEnum):
-    """Whether a queue's endpoint receives."""
-
-    ENABLED = "enabled"
-    DISABLED = "disabled"
-    STOPPED = "stopped"
-    FAULTED = "faulted"
-
-
-BLOCKED_UNTIL, BLOCKED_BY = "blocked_until_us", "blocked_by"
-"""Counters of the control row: until when the queue is blocked, microseconds since 1970, and by which message."""
-NOT_BEFORE_RESTART = datetime(9999, 12, 31, tzinfo=UTC)
-"""The end of a block that only a restart of the broker, or the removal of the message, ends."""
-HALTED_BY, POISON_HALTED_BY = "halted_by", "poison_halted_by"
-"""Counters of the control row: the message that halted the endpoint, and the one that halted the reader of the poison sub-queue."""
-
-
-def _is_ours(counter: str) -> bool:
-    return counter.startswith(("told:", "telling:", "backlog:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY}
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What a queue is told to do; one row of its table.
-
-    :param policy: settings of the messaging system, as ``policy.to_dict()`` gives them.
-    :param state: whether the endpoint receives.
-    :param reason: why it does not, one line; empty when enabled.
-    :param poison_state: the same of the reader of the poison sub-queue, which is an endpoint of its own (spec POI-1).
-    :param poison_reason: why that one does not receive.
-    :param counters: what the endpoint must remember over restarts, by name.
-    :param format_version: version of the table's layout.
-    """
-
-    policy: Mapping[str, object]
-    state: QueueState = QueueState.ENABLED
-    reason: str = ""
-    counters: Mapping[str, int] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
-    poison_state: QueueState = QueueState.ENABLED
-    poison_reason: str = ""
-
-    @property
-    def endpoint_counters(self) -> Mapping[str, int]:
-        """Return what the endpoint of the application queue left behind; the other counters are those of subscriptions, blocks and halts."""
-        return {name: number for name, number in self.counters.items() if not _is_ours(name)}
-
-    def with_endpoint_counters(self, counters: Mapping[str, int]) -> Control:
-        """Return what the row says when the endpoint has left these counters behind."""
-        ours = {name: number for name, number in self.counters.items() if _is_ours(name)}
-        return replace(self, counters=ours | dict(counters))
-
-    def blocked(self, lookup_id: int, until: datetime) -> Control:
-        """Return what the row says while a message blocks the queue (spec DMP-14)."""
-        return replace(self, counters={**self.counters, BLOCKED_UNTIL: int(until.timestamp() * 1_000_000), BLOCKED_BY: lookup_id})
-
-    def unblocked(self) -> Control:
-        """Return what the row says when nothing blocks the queue."""
-        return self._without(BLOCKED_UNTIL, BLOCKED_BY)
-
-    def blocked_until(self, now: datetime) -> datetime | None:
-        """Return until when the queue is blocked; None when it is not, or not any more."""
-        instant = self.counters.get(BLOCKED_UNTIL)
-        until = None if instant is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant)
-        return until if until is not None and until > now else None
-
-    def endpoint(self, reads: SubQueue) -> tuple[QueueState, str]:
-        """Return state and reason of the endpoint that reads a sub-queue."""
-        return (self.poison_state, self.poison_reason) if reads is SubQueue.POISON else (self.state, self.reason)
-
-    @property
-    def holds_sends(self) -> bool:
-        """Whether messages that are sent to the queue wait until it is enabled (spec SB-18, SB-19). A stopped or faulted one takes them."""
-        return self.state is QueueState.DISABLED
-
-    @property
-    def halted_by(self) -> int | None:
-        """The message that halted the endpoint, else the one that halted the reader of the poison sub-queue; None when none did."""
-        return self.counters.get(HALTED_BY, self.counters.get(POISON_HALTED_BY))
-
-    def halted(self, reads: SubQueue, state: QueueState, reason: str, lookup_id: int | None = None) -> Control:
-        """Return what the row says when the endpoint that reads a sub-queue has halted; the other one goes on.
-
-        A queue that people have disabled meanwhile stays so.
-
-        :param lookup_id: the message that halted it; None: no single one.
-        """
-        named = POISON_HALTED_BY if reads is SubQueue.POISON else HALTED_BY
-        row = self._without(named) if lookup_id is None else replace(self, counters={**self.counters, named: lookup_id})
-        if reads is SubQueue.POISON:
-            return replace(row, poison_state=state, poison_reason=reason)
-        if self.holds_sends and self.reason:
-            return replace(row, reason=f"{self.reason}; {reason}")
-        return replace(row, state=QueueState.DISABLED if self.holds_sends else state, reason=reason)
-
-    def enabled(self) -> Control:
-        """Return what the row says when every endpoint of the queue receives."""
-        row = self._without(HALTED_BY, POISON_HALTED_BY)
-        return replace(row, state=QueueState.ENABLED, reason="", poison_state=QueueState.ENABLED, poison_reason="")
-
-    def _without(self, *counters: str) -> Control:
-        return replace(self, counters={name: number for name, number in self.counters.items() if name not in counters})
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """One immutable file of messages and what its statistics say.
-
-    :param path: relative to the queue's root, ``sub_queue=<s>/move_count=<n>/<name>.parquet``.
-    :param rows: messages in it.
-    :param size: bytes.
-    :param max_due_at: when the last of its messages falls due; the file is due as a whole. Files that have returned to ``main`` keep it.
-    """
-
-    path: str
-    sub_queue: str
-    move_count: int
-    rows: int
-    size: int
-    min_lookup_id: int
-    max_lookup_id: int
-    min_priority: int
-    max_priority: int
-    min_enqueued_at: datetime | None = None
-    min_due_at: datetime | None = None
-    max_due_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The durable, expiring right of one pass to a set of files.
-
-    :param key: the run key of the pass that made it; names its stage folder.
-    :param epoch: raised by each takeover; a final commit with an older epoch changes nothing.
-    :param attempt: names this holder's own folder below the stage (``_stage/<key>/<attempt>``).
-    :param expires_at: when others may take it over unless it is renewed.
-    :param files: the claimed files, in queue order: highest priority first, then lowest lookup id.
-    :param exclusive: no other live claim may exist on the queue (policies that need one order).
-    :param earlier: attempts of this claim's earlier holders, oldest first; what they left in the stage counts for this one.
-    """
-
-    key: str
-    epoch: int
-    attempt: str
-    expires_at: datetime
-    files: tuple[DataFile, ...]
-    exclusive: bool = False
-    earlier: tuple[str, ...] = ()
-
-    @property
-    def messages(self) -> int:
-        """Messages in the claimed files."""
-        return sum(file.rows for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The staged outcome of a claim, durable: from here on nothing is delivered again.
-
-    :param files: what will be added, with paths below the stage (``staged``) and final paths (``path`` of the DataFile).
-    :param tallies: what each task counted (rows of the ``_tally`` partition, parsed from JSON).
-    :param result: the pass's own account, kept so that whoever finishes the claim reports the same.
-    """
-
-    files: tuple[tuple[str, DataFile], ...]
-    tallies: tuple[Mapping[str, object], ...]
-    result: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SubQueueDepth:
-    """What waits in one sub-queue: counts and ages from statistics alone, claimed messages included."""
-
-    messages: int = 0
-    claimed: int = 0
-    oldest_enqueued_at: datetime | None = None
-    next_due_at: datetime | None = None
-    due: int = 0
-    by_move_count: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One version of a queue."""
-
-    version: int
-    control: Control
-    files: tuple[DataFile, ...]  # of every sub-queue; in queue order
-    claims: tuple[Claim, ...]
-    outbox: tuple[DataFile, ...]
-
-    def depth(self, sub_queue: SubQueue, now: datetime) -> SubQueueDepth:
-        """Return what waits in a sub-queue; ``due`` counts messages whose due time has come."""
-        files = [file for file in self.files if file.sub_queue == sub_queue]
-        taken = {file.path for claim in self.claims for file in claim.files}
-        by_move_count: dict[int, int] = {}
-        for file in files:
-            by_move_count[file.move_count] = by_move_count.get(file.move_count, 0) + file.rows
-        ages = [file.min_enqueued_at for file in files if file.min_enqueued_at is not None]
-        waits = sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}
-        dues = [file.max_due_at for file in files if waits and file.max_due_at is not None]
-        return SubQueueDepth(
-            messages=sum(file.rows for file in files),
-            claimed=sum(file.rows for file in files if file.path in taken),
-            oldest_enqueued_at=min(ages, default=None),
-            next_due_at=min(dues, default=None),
-            due=sum(file.rows for file in files if waits and file.max_due_at is not None and file.max_due_at <= now),
-            by_move_count=by_move_count,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it.
-
-    :param held: of the messages, those that went into ``transmission`` because the queue was disabled then.
-    """
-
-    messages: int
-    first_lookup_id: int
-    repeated: bool = False
-    held: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Replacement:
-    """A file and the rows that take its place.
-
-    :param rows: ``table_schema()``; ``sub_queue`` and ``move_count`` say where each one goes (``_outbox``: it leaves for another queue).
-    :param removed: how many of the file's messages go for good.
-    """
-
-    file: DataFile
-    rows: pa.Table
-    removed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """What a return moved from ``retry`` to ``main``."""
-
-    messages: int
-    files: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """What a compaction joined: ``files`` small ones with ``rows`` rows and ``size`` bytes became ``into``."""
-
-    files: int = 0
-    into: int = 0
-    rows: int = 0
-    size: int = 0
-
-    def plus(self, other: Compacted) -> Compacted:
-        """Return the sum."""
-        return Compacted(self.files + other.files, self.into + other.into, self.rows + other.rows, self.size + other.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """What a cleaning removed from a table's folder, and what it kept although no version needs it now. All numbers but ``size`` are files.
-
-    :param expired: of versions before the retention.
-    :param orphans: of no version: what killed verbs had left.
-    :param stages: folders of passes that have ended, and of sends that were killed.
-    :param temporary: files that their writers had not finished.
-    :param size: bytes of all of them. A file that has another name still keeps its place on the disk.
-    :param kept_retention: removed from the table within the retention: readers of an older version need them.
-    :param kept_young: of no version, and young: a send or a pass may be about to commit them.
-    :param kept_staged: of no version, and named by what a pass has staged that somebody will finish.
-    :param kept_told: named by an event that is told of each of their messages.
-    """
-
-    expired: int = 0
-    orphans: int = 0
-    stages: int = 0
-    temporary: int = 0
-    size: int = 0
-    kept_retention: int = 0
-    kept_young: int = 0
-    kept_staged: int = 0
-    kept_told: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Shortened:
-    """What became of the log.
-
-    :param checkpoint: the version of the newest checkpoint; -1: none.
-    :param entries: files of the log that were removed, with ``size`` bytes.
-    :param oldest: the oldest version that can still be read.
-    """
-
-    checkpoint: int = -1
-    entries: int = 0
-    size: int = 0
-    oldest: int = 0
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import Claim, DataFile, Manifest, Replacement, Transaction
+    from airflow_poison.core.store.results import Cleaned, Compacted, Returned, Sent, Shortened
+    from airflow_poison.core.store.snapshot import Snapshot
 
 
 class QueueTable(Protocol):
@@ -401,6 +100,16 @@ class QueueTable(Protocol):
         :param alone: nobody may have a claim on the queue.
         Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
         are not those of the file; nothing has changed then.
+        """
+        ...
+
+    def transact(self, plan: Callable[[Snapshot], Transaction | None], key: str, now: datetime) -> bool:
+        """Commit what ``plan`` makes of the newest snapshot, once per key; False when a transaction with this key was committed before.
+
+        ``plan`` is asked again for each try, so what it reads and decides holds in the version that is made. When it gives None, nothing is
+        committed, and the key stays free.
+        Raises TableChangedError when a file that it names is claimed or gone, or anybody has a claim and it wants to be alone;
+        ConservationError for rows that are not those of their file, or of another partition; nothing has changed then.
         """
         ...
 
@@ -503,10 +212,23 @@ class QueueTable(Protocol):
         """Write a checkpoint and remove what the log needs for no version within the retention."""
         ...
 
-    # The outbox and history ------------------------------------------------------------------------------------
+    def merge_conversations(self, keep: Callable[[pa.Table], pa.Table], *, min_files: int) -> Compacted:
+        """Join the files of conversation endpoints where there are at least ``min_files``; of each endpoint the highest version stays.
+
+        :param keep: is given the rows that count, a row for each endpoint, and returns those of them that stay. Asked only when all files are
+            joined: what it leaves out is then gone, and no older version comes back.
+        Raises ConservationError when it returns others; nothing has changed then.
+        """
+        ...
+
+    # The outbox, transmissions and history -----------------------------------------------------------------------
 
     def remove_outbox(self, files: Sequence[DataFile], now: datetime) -> None:
         """Remove outbox files whose messages have been sent on."""
+        ...
+
+    def remove_transmissions(self, files: Sequence[DataFile], now: datetime) -> None:
+        """Remove files of dialog messages that their target queues have taken."""
         ...
 
     def events(self, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:

@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.message import OUTBOX, SubQueue
-from airflow_poison.core.store.seam import DataFile
+from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ _COLUMNS = {
     "max_due_at": "max.due_at",
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
+_WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, TRANSMISSION_QUEUE})
 
 
 def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
@@ -78,10 +78,10 @@ def _partition(file: DataFile) -> dict[str, str | None]:
 
 
 def _statistics(file: DataFile) -> str:
-    """Return Delta's statistics of a file. Rows that are not messages get their number only: their columns mean other things."""
+    """Return Delta's statistics of a file. Events, claims and control rows get their number only: their columns mean other things."""
     least: dict[str, int | str] = {}
     greatest: dict[str, int | str] = {}
-    if file.sub_queue in _MESSAGES:
+    if file.sub_queue in _WITH_STATISTICS:
         least |= {"lookup_id": file.min_lookup_id, "priority": file.min_priority}
         greatest |= {"lookup_id": file.max_lookup_id, "priority": file.max_priority}
         if file.min_enqueued_at is not None:

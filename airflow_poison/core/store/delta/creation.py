@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import Control
+    from airflow_poison.core.store.control import Control
 
 PROPERTIES = {
     "delta.targetFileSize": "1",  # delta-rs and JVM compaction find nothing to join

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_poison.core.store.log import Commit, State
-    from airflow_poison.core.store.seam import Shortened
+    from airflow_poison.core.store.results import Shortened
 
 log = logging.getLogger(__name__)
 LOG = "_delta_log"

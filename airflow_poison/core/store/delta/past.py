@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_poison.core.store.delta import foreign, repair
-from airflow_poison.core.store.seam import DataFile
+from airflow_poison.core.store.files import DataFile
 from airflow_poison.core.store.table.layout import partition_of
 
 if TYPE_CHECKING:

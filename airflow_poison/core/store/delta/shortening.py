@@ -19,7 +19,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import checkpoints
 from airflow_poison.core.store.delta.checkpoints import LOG
-from airflow_poison.core.store.seam import Shortened
+from airflow_poison.core.store.results import Shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from urllib.parse import unquote
 
 from airflow_poison.core.errors import QueueNameError, QueueNotFoundError, StoreUnreachableError
 from airflow_poison.core.store import durability
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta.log import LOG, DeltaLog
 from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.seam import FORMAT_VERSION
 from airflow_poison.core.store.table import presence, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.queue import Queue
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.store.seam import Control
+    from airflow_poison.core.store.control import Control
 
 
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
@@ -79,8 +79,9 @@ class DeltaStore:
             raise QueueNotFoundError(message)
         table = Table(name, str(place), DeltaLog(str(place), durable=self._durable), self._durable)
         view = table.view()
-        presence.check_there(table.root, (*view.snapshot.files, *view.snapshot.outbox))
-        if upgrade and view.snapshot.control.format_version < FORMAT_VERSION:
+        snapshot = view.snapshot
+        presence.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
+        if upgrade and snapshot.control.format_version < FORMAT_VERSION:
             upgrading.upgrade(table)
         return Queue(table)
 

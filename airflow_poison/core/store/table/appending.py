@@ -8,7 +8,7 @@ from airflow_poison.core.errors import StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Sent
+from airflow_poison.core.store.results import Sent
 from airflow_poison.core.store.table import sequence
 from airflow_poison.core.store.table.base import patience
 from airflow_poison.core.store.table.fairness import turn

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import OUTBOX, SubQueue
-from airflow_poison.core.store.seam import Claim, Control, DataFile, Snapshot
+from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store.control import Control
+from airflow_poison.core.store.files import Claim, DataFile
+from airflow_poison.core.store.snapshot import Snapshot
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.layout import CLAIM, CONTROL
 
@@ -84,6 +86,8 @@ class Table:
             files=in_queue_order(_as_seen(file) for file in live.values() if file.sub_queue in _MESSAGES),
             claims=tuple(claim for claim, _ in claims),
             outbox=in_queue_order(file for file in live.values() if file.sub_queue == OUTBOX),
+            conversations=_by_name(file for file in live.values() if file.sub_queue == CONVERSATION),
+            transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
@@ -148,6 +152,11 @@ def patience(root: str) -> Iterator[int]:
 def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
     """Return files as they are received: highest priority first, then lowest lookup id."""
     return tuple(sorted(found, key=lambda file: (-file.max_priority, file.min_lookup_id, file.path)))
+
+
+def _by_name(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
+    """Return files sorted by name: those whose names say the version that brought them are in commit order (``layout.commit_prefix``)."""
+    return tuple(sorted(found, key=lambda file: file.path.rpartition("/")[2]))
 
 
 def _as_seen(file: DataFile) -> DataFile:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Claim, QueueState
 from airflow_poison.core.store.table import compaction, files, presence, rows, stage
 from airflow_poison.core.store.table.layout import CLAIM
 from airflow_poison.core.store.table.moving import split_file
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.table.base import Table, View
 
 _MANY = 64  # files

@@ -23,7 +23,7 @@ from uuid import uuid4
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Cleaned
+from airflow_poison.core.store.results import Cleaned
 from airflow_poison.core.store.table import history, manifest, stage
 from airflow_poison.core.store.table.layout import STAGE
 

@@ -16,7 +16,7 @@ from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import EVENT, SubQueue
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Compacted
+from airflow_poison.core.store.results import Compacted
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.layout import event_versions, joined_prefix
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.table.base import Table, View
 
     Run = tuple[DataFile, ...]

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT
+from airflow_poison.core.message import EVENT, TRANSMISSION_QUEUE
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history, moving, rows, stage
-from airflow_poison.core.store.table.layout import CONTROL, STAGE, event_prefix, new_path
+from airflow_poison.core.store.table.layout import CONTROL, STAGE, commit_prefix, new_path
 from airflow_poison.core.store.table.links import link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import Claim, Control, DataFile, Manifest
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import Claim, DataFile, Manifest
     from airflow_poison.core.store.table.base import Table, View
+
+
+_IN_COMMIT_ORDER = frozenset({EVENT, TRANSMISSION_QUEUE})
 
 
 def finish(
@@ -46,7 +50,7 @@ def finish(
             remove=[*inputs, view.claim_rows[claim.key], *control.remove],
             numbers={f"run:{claim.key}": version},
             details={"key": claim.key, "epoch": claim.epoch, "result": dict(manifest.result)},
-            scratch=[*(file.path for file in (*added, *record) if file.sub_queue == EVENT), *control.scratch],
+            scratch=[*(file.path for file in (*added, *record) if file.sub_queue in _IN_COMMIT_ORDER), *control.scratch],
         )
         reach("store.finish.after_links")
         return commit, True
@@ -88,10 +92,10 @@ _NOTHING_COMMITTED = " Nothing was committed; the outcomes of the pass are kept 
 
 
 def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
-    """Give an unharmed staged file its final name. Event files have the version in their name: it is their place in history."""
+    """Give an unharmed staged file its final name. In the names of events and of dialog messages is the version: their order."""
     source, listed = Path(table.root, STAGE, staged), file
-    if file.sub_queue == EVENT:
-        file = replace(file, path=new_path(EVENT, 0, prefix=f"{event_prefix(version)}{part:06d}-"))
+    if file.sub_queue in _IN_COMMIT_ORDER:
+        file = replace(file, path=new_path(file.sub_queue, file.move_count, commit_prefix(version, part)))
     try:
         link(source, Path(table.root, file.path))
     except FileNotFoundError as error:

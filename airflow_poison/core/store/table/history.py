@@ -11,7 +11,7 @@ from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events_as_rows import COLUMNS, events_to_table, table_to_events
 from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.table import files
-from airflow_poison.core.store.table.layout import event_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.layout import commit_prefix, event_versions, is_joined, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.table.base import Table
 
 _ORIGIN = "message_id"
@@ -35,7 +35,7 @@ def write(root: str, version: int, events: Sequence[Event], part: int = 0) -> li
     """
     if not events:
         return []
-    return [files.write_new(root, EVENT, 0, events_to_table(events), prefix=f"{event_prefix(version)}{part:06d}-")]
+    return [files.write_new(root, EVENT, 0, events_to_table(events), prefix=commit_prefix(version, part))]
 
 
 def read(table: Table, since_version: int, until_version: int | None, types: Collection[EventType] | None) -> Iterator[Event]:

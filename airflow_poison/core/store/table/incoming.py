@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 FILE_ROWS = 100_000
 FILE_BYTES = 64 * 1024 * 1024

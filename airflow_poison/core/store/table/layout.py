@@ -13,6 +13,7 @@ MANIFEST = "manifest.json"
 
 _VERSION_DIGITS = 20
 _PARTITION = re.compile(r"(?:.*/)?sub_queue=([^/]+)/move_count=(\d+)/[^/]+")
+_IN_COMMIT_ORDER = re.compile(r"(\d{20})-\d{6}-")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
@@ -32,9 +33,18 @@ def partition_of(path: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def event_prefix(version: int) -> str:
-    """Return the beginning of names of event files of one version: sorted by name, event files are in commit order."""
-    return f"{version:020d}-"
+def commit_prefix(version: int, part: int = 0) -> str:
+    """Return the beginning of a name that says which version brought a file: sorted by name, such files are in commit order.
+
+    :param part: orders the files of one version.
+    """
+    return f"{version:020d}-{part:06d}-"
+
+
+def commit_version(path: str) -> int | None:
+    """Return the version that ``commit_prefix`` has put into the name of a file; None when it did not name it."""
+    match = _IN_COMMIT_ORDER.match(path.rpartition("/")[2])
+    return int(match[1]) if match else None
 
 
 def joined_prefix(first: int, last: int) -> str:

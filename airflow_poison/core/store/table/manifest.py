@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT, OUTBOX, TALLY, SubQueue
+from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.seam import DataFile, Manifest
+from airflow_poison.core.store.files import DataFile, Manifest
 from airflow_poison.core.store.table import stage
 from airflow_poison.core.store.table.files import damaged, describe
 from airflow_poison.core.store.table.layout import MANIFEST, STAGE, new_path, partition_of
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import Claim
+    from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.table.base import Table
 
-_STAGED = frozenset({*(place.value for place in SubQueue), EVENT, OUTBOX, TALLY} - {SubQueue.TRANSMISSION.value})
+_BESIDE = frozenset({EVENT, OUTBOX, CONVERSATION, TRANSMISSION_QUEUE, TALLY})
+_STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.TRANSMISSION}
 
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:

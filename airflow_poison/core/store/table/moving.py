@@ -1,4 +1,4 @@
-"""Changes of whole files outside a pass: moves between sub-queues, splits, removal of what the outbox has sent."""
+"""Changes of whole files outside a pass: moves between sub-queues, splits, removal of what has been sent on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import DataFile, Returned
+from airflow_poison.core.store.results import Returned
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.layout import new_path
 from airflow_poison.core.store.table.links import link
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.snapshot import Snapshot
     from airflow_poison.core.store.table.base import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
@@ -91,10 +92,19 @@ def _split_plan(table: Table, view: View, file: DataFile, written: list[DataFile
 
 def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
     """Remove outbox files, those that are still there."""
+    _remove(table, sent, operation="remove_outbox")
+
+
+def remove_transmissions(table: Table, sent: Sequence[DataFile]) -> None:
+    """Remove files of dialog messages, those that are still there."""
+    _remove(table, sent, operation="remove_transmissions")
+
+
+def _remove(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in sent if file.path in view.live]
-        return (Commit("remove_outbox", remove=present) if present else None), None
+        return (Commit(operation, remove=present) if present else None), None
 
     table.change(plan)
 

@@ -14,7 +14,7 @@ from airflow_poison.core.store.table.files import describe, gone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 _COMPARED = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
 

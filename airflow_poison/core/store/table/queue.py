@@ -6,9 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.files import Replacement
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import Replacement
-from airflow_poison.core.store.table import appending, claiming, cleaning, compaction, files, finishing, history, manifest, moving, replacing, stage
+from airflow_poison.core.store.table import (
+    appending,
+    claiming,
+    cleaning,
+    compaction,
+    conversations,
+    files,
+    finishing,
+    history,
+    manifest,
+    moving,
+    replacing,
+    stage,
+    transacting,
+)
 from airflow_poison.core.store.unreachable import seam
 
 if TYPE_CHECKING:
@@ -18,7 +32,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import Claim, Cleaned, Compacted, Control, DataFile, Manifest, Returned, Sent, Shortened, Snapshot
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import Claim, DataFile, Manifest, Transaction
+    from airflow_poison.core.store.results import Cleaned, Compacted, Returned, Sent, Shortened
+    from airflow_poison.core.store.snapshot import Snapshot
     from airflow_poison.core.store.table.base import Table, View
 
 
@@ -101,6 +118,10 @@ class Queue:
         del now
         replacing.replace_files(self._table, replacements, events, change, alone=alone)
 
+    def transact(self, plan: Callable[[Snapshot], Transaction | None], key: str, now: datetime) -> bool:
+        """Commit what ``plan`` makes of the newest snapshot, once per key. Raises TableChangedError, ConservationError."""
+        return transacting.transact(self._table, plan, key, now)
+
     def claim(
         self, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
     ) -> Claim | None:
@@ -177,6 +198,10 @@ class Queue:
         """Join small files. Raises ConservationError, TableChangedError."""
         return compaction.compact(self._table, min_files)
 
+    def merge_conversations(self, keep: Callable[[pa.Table], pa.Table], *, min_files: int) -> Compacted:
+        """Join the files of conversation endpoints. Raises ConservationError, TableChangedError."""
+        return conversations.merge(self._table, keep, min_files)
+
     def clean(self, *, retention: timedelta, safe_age: timedelta) -> Cleaned:
         """Remove what nobody needs any more."""
         return cleaning.clean(self._table, retention, safe_age)
@@ -189,6 +214,11 @@ class Queue:
         """Remove outbox files whose messages have been sent on."""
         del now
         moving.remove_outbox(self._table, files)
+
+    def remove_transmissions(self, files: Sequence[DataFile], now: datetime) -> None:
+        """Remove files of dialog messages that their target queues have taken."""
+        del now
+        moving.remove_transmissions(self._table, files)
 
     def events(self, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:
         """Return the recorded events of later versions, in the order of their commits."""

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import Control, DataFile, Replacement
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile, Replacement
     from airflow_poison.core.store.table.base import Table, View
 
 _PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
@@ -53,26 +54,36 @@ def replace_files(
         for replacement in replacements:
             replacing.replaced.append(replacement.file)
             replacing.removed += replacement.removed
-            replacing.written += _written(table, replacement)
+            replacing.written += written(table, replacement)
     except BaseException:
         table.discard([file.path for file in replacing.written])
         raise
     reach("store.replace.after_files")
-    obstacle = table.change(lambda view: _plan(table, view, replacing))  # files stay when this raises: the commit may have happened
-    if obstacle is not None:
+    found = table.change(lambda view: _plan(table, view, replacing))  # files stay when this raises: the commit may have happened
+    if found is not None:
         table.discard([file.path for file in replacing.written])
-        message = f"{obstacle} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
-        raise TableChangedError(message)
+        raise refusal(table, found)
+
+
+def obstacle(view: View, replaced: Sequence[DataFile], *, alone: bool) -> str | None:
+    """Return the path of a file that is not free any more; with ``alone`` that of any file that is claimed."""
+    claimed = view.claimed
+    if alone and claimed:
+        return min(claimed)
+    return next((file.path for file in replaced if file.path not in view.live or file.path in claimed), None)
+
+
+def refusal(table: Table, path: str) -> TableChangedError:
+    """Return the error of a change that met an obstacle."""
+    message = f"{path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
+    return TableChangedError(message)
 
 
 def _plan(table: Table, view: View, replacing: _Replacing) -> tuple[Commit | None, str | None]:
     """Return the commit; or the path of a file that is not free any more."""
-    claimed = view.claimed
-    if replacing.alone and claimed:
-        return None, min(claimed)
-    gone = next((file.path for file in replacing.replaced if file.path not in view.live or file.path in claimed), None)
-    if gone is not None:
-        return None, gone
+    found = obstacle(view, replacing.replaced, alone=replacing.alone)
+    if found is not None:
+        return None, found
     replacing.written = [files.renamed(table.root, file) for file in replacing.written]
     control = finishing.control_change(table, view, replacing.change)
     record = history.write(table.root, view.state.version + 1, replacing.events)
@@ -83,7 +94,7 @@ def _plan(table: Table, view: View, replacing: _Replacing) -> tuple[Commit | Non
     return Commit("replace", add=added, remove=removed, details=details, scratch=[*(file.path for file in record), *control.scratch]), None
 
 
-def _written(table: Table, replacement: Replacement) -> Iterator[DataFile]:
+def written(table: Table, replacement: Replacement) -> Iterator[DataFile]:
     """Write the rows to a file for each of their places. Raises ConservationError."""
     file, rows = replacement.file, replacement.rows
     distinct = len(rows.column("lookup_id").unique())

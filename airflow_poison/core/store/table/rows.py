@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import NewerFormatError, TableChangedError
-from airflow_poison.core.store.seam import FORMAT_VERSION, Claim, Control, DataFile, QueueState
+from airflow_poison.core.store.control import FORMAT_VERSION, Control, QueueState
+from airflow_poison.core.store.files import Claim, DataFile
 from airflow_poison.core.store.table.files import one_row
 from airflow_poison.core.store.table.layout import CLAIM, CONTROL
 
@@ -51,13 +52,13 @@ def _readable(what: str) -> Iterator[None]:
 def control_to_row(control: Control) -> pa.Table:
     """Return the one row of the ``_ctl`` partition."""
     poison_reader = {"state": control.poison_state.value, "reason": control.poison_reason}
-    body = {"policy": dict(control.policy), "counters": dict(control.counters), "poison_reader": poison_reader}
+    parts = {"policy": dict(control.policy), "counters": dict(control.counters), "services": dict(control.services)}
     return one_row(
         CONTROL,
         lookup_id=control.format_version,
         message_type=control.state.value,
         reason=control.reason,
-        body=json.dumps(body).encode(),
+        body=json.dumps(parts | {"poison_reader": poison_reader}).encode(),
     )
 
 
@@ -85,6 +86,7 @@ def _control(row: Mapping[str, Any], name: str) -> Control:
         format_version=version,
         poison_state=QueueState(poison_reader["state"]),
         poison_reason=poison_reader["reason"],
+        services=body.get("services", {}),
     )
 
 

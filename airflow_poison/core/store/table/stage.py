@@ -22,7 +22,7 @@ from airflow_poison.core.store.table.layout import stage_folder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.store.seam import Claim
+    from airflow_poison.core.store.files import Claim
 
 OUT = "out"
 JOURNAL = "journal"

@@ -8,6 +8,11 @@ What format 2 brought, and what a reader of format 1 would get wrong:
 * every version looked at before the next is made: it would commit on top of what a stranger did;
 * joined event files: it would tell them out of order.
 
+What format 3 brought, and what a reader of format 2 would get wrong:
+
+* services in the control row: it would leave them out of the next one that it writes;
+* conversation endpoints, and dialog messages that wait for their target queues: it would deliver messages of dialogs whose rules it does not know.
+
 Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
 taken over when it has expired.
 """
@@ -17,8 +22,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.seam import FORMAT_VERSION
 from airflow_poison.core.store.table import files, rows, sequence
 from airflow_poison.core.store.table.layout import CONTROL
 
@@ -57,5 +62,10 @@ def _to_2(state: State) -> Mapping[str, int]:
     return {sequence.SEQUENCE: sequence.last_id(state)}
 
 
-_STEPS: Mapping[int, Callable[[State], Mapping[str, int]]] = {1: _to_2}
+def _to_3(_: State) -> Mapping[str, int]:
+    """Set nothing: a table of format 2 has neither services nor conversations, which is what their absence says."""
+    return {}
+
+
+_STEPS: Mapping[int, Callable[[State], Mapping[str, int]]] = {1: _to_2, 2: _to_3}
 """What brings a table of a format to the next one: the numbers that it sets."""

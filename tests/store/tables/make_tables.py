@@ -1,7 +1,9 @@
-"""Writes the tables of ``format-1``. To be run with an earlier commit of this repository, of which the tests' own modules are used, too.
+"""Writes the tables of a format: of ``format-1`` with commit 6f7ad90 of this repository, of ``format-2`` with b09a0aa.
 
-git archive 6f7ad90 | tar x -C <checkout>
-PYTHONPATH=<checkout> python tests/store/tables/make_format_1.py <folder>
+The tests' own modules of that commit are used, too:
+
+git archive <commit> | tar x -C <checkout>
+PYTHONPATH=<checkout> python tests/store/tables/make_tables.py <folder>
 """
 
 from __future__ import annotations
