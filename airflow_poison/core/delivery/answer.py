@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from airflow_poison.core.counted import counted
 from airflow_poison.core.delivery.replay_queue import NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
 from airflow_poison.core.durations import show_duration
@@ -53,14 +54,14 @@ def when(at: timedelta) -> str:
 
 def _how_often(simulation: Simulation) -> str:
     replay = simulation.replay
-    deliveries = _count(len(replay.deliveries), "delivery", "deliveries")
-    return f"{deliveries}." if replay.receives == len(replay.deliveries) else f"{deliveries} in {_count(replay.receives, 'receive', 'receives')}."
+    deliveries = counted(len(replay.deliveries), "delivery", "deliveries")
+    return f"{deliveries}." if replay.receives == len(replay.deliveries) else f"{deliveries} in {counted(replay.receives, 'receive', 'receives')}."
 
 
 def _how_long(simulation: Simulation) -> str:
     replay = simulation.replay
     if replay.endless:
-        receives = _count(replay.receives, "receive", "receives")
+        receives = counted(replay.receives, "receive", "receives")
         reached = f" ({when(replay.elapsed)})" if replay.elapsed else ""
         return f"It does not end: the simulation was stopped after {receives}{reached}, and would go on."
     if simulation.until is not None:
@@ -95,7 +96,7 @@ def _fate(simulation: Simulation, fate: Fate) -> str:
     end = _end(simulation, fate)
     if fate.end.place == NOT_ARRIVED:
         return end
-    after = f"after {_count(fate.end.deliveries, 'delivery', 'deliveries')}" if fate.end.deliveries else "without a delivery"
+    after = f"after {counted(fate.end.deliveries, 'delivery', 'deliveries')}" if fate.end.deliveries else "without a delivery"
     if fate.settled:
         return f"{end} {after}, {when(fate.at)}" if fate.at is not None else f"{end} {after}"
     return f"{end} {after}{_prospect(simulation, fate)}"
@@ -134,7 +135,3 @@ def _halt(halt: EndpointHalt) -> str:
 
 def _is_at_rest(simulation: Simulation) -> bool:
     return not simulation.replay.endless and simulation.until is None
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

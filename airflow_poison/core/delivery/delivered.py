@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.ends import End
+    from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.failures import Failure, FailureKind
     from airflow_poison.core.policies.opening import Opening
@@ -38,6 +39,7 @@ class Delivered:
     :param failures: the last failure by row, of messages that are not committed.
     :param at: when their fate is decided, UTC.
     :param decided: what an endpoint decided; None: the policy is asked here, with the words.
+    :param conversed: what became of conversations; None: the queue has none.
     """
 
     batch: pa.RecordBatch
@@ -45,6 +47,7 @@ class Delivered:
     failures: Mapping[int, Failure]
     at: datetime
     decided: Decided | None = None
+    conversed: Conversed | None = None
 
     def entry(self, row: int) -> Entry:
         """Return the message of a row with the counts that it came with."""

@@ -108,6 +108,10 @@ class Host(Protocol[E_contra]):
         """The handler gave the message back for later; nothing is counted: the entry has the counts that it was stored with."""
         ...
 
+    def back_at_savepoint(self, entry: E_contra) -> None:
+        """The handler rolled back to its savepoint: the message is back at its place, and the transaction commits what was done since."""
+        ...
+
 
 BATCH_MET_POISON = Failure(FailureKind.EXCEPTION, "batch", "a later message of the same batch was poison")
 
@@ -282,6 +286,7 @@ class ReceiveLoop(Generic[E]):
     def _back_to_savepoint(self, entry: E, stored: Counts, before: list[tuple[E, Counts]]) -> None:
         """The message is back at its place, the transaction commits (spec SB-8, SB-58)."""
         entry.counts = stored
+        self._host.back_at_savepoint(entry)
         self._source.put_back([entry])
         if before:
             self._host.committed([member for member, _ in before])

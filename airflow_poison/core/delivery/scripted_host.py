@@ -141,6 +141,9 @@ class ScriptedHost:
         """Let the message wait as long as its handler asked for."""
         self._source.postpone(entry, failure.delay)
 
+    def back_at_savepoint(self, entry: Held) -> None:
+        """Nothing is told: the message is where it was."""
+
     def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
         self._ledger.write(event, self.now(), entry, **facts)
         if event is EventType.POISON_EXCEPTION and self._error_handler is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from airflow_poison.core.conversations.transaction import is_for_partner
+from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.delivered import shared_ends
 from airflow_poison.core.delivery.ends import name_of
 from airflow_poison.core.delivery.event_rows import EventRows
@@ -60,6 +62,7 @@ class Settler:
             tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
         if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
             tally.halt = _halt_record(delivered.decided.halt, None, "", delivered.at)
+        rows += _of_conversations(delivered, tally)
         return rows, tally
 
     @staticmethod
@@ -71,6 +74,22 @@ class Settler:
         elif isinstance(end, Block) and end.whole_queue:
             until = end.until.isoformat() if end.until else None
             tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
+
+
+def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
+    """Return the rows of what became of conversations, and count them; they are no messages of the queue."""
+    conversed = delivered.conversed
+    if conversed is None:
+        return []
+    tally.counts.update(
+        sent=sum(map(is_for_partner, conversed.sent)),
+        transmissions=len(conversed.sent),
+        conversations=len(conversed.endpoints),
+        discarded=conversed.discarded,
+        deliveries=conversed.savepoints,
+    )
+    rows = [endpoints_to_table(conversed.endpoints)] if conversed.endpoints else []
+    return rows + ([messages_to_table(conversed.sent, delivered.at)] if conversed.sent else [])
 
 
 def _halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:

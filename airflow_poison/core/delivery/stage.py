@@ -16,11 +16,12 @@ from airflow_poison.core.message import TALLY, SubQueue, table_schema
 from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.at_hand import AtHand, Place
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
@@ -57,6 +58,7 @@ class StageJob:
     :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
     :param singly: one task with one server session.
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
+    :param dialogs: path of the conversations at hand (``AtHand``); None: the queue has no services. With them the order is not ``NONE``.
     """
 
     queue: str
@@ -76,6 +78,7 @@ class StageJob:
     alone: tuple[int, ...] = ()
     singly: bool = False
     forced: bool = False
+    dialogs: str | None = None
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -131,6 +134,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         record_all=job.record_all,
         singly=job.singly,
         forced=job.forced,
+        at_hand=_at_hand(job),
     )
     with session:
         for batch in _cut(job, chain([first], filled)):
@@ -138,7 +142,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             report = session.deliver(batch)
             reach("delivery.stage.after_batch")
             total.counts["timeouts"] += report.timeouts
-            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided)
+            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided, report.conversed)
         total.close(job.opening.counters, session.counters())
 
 
@@ -146,7 +150,7 @@ def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
     """Make the batches as large as their sections of the journal are meant to be."""
     if job.only:
         return _slices(batches, 1)
-    if job.forced and job.policy.stateless:
+    if job.forced and job.policy.stateless and job.dialogs is None:
         return _slices(batches, FORCED_ROWS, frozenset(job.alone))
     return _swept(batches) if job.policy.sweeps else iter(batches)
 
@@ -189,6 +193,23 @@ def _known(job: StageJob, partition: str) -> Carry:
 
     carry = Carry.load(Path(job.carry)) if job.carry else Carry()
     return carry.merged(read_partition(Path(job.journal_folder), partition))
+
+
+def exceptions_of(job: StageJob) -> Mapping[int, Place]:
+    """Return the messages that are received elsewhere than in the order of their lookup ids, by lookup id."""
+    at_hand = _at_hand(job)
+    return {} if at_hand is None else at_hand.exceptions
+
+
+def _at_hand(job: StageJob) -> AtHand | None:
+    if job.dialogs is None:
+        return None
+    assert job.order is not Order.NONE, "the messages of a conversation are in one task"
+    from pathlib import Path
+
+    from airflow_poison.core.conversations.at_hand import AtHand
+
+    return AtHand.load(Path(job.dialogs))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

@@ -56,7 +56,8 @@ class Tally:
     """Numbers by name, failures by fingerprint (text and number of messages), what halted the endpoint, and what it leaves behind.
 
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
-    exceptioned``.
+    exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
+    partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.endpoint import EndpointHost
+from airflow_poison.core.delivery.sessions.endpointhost import EndpointHost
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.failures import Failure, FailureKind
@@ -69,11 +69,14 @@ class ScriptedCallers:
 
     side_by_side = True
 
-    def load(self, batch: Any, label: Any, sessions: int) -> None:
+    def load(self, batch: Any, label: Any, sessions: int, services: Any = None) -> None:
         """Nothing to load."""
 
     def prepare(self, session: int) -> None:
         """Nothing to start."""
+
+    def change(self, session: int) -> None:
+        """No handler acts in a conversation."""
 
     def has_taken(self, session: int) -> bool:
         return True

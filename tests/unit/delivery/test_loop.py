@@ -102,6 +102,9 @@ class Recorder:
     def postponed(self, entry: Entry, failure: Failure) -> None:
         self.said.append(f"postpone {entry.lookup_id}/{entry.counts.move_count}")
 
+    def back_at_savepoint(self, entry: Entry) -> None:
+        self.said.append(f"back {entry.lookup_id}/{entry.counts.abort_count}")
+
 
 def run(policy: Msmq4, entries: list[Entry], host: Recorder) -> Halt | None:
     return ReceiveLoop(policy.open(), Queue(entries), host).run()

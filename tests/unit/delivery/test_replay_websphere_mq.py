@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,30 +16,13 @@ from airflow_poison.core.policies import backout
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.dead_letter_header import parse
 from airflow_poison.core.policies.decisions import Counts, Halted, Report
-from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.opening import Access
+from tests.unit.delivery.websphere_mq import NEVER_STOPS, delivered, port, specification, starts
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.replayed import Replay
+    from airflow_poison.core.policies.listener_port import ListenerPort
 
 TEN = {f"m{number}": "rb*" for number in range(1, 11)}
-NEVER_STOPS = {"stop_endpoint_if_delivery_fails": False}
-
-
-def specification(**settings: object) -> ActivationSpecification:
-    return ActivationSpecification.from_dict({"max_server_sessions": 1, "backout_requeue_queue": "B.Q"} | settings)
-
-
-def port(**settings: object) -> ListenerPort:
-    return ListenerPort.from_dict({"backout_requeue_queue": "B.Q"} | settings)
-
-
-def delivered(result: Replay) -> list[str]:
-    return [call.message for call in result.deliveries]
-
-
-def starts(*at: float) -> list[Action]:
-    return [Action(seconds, "open") for seconds in at]
 
 
 def test_wmq_1_what_follows_a_rollback_depends_on_what_the_bean_is_bound_to() -> None:
@@ -286,121 +268,6 @@ def test_a_message_that_no_queue_takes_waits_and_lets_others_pass() -> None:
     assert (result.message("p").deliveries, result.message("g").place) == (2, "processed")
 
 
-# Listener ports -------------------------------------------------------------------------------------------------
-
-
-def test_lp_3_lp_e4_different_messages_that_fail_together_do_not_add_up() -> None:
-    result = replay(port(max_retries=3, max_sessions=4), Script(dict.fromkeys("abcd", "rb rb ok")))
-
-    assert result.halted is None
-    assert len(result.deliveries) == 12
-
-
-def test_lp_6_what_other_sessions_have_is_still_processed_after_the_stop() -> None:
-    result = replay(port(max_sessions=3), Script({"p": "rb", "a": "ok", "b": "rb", "c": "ok"}))
-
-    assert (result.story(), delivered(result)) == (["STOPPED"], ["p", "a", "b"])
-    assert result.message("a").place == "processed"
-    assert result.message("b").counts == Counts(1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        pytest.param({}, True, id="LP-7 LP-E9 strict order"),
-        pytest.param({"max_sessions": 2}, False, id="LP-7 two sessions"),
-        pytest.param({"max_retries": 2, "backout_threshold": 1}, False, id="LP-7 BOTHRESH 1"),
-    ],
-)
-def test_strict_order_needs_threshold_0_and_one_session(settings: dict[str, object], kept: bool) -> None:  # noqa: FBT001
-    result = replay(port(**settings), Script({"p": "rb ok", "g": "ok"}, actions=starts(10)))
-
-    ended = [event.details["message"] for event in result.events if event.type in {"COMMITTED", "REQUEUED"}]
-    assert [name for name in delivered(result) if name == "g"]
-    assert (ended == ["p", "g"] and result.message("p").place == "processed") is kept
-
-
-def test_lp_8_lp_e1_a_started_port_meets_the_same_message_first() -> None:
-    result = replay(port(), Script({"p": "rb rb ok", "g": "ok"}, actions=starts(10, 20)))
-
-    assert [(call.message, call.at.total_seconds()) for call in result.deliveries] == [("p", 0), ("p", 10), ("p", 20), ("g", 20)]
-
-
-@pytest.mark.parametrize("verb", ["restart", "restart_server", "restart_broker"])
-def test_lp_5_lp_e8_a_lost_connection_between_deliveries_never_touches_the_count(verb: str) -> None:
-    result = replay(port(max_retries=4), Script("rb(10)*", actions=[Action(20, verb)]))
-
-    assert [call.counts.abort_count for call in result.deliveries] == [0, 1, 2, 3]
-    assert result.message().counts == Counts(4)
-
-
-# z/OS -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.integers(0, 6), max_size=4), st.integers(1, 5))
-def test_zos_7_restarts_add_the_rollbacks_that_they_lose(rollbacks: list[int], threshold: int) -> None:
-    # Given restarts of the queue manager, each after some rollbacks of the copy then in memory, below the threshold
-    lost = [count for count in rollbacks if count < threshold]
-    at = [10 * sum(lost[: number + 1]) for number in range(len(lost))]
-    script = Script("rb(10)*", actions=[Action(seconds, "restart_broker") for seconds in at])
-
-    copied = replay(specification(**NEVER_STOPS, zos=True, backout_threshold=threshold), script)
-    hardened = replay(specification(**NEVER_STOPS, zos=True, backout_threshold=threshold, HARDENBO="YES"), script)
-
-    assert len(copied.deliveries) == threshold + sum(lost)
-    assert len(hardened.deliveries) == threshold
-    assert copied.message().place == hardened.message().place == "B.Q"
-
-
-def test_zos_7_with_restarts_always_before_the_limit_there_is_no_bound() -> None:
-    restarts = [Action(20 * number, "restart_broker") for number in range(1, 50)]
-
-    result = replay(specification(**NEVER_STOPS, zos=True, backout_threshold=3), Script("rb(10)*98 ok", actions=restarts))
-
-    assert (len(result.deliveries), result.message().place) == (99, "processed")
-    assert max(call.counts.abort_count for call in result.deliveries) == 1
-
-
-def test_zos_6_a_hardened_count_survives_the_queue_manager() -> None:
-    policy = specification(**NEVER_STOPS, zos=True, backout_threshold=5, harden_get_backout=True)
-
-    result = replay(policy, Script("rb(10)*", actions=[Action(20, "restart_broker")]))
-
-    assert [call.counts.abort_count for call in result.deliveries] == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("option", "stopped"), [("kept", True), ("reset", False)], ids=["ZOS-8", "ZOS-8 item 24 reset"])
-def test_extra_deliveries_can_stop_the_endpoint(option: str, stopped: bool) -> None:  # noqa: FBT001
-    # Given N 6 > BOTHRESH 5, and a restart of the queue manager that costs two more deliveries
-    policy = specification(zos=True, failure_delivery_count=6, backout_threshold=5, counter_over_broker_restart=option)
-
-    result = replay(policy, Script("rb(10)*", actions=[Action(20, "restart_broker")]))
-
-    assert result.story() == (["STOPPED"] if stopped else ["REQUEUED"])
-
-
-def test_zos_2_on_success_the_copy_and_the_stored_message_are_removed() -> None:
-    result = replay(specification(zos=True, failure_delivery_count=9), Script("rb ok", actions=[Action(10, "restart_broker")]))
-
-    assert (result.message().place, len(result.deliveries)) == ("processed", 2)
-
-
-def test_zos_e8_the_stored_count_stays_0() -> None:
-    policy = specification(zos=True)
-
-    result = replay(policy, Script("rb*", actions=[Action(10, "restart_broker"), *starts(10)]))
-
-    assert Counter(result.story()) == {"STOPPED": 2, "STARTED": 1}
-    assert backout.stored_backout_count(policy, result.message().counts) == 0
-
-
-def test_zos_9_the_count_stops_at_255_so_that_a_higher_threshold_is_never_reached() -> None:
-    result = replay(specification(**NEVER_STOPS, zos=True, backout_threshold=256), "rb*", most_receives=400)
-
-    assert result.endless
-    assert result.message().counts == Counts(255)
-
-
 def test_wmq_28_wmq_e5_a_limit_that_must_be_exceeded_stops_one_failure_later() -> None:
     reaches = replay(specification(failure_delivery_count=3), "rb*")
     more_than = replay(specification(failure_delivery_count=3, stop_rule="more_than"), "rb*")
@@ -424,14 +291,6 @@ def test_wmq_26_a_delivery_that_the_close_of_the_endpoint_rolls_back_counts_for_
     result = replay(ActivationSpecification(max_server_sessions=1, failure_delivery_count=3), script)
 
     assert (result.message("p").counts.abort_count, dict(result.counters)) == (1, {"sequential_failures": 1})
-
-
-def test_zos_5_a_copy_that_is_being_delivered_is_lost_with_its_rollback() -> None:
-    script = Script(Scripted("p", "ok(10)"), actions=[Action(5, "restart_broker")])
-
-    result = replay(ActivationSpecification(max_server_sessions=1, failure_delivery_count=3, zos=True), script)
-
-    assert [call.counts.abort_count for call in result.deliveries] == [0, 0]
 
 
 def test_wmq_29_at_the_end_of_the_queue_the_sweep_begins_again_at_the_top() -> None:

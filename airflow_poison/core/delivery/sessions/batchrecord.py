@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.session import BatchReport, report_words
-from airflow_poison.core.delivery.sessions.words import State, state_of, states_of
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, State, state_of, states_of
 from airflow_poison.core.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.delivery.sessions.failurelog import FailureReader, Rollback
     from airflow_poison.core.delivery.sessions.journalfile import Journal
     from airflow_poison.core.delivery.sessions.session import Decided
@@ -37,11 +40,13 @@ class BatchRecord:
 
     :param journal: where its section is begun.
     :param reader: of the journal's log.
+    :param again: the rows that are delivered again, although an earlier try had committed them.
     """
 
-    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: Carry) -> None:
+    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: Carry, again: Sequence[int] = ()) -> None:
         self.lookup_ids = lookup_ids_of(batch)
         self.initial = carry.words_for(self.lookup_ids)
+        self.initial[list(again)] &= COUNT_MASK
         self._carry, self._reader = carry, reader
         self.section = journal.append(self.lookup_ids, self.initial)
         self.words = self.section.as_array()
@@ -55,9 +60,18 @@ class BatchRecord:
         """Read what has been appended since the last time."""
         self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
 
-    def report(self, *, halted: bool, restarts: int = 0, crashes: int = 0, timeouts: int = 0, decided: Decided | None = None) -> BatchReport:
+    def report(
+        self,
+        *,
+        halted: bool,
+        restarts: int = 0,
+        crashes: int = 0,
+        timeouts: int = 0,
+        decided: Decided | None = None,
+        conversed: Conversed | None = None,
+    ) -> BatchReport:
         """Return the report; the words are a copy."""
-        return BatchReport(report_words(self.words), self._failures(), halted, restarts, crashes, timeouts, decided)
+        return BatchReport(report_words(self.words), self._failures(), halted, restarts, crashes, timeouts, decided, conversed)
 
     def _failures(self) -> dict[int, Failure]:
         failures: dict[int, Failure] = {}

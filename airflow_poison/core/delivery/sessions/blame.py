@@ -198,7 +198,8 @@ class _Verdict:
             release(section.words)
         ids = np.concatenate([np.empty(0, np.int64), *(section.ids for section in left.sections)])
         words = np.concatenate([np.empty(0, np.int32), *(section.words for section in left.sections)])
-        return merged(ids, words, Texts({**left.texts.failures, **self._failures}, left.texts.halts), len(left.texts.timeouts))
+        texts = Texts({**left.texts.failures, **self._failures}, left.texts.halts, effects=left.texts.effects)
+        return merged(ids, words, texts, len(left.texts.timeouts))
 
     def _in_flight(self, opens: Iterable[Open]) -> frozenset[int]:
         return frozenset(int(self._left.sections[each.section].ids[row]) for each in opens for row in each.rows)

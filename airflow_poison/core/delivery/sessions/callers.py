@@ -10,10 +10,12 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.sessions.child import Call, Tools
     from airflow_poison.core.delivery.sessions.journalfile import Journal
     from airflow_poison.core.failures import Failure
@@ -25,11 +27,12 @@ class Callers(Protocol):
     side_by_side: bool
     """Whether a message is with its handler as soon as it has been handed over."""
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:
+    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int, services: Mapping[str, Service] | None = None) -> None:
         """Go on with another batch; nothing is under way.
 
         :param label: names the message of a row, for the log.
         :param sessions: how many sessions have something to do.
+        :param services: of the queue; None: it has no conversations.
         """
         ...
 
@@ -46,6 +49,10 @@ class Callers(Protocol):
 
     def result(self, session: int) -> Failure | None:
         """Wait for the end of what a session does; None when the handler returned. Raises ServerSessionError."""
+        ...
+
+    def change(self, session: int) -> Change | None:
+        """Return what the handler did in its conversation, in the delivery whose result was taken last; None: nothing."""
         ...
 
     def has_taken(self, session: int) -> bool:
@@ -67,11 +74,19 @@ class InlineCallers:
         log = FailureLog(journal.log_descriptor)
         self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types)
         self._begun: dict[int, Call] = {}
+        self._changes: dict[int, Change | None] = {}
         self._views: Views | None = None
+        self._services: Mapping[str, Service] = {}
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:  # noqa: ARG002  (the seam's signature)
+    def load(
+        self,
+        batch: pa.RecordBatch,
+        label: Callable[[int], str],  # noqa: ARG002  (the seam's signature)
+        sessions: int,  # noqa: ARG002  (the seam's signature)
+        services: Mapping[str, Service] | None = None,
+    ) -> None:
         """Go on with another batch."""
-        self._views = Views(batch)
+        self._views, self._services = Views(batch), services or {}
 
     def prepare(self, session: int) -> None:
         """There is nothing to start."""
@@ -84,7 +99,17 @@ class InlineCallers:
         """Call the handler."""
         call = self._begun.pop(session)
         assert self._views is not None, "a batch is loaded before it is called for"
-        return self._endpoint.call(self._views.message(call.row, call.counts.abort_count, call.counts.move_count))
+        message, change = self._views.message(call.row, call.counts.abort_count, call.counts.move_count), None
+        if call.begun is None:
+            failure = self._endpoint.call(message)
+        else:
+            failure, change = self._endpoint.call_in_dialog(message, call.begun, self._services)
+        self._changes[session] = change
+        return failure and self._endpoint.tell(failure)
+
+    def change(self, session: int) -> Change | None:
+        """Return what the handler did in its conversation."""
+        return self._changes.pop(session, None)
 
     def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
         """Always: it is called at once."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from airflow_poison.core.delivery.sessions.effects import Told
+
 _POLL_SECONDS = 0.05
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
@@ -41,6 +43,7 @@ class Carry:
     :param failures: the last failure by lookup id, of messages that are not committed.
     :param halts: the details of the halts that messages caused, by lookup id.
     :param timeouts: how many of the attempts took too long; not saved.
+    :param effects: what messages did in their conversations, oldest first.
     """
 
     lookup_ids: NDArray[np.int64] = field(default_factory=_no_ids)
@@ -48,6 +51,7 @@ class Carry:
     failures: dict[int, Failure] = field(default_factory=dict)
     halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
     timeouts: int = 0
+    effects: tuple[Told, ...] = ()
 
     def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed.
@@ -69,11 +73,11 @@ class Carry:
 
     def merged(self, other: Carry) -> Carry:
         """Return what both say together, the further word of each message."""
-        timeouts = self.timeouts + other.timeouts
+        timeouts, effects = self.timeouts + other.timeouts, self.effects + other.effects
         if not len(other.lookup_ids):
-            return replace(self, timeouts=timeouts)
+            return replace(self, timeouts=timeouts, effects=effects)
         both = np.concatenate([self.lookup_ids, other.lookup_ids]), np.concatenate([self.words, other.words])
-        return merged(*both, Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}), timeouts)
+        return merged(*both, Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}, effects=effects), timeouts)
 
     def word_of(self, lookup_id: int) -> int:
         """Return the word that one message begins with."""
@@ -90,6 +94,8 @@ class Carry:
                 texts.append(Rollback(0, 0, lookup_id, 0, failure))
             for lookup_id, details in self.halts.items():
                 texts.append_halt(lookup_id, details)
+            for told in self.effects:
+                texts.append_told(told)
         finally:
             os.close(descriptor)
 
@@ -98,18 +104,20 @@ class Carry:
         """Map what ``save`` wrote."""
         table = np.load(path, mmap_mode="r")
         texts = texts_of(_log_of(path))
-        return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts)
+        return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts, effects=texts.effects)
 
 
 class Texts(NamedTuple):
     """What logs say, by lookup id: the last failures, and the details of halts.
 
     :param timeouts: lookup ids and counted rollbacks before it, of each delivery that took too long.
+    :param effects: what messages did in their conversations, oldest first.
     """
 
     failures: dict[int, Failure]
     halts: dict[int, Mapping[str, str]]
     timeouts: frozenset[tuple[int, int]] = frozenset()
+    effects: tuple[Told, ...] = ()
 
 
 def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> Carry:
@@ -126,7 +134,7 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
     ids, words = ids[last], words[last]
     known = Carry(ids, words)
     kept = {key: failure for key, failure in texts.failures.items() if _keeps_failure(known, key)}
-    return Carry(ids, words, kept, texts.halts, timeouts)
+    return Carry(ids, words, kept, texts.halts, timeouts, texts.effects)
 
 
 def _keeps_failure(carry: Carry, lookup_id: int) -> bool:
@@ -141,7 +149,7 @@ def _log_of(path: Path) -> Path:
 def texts_of(path: Path) -> Texts:
     """Read a log; nothing where there is none. Raises ServerSessionError for one that this user may not read."""
     with damaged.Reading(path), path.open("rb") as file:
-        reader = FailureReader(file.fileno())
+        reader = FailureReader(file.fileno(), str(path))
         failures: dict[int, Failure] = {}
         late: set[tuple[int, int]] = set()
         for entry in reader.news():
@@ -150,5 +158,5 @@ def texts_of(path: Path) -> Texts:
                 late.add((entry.lookup_id, entry.attempts))
         if reader.unreadable:
             damaged.tell(path, f"{reader.unreadable} line(s) of failures are lost")
-        return Texts(failures, reader.halts, frozenset(late))
+        return Texts(failures, reader.halts, frozenset(late), tuple(reader.effects))
     return Texts({}, {})

@@ -25,9 +25,14 @@ from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, View
 from airflow_poison.core.errors import HandlerNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.conversations.transaction import Begun
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
@@ -72,14 +77,23 @@ class Load:
     """A batch whose messages will be called for one by one, instead of the one before.
 
     Two descriptors come with it: the Arrow stream, and the file where the child writes the number of the call that it has taken.
+
+    :param services: of the queue; None: it has no conversations. With them each call is followed by how its delivery begins in its
+        conversation, None for a message that is in none.
     """
+
+    services: Mapping[str, Service] | None = None
 
 
 class Call(NamedTuple):
-    """One delivery of a message of the loaded batch, with the counts that it sees."""
+    """One delivery of a message of the loaded batch, with the counts that it sees.
+
+    :param begun: how it begins in its conversation; None for a message that is in none.
+    """
 
     row: int
     counts: Counts
+    begun: Begun | None = None
 
 
 UNLOAD = -1
@@ -97,9 +111,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What came of a call that did not simply return."""
+    """What came of a call that did not simply return.
 
-    failure: Failure
+    :param change: what its handler did in its conversation.
+    """
+
+    failure: Failure | None
+    change: Change | None = None
 
 
 def preload() -> None:
@@ -178,7 +196,7 @@ class _Child:
                 case Task():
                     wire.send(self._sock, self._deliver(asked, descriptors[0], endpoint))
                 case Load():
-                    self._serve_calls(descriptors, endpoint)
+                    self._serve_calls(descriptors, endpoint, asked.services)
 
     def _set_up(self, setup: Setup) -> Endpoint:
         sys.path[:] = setup.path
@@ -209,7 +227,7 @@ class _Child:
         _flush()
         return Answer(DONE, halted=halted)
 
-    def _serve_calls(self, descriptors: list[int], endpoint: Endpoint) -> None:
+    def _serve_calls(self, descriptors: list[int], endpoint: Endpoint, services: Mapping[str, Service] | None) -> None:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
         stream, slot = descriptors
         batch = read_batch(stream)
@@ -220,15 +238,20 @@ class _Child:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
+            begun: Begun | None = None if services is None else wire.answer(self._sock)
+            message, change = views.message(row, abort_count, move_count), None
             taken[0] = number
             at[0] = row
-            failure = endpoint.call(views.message(row, abort_count, move_count))
+            if services is None or begun is None:
+                failure = endpoint.call(message)
+            else:
+                failure, change = endpoint.call_in_dialog(message, begun, services)
             at[0] = -1
             _flush()
-            if failure is None:
+            if failure is None and change is None:
                 wire.send_returned(self._sock)
             else:
-                wire.send(self._sock, Called(failure))
+                wire.send(self._sock, Called(failure and endpoint.tell(failure), change))
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""

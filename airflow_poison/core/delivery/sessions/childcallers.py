@@ -16,10 +16,12 @@ from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.sessions.child import Tools
     from airflow_poison.core.delivery.sessions.journalfile import Journal
     from airflow_poison.core.delivery.sessions.launcher import ChildProcess
@@ -37,7 +39,7 @@ class _Session:
     :ivar ready: it has said that it is; ``refused``: why it cannot be.
     :ivar serving: it has a batch; ``loaded``: it has the present one.
     :ivar call: what it was handed, None when it is free.
-    :ivar told: what came of it, until it is asked for.
+    :ivar told: what came of it, until it is asked for; ``change``: what its handler did in its conversation, until that is asked for.
     :ivar overdue: when its start or its delivery has taken too long, monotonic seconds.
     :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
     """
@@ -50,6 +52,7 @@ class _Session:
         self.descriptors: list[int] = []
         self.call: Call | None = None
         self.told: Called | wire.Returned | Death | ServerSessionError | None = None
+        self.change: Change | None = None
         self.refused: PoisonError | None = None
         self.number = self.idle_deaths = 0
         self.overdue = 0.0
@@ -92,13 +95,14 @@ class ChildCallers:
         self._batch: pa.RecordBatch | None = None
         self._stream = -1
         self._label: Callable[[int], str] = lambda _row: ""
+        self._services: Mapping[str, Service] | None = None
 
-    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int) -> None:
+    def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int, services: Mapping[str, Service] | None = None) -> None:
         """Go on with another batch; each child gets it with its first message of it. All that are needed start at the same time."""
         for session in self._sessions:
             self._unload(session)
         self._forget_batch()
-        self._batch, self._label = batch, label
+        self._batch, self._label, self._services = batch, label, services
         while len(self._sessions) < sessions:
             self._sessions.append(_Session(Supervisor(self._tools, self._journal)))
         for session in self._sessions[:sessions]:
@@ -123,6 +127,8 @@ class ChildCallers:
             child, _ = given.supervisor.living()
             try:
                 wire.send_numbers(child.control, given.number, call.row, call.counts.abort_count, call.counts.move_count)
+                if self._services is not None:
+                    wire.send(child.control, call.begun)
             except wire.PeerGoneError:
                 _note_idle_death(given, self._bury(given))
             else:
@@ -132,11 +138,13 @@ class ChildCallers:
     def result(self, session: int) -> Failure | None:
         """Wait for a child. Its death is a failure of the message that it had, if the handler had been called with it."""
         wanted = self._sessions[session]
+        wanted.change = None
         while (told := self._told(wanted)) is not wire.RETURNED:
             if isinstance(told, ServerSessionError):
                 raise told
             if not isinstance(told, Death):
                 assert isinstance(told, Called)
+                wanted.change = told.change
                 return told.failure
             if wanted.took_it:
                 return wanted.supervisor.failure(told)
@@ -144,6 +152,11 @@ class ChildCallers:
             assert wanted.call is not None
             self.begin(session, wanted.call, time.monotonic())
         return None
+
+    def change(self, session: int) -> Change | None:
+        """Return what the handler did in its conversation, once."""
+        change, self._sessions[session].change = self._sessions[session].change, None
+        return change
 
     def has_taken(self, session: int) -> bool:
         """Whether a handler has been called with what a session was handed last."""
@@ -178,7 +191,7 @@ class ChildCallers:
             self._watch()
         child, output = session.supervisor.living()
         output.begin(self._label, lambda: session.row)
-        wire.send(child.control, Load(), (self._open_stream(), session.slot))
+        wire.send(child.control, Load(self._services), (self._open_stream(), session.slot))
         session.serving = session.loaded = True
 
     def _unload(self, session: _Session) -> None:

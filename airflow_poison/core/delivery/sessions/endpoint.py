@@ -8,10 +8,9 @@ on with the receiver that it has; dies this process, the journal tells the next 
 from __future__ import annotations
 
 import os
-import time
-from bisect import insort
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,34 +18,32 @@ import numpy as np
 
 from airflow_poison.core.delivery.ends import HALT_EVENTS, GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord
-from airflow_poison.core.delivery.sessions.child import Call
+from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, lookup_ids_of
+from airflow_poison.core.delivery.sessions.dialoghost import DialogHost, SingleReceives
+from airflow_poison.core.delivery.sessions.dialogs import Dialogs
+from airflow_poison.core.delivery.sessions.endpointhost import EndpointHost
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
-from airflow_poison.core.delivery.sessions.host import JournalHost
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.session import Decided
 from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies.decisions import Block, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.at_hand import AtHand
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.sessions.callers import Callers
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.sessions.child import Tools
     from airflow_poison.core.delivery.sessions.journalfile import Journal
-    from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.delivery.sessions.rows import BatchEntry
     from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.decisions import Counts, Park
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
 
 
 class EndpointSession:
@@ -55,6 +52,8 @@ class EndpointSession:
     :param stop_file: exists when an endpoint of the same queue in another task has halted; checked before each receive, None: never.
     :param record_all: also tell the routine events of every delivery.
     :param singly: one message at a time, however many sessions the policy would have.
+    :param at_hand: the conversations of the messages; None: the queue has none. With them each transaction receives one message, and a
+        conversation group is with one session at a time, whatever the policy says.
     """
 
     def __init__(
@@ -68,11 +67,13 @@ class EndpointSession:
         stop_file: str | None,
         record_all: bool,
         singly: bool = False,
+        at_hand: AtHand | None = None,
     ) -> None:
         self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
         self.carry, self.opening, self.record_all = carry, opening, record_all
         self.log = FailureLog(journal.log_descriptor)
-        self.receiver = tools.policy.open(opening)
+        self.dialogs = None if at_hand is None else Dialogs(at_hand, carry, self.log)
+        self.receiver = tools.policy.open(opening) if at_hand is None else SingleReceives(tools.policy.open(opening))
         self.sessions = Sessions() if singly else Sessions.of(tools.policy)
         self.force = journal.force if journal.forced else None
         self.batches = self.receiver.batch_size() > 1
@@ -83,7 +84,8 @@ class EndpointSession:
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended, the endpoint has halted, or the queue is blocked."""
-        record = BatchRecord(batch, self._journal, self._reader, self.carry)
+        again = [] if self.dialogs is None else self.dialogs.load(batch, lookup_ids_of(batch))
+        record = BatchRecord(batch, self._journal, self._reader, self.carry, again)
         delivery = _Delivery(self, batch, record)
         try:
             delivery.run()
@@ -97,6 +99,7 @@ class EndpointSession:
             crashes=host.crashes,
             timeouts=host.timeouts,
             decided=Decided(host.ends, delivery.halt, tuple(host.events)),
+            conversed=None if self.dialogs is None else self.dialogs.take(),
         )
 
     def counters(self) -> Mapping[str, int]:
@@ -135,7 +138,7 @@ class _Delivery:
         opening = replace(endpoint.opening, counters={})  # of the messages alone
         self._entries = Entries(self._policy, batch, record.initial.tolist(), endpoint.clock.now(), opening)
         self._blocked = False
-        self.host = EndpointHost(
+        self.host = (EndpointHost if endpoint.dialogs is None else partial(DialogHost, endpoint.dialogs))(
             self._policy,
             endpoint.clock,
             self._words,
@@ -156,10 +159,12 @@ class _Delivery:
         self._resume()
         if not endpoint.closed:
             rows = pending(self._record.words).tolist()
-            source = self.host.source = rows_of(self._policy, self._entries, rows, self._words)
+            dialogs = endpoint.dialogs
+            source = self.host.source = rows_of(self._policy, self._entries, rows, self._words, dialogs=dialogs is not None)
             source.blocked = self._blocked
-            endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number))
-            self._receive(ReceiveLoop(endpoint.receiver, source, self.host, endpoint.sessions))
+            services = None if dialogs is None else dialogs.services
+            endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number), services)
+            self._receive(ReceiveLoop(endpoint.receiver, self.host.received(source), self.host, endpoint.sessions))
             endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
         for row in pending(self._record.words).tolist():
             if attempts_of(self._words[row]):
@@ -186,7 +191,7 @@ class _Delivery:
             decision = self._known_end(row, State(initial[row] & STATE_MASK))
             state = State.UNTOUCHED
             if decision is not None:
-                self.host.ends[row] = decision
+                self.host.resumed(row, decision)
                 state = State.ENDED
             if isinstance(decision, Halt):
                 self.halt, state = decision, State.HALTED
@@ -210,129 +215,3 @@ class _Delivery:
         if failure is not None and (failure.kind is FailureKind.UNPROCESSABLE or (state is State.ENDED and failure.kind is FailureKind.UNREADABLE)):
             return endpoint.receiver.give_up(entry, failure, now)
         return entry.led_to or (self._entries.next_end(row) if state is State.ENDED else None)
-
-
-class EndpointHost(JournalHost):
-    """Journals, and remembers what was decided.
-
-    :param holds: transactions receive several messages.
-    :param record_all: remember the routine events too.
-    :param sessions: how many there are.
-    :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
-    :ivar ends: what became of each row that is not committed.
-    :ivar counts: the counts of rows that were given back.
-    :ivar events: the routine events, in order.
-    """
-
-    source: Rows
-
-    def __init__(
-        self,
-        policy: Policy,
-        clock: Clock,
-        words: memoryview,
-        *,
-        section: int,
-        log: FailureLog,
-        callers: Callers,
-        holds: bool,
-        record_all: bool,
-        sessions: int = 1,
-        force: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(policy, clock, words, section=section, log=log)
-        self._callers, self._holds, self._record_all = callers, holds, record_all
-        self._force = force
-        self._free = list(range(max(sessions, 1)))
-        self._busy: dict[int, int] = {}
-        self._waiting: dict[int, Deliver] = {}
-        self._opened: float | None = None
-        self.ends: dict[int, End] = {}
-        self.counts: dict[int, Counts] = {}
-        self.events: list[Event] = []
-        self.crashes = self.timeouts = 0
-
-    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Hand the message to a session and wait for it."""
-        self.begin(entry, delivery)
-        return self.result(entry)
-
-    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Hand the message to the first free session; where only one handler is called at a time, it waits for its turn."""
-        self._tell(EventType.DELIVERED, entry)
-        self._busy[entry.row] = self._free.pop(0)
-        if self._callers.side_by_side:
-            self._hand_over(entry, delivery)
-        else:
-            self._waiting[entry.row] = delivery
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Wait for the session; in a batch, what has been delivered is held until its transaction commits."""
-        row = entry.row
-        if not self._callers.side_by_side:
-            self._hand_over(entry, self._waiting.pop(row))
-        session = self._busy.pop(row)
-        try:
-            failure = self._callers.result(session)
-        except ServerSessionError:
-            if self._words[row] & STATE_MASK == State.IN_FLIGHT and not self._callers.has_taken(session):
-                self._store(row, State.UNTOUCHED)
-            raise
-        insort(self._free, session)
-        if failure is not None:
-            self.crashes += failure.kind is FailureKind.CRASH
-            self.timeouts += failure.kind is FailureKind.TIMEOUT
-        elif self._holds and self._words[row] & STATE_MASK == State.IN_FLIGHT:
-            self._store(row, State.HELD)
-        return failure
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Store the commit."""
-        self._opened = None
-        super().committed(entries)
-        for entry in entries:
-            self._tell(EventType.COMMITTED, entry)
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Store the rollback of every member."""
-        self._opened = None
-        super().rolled_back(entries, culprit, failure)
-        for entry in entries:
-            self.counts[entry.row] = entry.counts
-            self._tell(EventType.ROLLED_BACK, entry)
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Store that no delivery follows, and remember why."""
-        if isinstance(decision, Halt):
-            self._log.append_halt(entry.lookup_id, decision.details)
-        super().ended(entry, decision, failure)
-        self.ends[entry.row] = decision
-        if isinstance(decision, Block) and decision.whole_queue:
-            self.source.blocked = True
-
-    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Remember until when."""
-        self._opened = None
-        super().postponed(entry, failure)
-        self.ends[entry.row] = GiveBack(entry.counts, self.now() + failure.delay)
-
-    def _hand_over(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Store that the message is with a handler, then hand it over; one delivered at most once is committed already and stays so."""
-        row, session = entry.row, self._busy[entry.row]
-        self._callers.prepare(session)
-        before = self._words[row]
-        if self._opened is None or not self._holds:
-            self._opened = time.monotonic()
-        if not delivery.at_most_once:
-            self._store(row, State.IN_FLIGHT)
-        if self._force is not None:
-            self._force()
-        try:
-            self._callers.begin(session, Call(row, delivery.counts), self._opened)
-        except PoisonError:
-            self._words[row] = before  # no handler has seen it
-            raise
-
-    def _tell(self, event: EventType, entry: BatchEntry) -> None:
-        if self._record_all:
-            self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))

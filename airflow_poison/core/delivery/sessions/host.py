@@ -81,6 +81,10 @@ class JournalHost:
         self._log_failure(entry, failure)
         self._store(entry.row, State.ENDED)
 
+    def back_at_savepoint(self, entry: BatchEntry) -> None:
+        """Store that it is with no handler any more."""
+        self._store(entry.row, State.UNTOUCHED)
+
     def _store(self, row: int, state: State) -> None:
         self._words[row] = self._words[row] & COUNT_MASK | state
 

@@ -253,9 +253,12 @@ class GroupRows(Rows):
             heapq.heappush(self._heads, head)
 
 
-def rows_of(policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> Rows:
-    """Return the source that a policy's endpoint receives from."""
-    locks = policy.locks_groups and policy.server_sessions > 1
+def rows_of(policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview, *, dialogs: bool = False) -> Rows:
+    """Return the source that a policy's endpoint receives from.
+
+    :param dialogs: the queue has conversations, so that their groups are locked whatever the policy says.
+    """
+    locks = (policy.locks_groups or dialogs) and policy.server_sessions > 1
     return (GroupRows if locks else Rows)(policy, entries, rows, words)
 
 

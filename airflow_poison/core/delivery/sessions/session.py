@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.at_hand import AtHand
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
+    from airflow_poison.core.delivery.sessions.callers import Callers
     from airflow_poison.core.delivery.sessions.child import Tools
+    from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Halt
@@ -58,6 +61,7 @@ class BatchReport:
     :param crashes: deliveries of this batch that ended a child.
     :param timeouts: deliveries of this batch that took longer than the transaction timeout.
     :param decided: None where the words say it all.
+    :param conversed: what became of conversations; None: the queue has none.
     """
 
     words: NDArray[np.int32]
@@ -67,6 +71,7 @@ class BatchReport:
     crashes: int = 0
     timeouts: int = 0
     decided: Decided | None = None
+    conversed: Conversed | None = None
 
 
 class ServerSession(Protocol):
@@ -108,6 +113,7 @@ def open_session(
     record_all: bool = False,
     singly: bool = False,
     forced: bool = False,
+    at_hand: AtHand | None = None,
 ) -> ServerSession:
     """Open a server session.
 
@@ -123,6 +129,7 @@ def open_session(
     :param record_all: also tell the routine events of every delivery, where the endpoint knows them.
     :param singly: one message at a time, however many sessions the policy would have.
     :param forced: what is about to be delivered is on disk first (``Journal``).
+    :param at_hand: the conversations of the messages; None: the queue has none.
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
@@ -134,8 +141,13 @@ def open_session(
         from airflow_poison.core.delivery.sessions.child import Tools
 
         tools = Tools(policy, reference, clock or SystemClock(), unprocessable)
-        if not policy.stateless:
-            return _endpoint(tools, journal, known, isolation, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly)
+        if not policy.stateless or at_hand is not None:
+            callers = _callers(tools, journal, isolation)
+            from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
+
+            return EndpointSession(
+                tools, callers, journal, known, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly, at_hand=at_hand
+            )
         if isolation == "none":
             from airflow_poison.core.delivery.sessions.inline import InlineSession
 
@@ -148,15 +160,14 @@ def open_session(
         raise
 
 
-def _endpoint(
-    tools: Tools, journal: Journal, carry: Carry, isolation: str, *, opening: Opening, stop_file: str | None, record_all: bool, singly: bool
-) -> ServerSession:
-    from airflow_poison.core.delivery.sessions.callers import InlineCallers
-    from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
-    from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
+def _callers(tools: Tools, journal: Journal, isolation: str) -> Callers:
+    if isolation == "none":
+        from airflow_poison.core.delivery.sessions.callers import InlineCallers
 
-    callers = InlineCallers(tools, journal) if isolation == "none" else ChildCallers(tools, journal)
-    return EndpointSession(tools, callers, journal, carry, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly)
+        return InlineCallers(tools, journal)
+    from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
+
+    return ChildCallers(tools, journal)
 
 
 def check_isolation(isolation: str) -> None:

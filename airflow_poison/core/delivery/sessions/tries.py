@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from airflow_poison.core.delivery.sessions.effects import Told
     from airflow_poison.core.delivery.sessions.words import OpenTransaction
 
 ALONE = "alone"
@@ -108,14 +109,16 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     """
     found: list[Section] = []
     failures, halts, late = {}, {}, frozenset[tuple[int, int]]()
+    effects: tuple[Told, ...] = ()
     for path in sorted(damaged.names(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
         texts = texts_of(path.with_suffix(".log"))
         failures.update(texts.failures)
         halts.update(texts.halts)
         late |= texts.timeouts
+        effects += texts.effects
         found += (Section(ids, words, path) for ids, words in sections(content, partial(damaged.tell, path)))
-    return Left(found, Texts(failures, halts, late))
+    return Left(found, Texts(failures, halts, late, effects))
 
 
 def dead_with_work(folder: Path, but: str) -> list[str]:

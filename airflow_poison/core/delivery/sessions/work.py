@@ -24,11 +24,14 @@ from airflow_poison.core.message import Message
 from airflow_poison.core.policies.decisions import Counts, Deliver, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.conversations.transaction import Begun
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
     from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
     from airflow_poison.core.message import _Columns
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 _SLICE, _SLICES = 1_024, 4
 RAISED = Failure(FailureKind.EXCEPTION)
 """A handler's exception that has not been told yet: the last one that was raised."""
+
+BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
 
 
 @dataclass(slots=True)
@@ -106,6 +111,20 @@ class Endpoint:
             return self.failure(error)
         self._only_here()
         return None
+
+    def call_in_dialog(self, message: Message, begun: Begun, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
+        """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
+
+        Who rolled back to the savepoint and returned has the message back, and what was done since (spec SB-58).
+        """
+        from airflow_poison.core.conversations.transaction import Conversation
+
+        conversation = Conversation(begun, services, lambda: max(begun.now, self._clock.now()))
+        failure = self.call(message.within(conversation))
+        change = conversation.close()
+        if failure is None and conversation.is_at_savepoint:
+            return BACK_AT_SAVEPOINT, change
+        return failure, (change if failure is None else None)
 
     def failure(self, error: BaseException) -> Failure:
         """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""

@@ -1,0 +1,84 @@
+"""A worker with conversations, for the tests to kill: delivers one batch and tells what became of it.
+
+``python -m tests.sessions.dialog_worker <folder> <isolation> <point:number> <message> ...``: it kills itself when it reaches that point of the
+protocol for so many times; an empty point: never. A message is ``<conversation>:<sequence>:<words>``. The first worker writes its pid down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core import fault_points
+from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.blame import read_story
+from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
+from tests.sessions.endpoints import broker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.conversations.endpoint import Outgoing
+
+
+def main(folder: Path, isolation: str, killed_at: str, messages: list[str]) -> None:
+    """Deliver, and print what became of it."""
+    die_at(killed_at, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    print(json.dumps(deliver(folder, isolation, messages)))  # noqa: T201
+
+
+def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]:
+    """Deliver, in batches of three, going on where earlier tries stopped."""
+    tries = sorted(folder.glob("journal-*"))
+    journals = folder / f"journal-{len(tries)}"
+    journals.mkdir()
+    if not tries:
+        (folder / "worker").write_text(str(os.getpid()))
+    carry = read_story(tries).carry
+    if tries:
+        carry.save(folder / "carry.npy")
+    rows, seen = [_message(folder, each) for each in messages], Seen()
+    words: list[int] = []
+    with open_session(
+        policy=broker(1),
+        handler="tests.sessions.dialog_handlers:talk",
+        journal_folder=journals,
+        partition="3",
+        isolation=isolation,
+        carry=folder / "carry.npy" if tries else None,
+        at_hand=at_hand(),
+    ) as session:
+        for start in range(0, len(rows), 3):
+            report = session.deliver(dialog_batch(rows[start : start + 3], start))
+            seen.add(report)
+            words += report.words.tolist()
+    return {"words": words, "seen": json.loads(seen.to_json())}
+
+
+def _message(folder: Path, text: str) -> Outgoing:
+    name, sequence, words = text.split(":", 2)
+    if words == "EndDialog":
+        return end_dialog(name, int(sequence))
+    return message(name, int(sequence), f"{folder} {words}")
+
+
+def die_at(killed_at: str, die: Callable[[], object]) -> None:
+    wanted, _, number = killed_at.rpartition(":")
+    left = [int(number or 0)]
+
+    def reached(point: str) -> None:
+        if point == wanted:
+            left[0] -= 1
+            if not left[0]:
+                die()
+
+    if wanted:
+        fault_points.install(reached)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])
