@@ -1,41 +1,38 @@
-"""A receive pass that is submitted to a cluster: what it is told through the store, and what it tells.
+"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is the driver's side.
 
-The store is the one place that task, driver and executors all see. A folder in the queue's stage holds the application, this package, the files
-that a user ships, the order, and in the end the outcome.
+The store is the one place that task, driver and executors all see. A folder in the queue's stage holds, for each try, the application, this
+package, the files that a user ships, the order, and in the end the outcome.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import shutil
-import sys
-import threading
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.tally import Tally
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.errors import recalled
 from airflow_poison.core.passes import application
-from airflow_poison.core.passes.receive import ReceivePass, ReceiveResult, combined
-from airflow_poison.core.spark.failed_jobs import ours
+from airflow_poison.core.passes.keys import finished, pass_key
+from airflow_poison.core.passes.receive_result import ReceiveResult, combined
 from airflow_poison.core.spark.shipping import own_package, shippable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import NoReturn
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.seam import QueueTable
 
 ORDER, OUTCOME, APPLICATION, NO_CLASSES = "order.json", "outcome.json", "receive.py", "nothing.jar"
 _FIELDS = tuple(field.name for field in fields(ReceiveResult))
-KEEP_SECONDS = 600.0
-"""How often an order is touched while it is carried out: maintenance removes such folders when they are a day old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +43,9 @@ class Order:
     :param policy: as ``to_dict`` gives it.
     :param handler: the name of one that is imported where the driver runs; of one that travels by value, its name for people.
     :param by_value: that handler, pickled, in base 64; empty: it is imported.
-    :param imports: what goes in front of the driver's import path.
-    :param py_files: what the driver ships to executors.
+    :param imports: what goes in front of the driver's import path; executors, who see the store, too, have it behind theirs.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
+    :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
     """
 
     store: str
@@ -62,8 +59,8 @@ class Order:
     isolation: str = "process"
     unprocessable: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    py_files: tuple[str, ...] = ()
     parallelism: int | None = None
+    since: int = 0
 
     def handled_by(self, handler: HandlerRef) -> Order:
         """Return the same order with a checked handler."""
@@ -72,10 +69,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The folder of a run key, the same for each of its tries, with a folder of its own for each try.
+    """The folder of a run key, the same for each of its tries, with a folder of its own for each try that submits.
 
     :param folder: below the queue's own.
-    :param attempt: the name of this try's folder.
+    :param attempt: the name of this try's folder; those of later tries come later in the alphabet.
     """
 
     folder: Path
@@ -84,7 +81,7 @@ class Submission:
     @classmethod
     def of_queue(cls, table: QueueTable, key: str) -> Submission:
         """Return the folder of a run key, for a new try."""
-        return cls(Path(table.uri, "_stage", f"send-submitted-{key}"), token_hex(8))
+        return cls(Path(table.uri, "_stage", f"send-submitted-{key}"), f"{time.time_ns():020}-{token_hex(4)}")
 
     @property
     def application(self) -> str:
@@ -101,29 +98,37 @@ class Submission:
         """An empty archive, where something must be submitted that holds classes."""
         return str(self._here / NO_CLASSES)
 
-    def write(self, order: Order, py_files: Sequence[str]) -> None:
-        """Put everything into the folder; an earlier try's outcome goes.
+    def write(self, order: Order, py_files: Iterable[str]) -> None:
+        """Put everything into this try's folder.
 
         :param py_files: on this machine.
         """
         (self._here / "files").mkdir(parents=True)
-        (self.folder / OUTCOME).unlink(missing_ok=True)
         shutil.copyfile(application.__file__, self.application)
-        shipped = tuple(self._put(shippable(path)) for path in (own_package(), *py_files))
+        copies = [self._put(shippable(path)) for path in (own_package(), *py_files)]
         Path(self.no_classes).write_bytes(b"PK\x05\x06" + bytes(18))
-        imports = dict.fromkeys(str(Path(path).parent) if path.endswith(".py") else path for path in shipped)
-        _write(Path(self.order), asdict(replace(order, imports=tuple(imports), py_files=shipped[1:])))
+        imports = dict.fromkeys(str(Path(path).parent) if path.endswith(".py") else path for path in copies)
+        write_whole(Path(self.order), asdict(replace(order, imports=tuple(imports))))
+
+    def since(self) -> int | None:
+        """Return what the first order says of the passes before it; None: there is no order that nobody has read the result of."""
+        for folder in self._attempts():
+            order = _read(folder / ORDER)
+            if order:
+                return int(order["since"])
+        return None
 
     def outcome(self) -> ReceiveResult | None:
-        """Return the pass's result; None when it has told nothing. Raises what it raised."""
-        try:
-            said: dict[str, Any] = json.loads((self.folder / OUTCOME).read_text())
-        except FileNotFoundError:
-            return None
+        """Return the result that the driver told: of this try, or of the last one that submitted. None: it told nothing. Raises what it raised."""
+        attempts = self._attempts()
+        said = _read((self._here if self._here in attempts or not attempts else attempts[-1]) / OUTCOME)
         if "error" in said:
-            raise ours(said["error"]["type"], said["error"]["text"])
-        numbers = {name: said["result"][name] for name in _FIELDS}
-        return ReceiveResult(**{**numbers, "errors": tuple(numbers["errors"])})
+            raise recalled(said["error"]["type"], said["error"]["text"])
+        return _result(said)
+
+    def left(self) -> ReceiveResult | None:
+        """Return the result of an earlier try that nobody has read, since its task was killed; None where there is none."""
+        return fullest(_result(_read(folder / OUTCOME)) for folder in self._attempts())
 
     def remove(self) -> None:
         """Remove the folder."""
@@ -133,18 +138,40 @@ class Submission:
     def _here(self) -> Path:
         return self.folder / self.attempt
 
+    def _attempts(self) -> Sequence[Path]:
+        try:
+            return sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return ()
+
     def _put(self, path: str) -> str:
         copy = self._here / "files" / Path(path).name
         shutil.copyfile(path, copy)
         return str(copy)
 
 
-def finished(table: QueueTable, key: str) -> int:
-    """Return how many passes of a run key have finished."""
-    ordinal = 0
-    while table.result(f"{key}-{ordinal}") is not None:
-        ordinal += 1
-    return ordinal
+def without_spark(receiving: ReceivePass, key: str) -> ReceiveResult | None:
+    """Receive where that needs no Spark: nothing to deliver, a halted or blocked queue. None: it needs Spark, and nothing is claimed.
+
+    :param receiving: with the engine ``needed``. Raises what it raises.
+    """
+    table, own = receiving.table, pass_key(key, finished(receiving.table, key))
+    claims = table.snapshot().claims
+    if any(claim.key == own for claim in claims) or table.expired(receiving.clock.now()):
+        return None
+    try:
+        return receiving.run(key)
+    except _SparkNeededError:
+        return None
+
+
+def needed() -> NoReturn:
+    """Be the engine of a pass that ends where it needs one."""
+    raise _SparkNeededError
+
+
+class _SparkNeededError(Exception):
+    """There is something to deliver."""
 
 
 def recorded(table: QueueTable, key: str, since: int) -> ReceiveResult | None:
@@ -152,86 +179,33 @@ def recorded(table: QueueTable, key: str, since: int) -> ReceiveResult | None:
 
     :param since: how many had finished before.
     """
-    records = [table.result(f"{key}-{ordinal}") for ordinal in range(since, finished(table, key))]
+    records = [table.result(pass_key(key, ordinal)) for ordinal in range(since, finished(table, key))]
     return combined(table.name, key, [Tally.from_record(record) for record in records if record], {}, 0.0) if records else None
 
 
-def has_work(table: QueueTable, reads: SubQueue) -> bool:
-    """Whether a pass might receive something: a cluster need not be asked otherwise."""
-    wanted = {reads, SubQueue.TRANSMISSION, SubQueue.POSTPONED}
-    return any(file.sub_queue in wanted for file in table.snapshot().files)
+def fullest(results: Iterable[ReceiveResult | None]) -> ReceiveResult | None:
+    """Return the result that tells of most passes, the first of equals: where two drivers of a run key met, the later one found nothing to do."""
+    return max(filter(None, results), key=lambda result: result.passes, default=None)
 
 
-def carry_out(order_file: Path) -> int:
-    """Receive as an order says, and write the outcome beside it. Returns the exit code: 0 where the pass ended."""
-    said = json.loads(order_file.read_text())
-    order = Order(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "imports", "py_files")}})
-    with _kept(order_file):
-        try:
-            outcome: dict[str, Any] = {"result": _receive(order)}
-        except PoisonError as error:
-            outcome = {"error": {"type": type(error).__name__, "text": str(error)}}
-            _say(f"{type(error).__name__}: {error}")
-    with suppress(FileNotFoundError):  # the folder is gone; the queue has the result
-        _write(order_file.parent.parent / OUTCOME, outcome)
-    return 1 if "error" in outcome else 0
-
-
-def _receive(order: Order) -> dict[str, object]:
-    from pyspark.sql import SparkSession
-
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.policies import policy_from_dict
-    from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.store import open_store
-
-    store = open_store(order.store, durable=order.durable)
-
-    def engine() -> SparkEngine:
-        made = SparkEngine(SparkSession.builder.getOrCreate(), _say, parallelism=order.parallelism)
-        made.ship(order.py_files)
-        return made
-
-    by_value = base64.b64decode(order.by_value)
-    receiving = ReceivePass(
-        table=store.open(order.queue),
-        policy=policy_from_dict(order.policy),
-        handler=HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler,  # type: ignore[arg-type]  # resolved already
-        engine=engine,
-        clock=SystemClock(),
-        max_messages=order.max_messages,
-        isolation=order.isolation,
-        unprocessable=order.unprocessable,
-        progress=_say,
-        store=store,
-    )
-    return receiving.run(order.key).to_dict()
-
-
-@contextmanager
-def _kept(order_file: Path) -> Iterator[None]:
-    """Keep the order's folder young while it is worked on."""
-    ended = threading.Event()
-
-    def touch() -> None:
-        while not ended.wait(KEEP_SECONDS):
-            with suppress(FileNotFoundError):
-                os.utime(order_file)
-
-    threading.Thread(target=touch, name="poison-keep", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-
-
-def _write(path: Path, what: object) -> None:
-    """Write a file whole or not at all."""
+def write_whole(path: Path, what: object) -> None:
+    """Write a file of JSON whole or not at all."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(what))
     part.replace(path)
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
+    found = said.get("result")
+    if found is None:
+        return None
+    numbers = {name: found[name] for name in _FIELDS}
+    return ReceiveResult(**{**numbers, "errors": tuple(numbers["errors"])})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a file says; nothing when it is not there, or another try has removed it."""
+    said: dict[str, Any] = {}
+    with suppress(FileNotFoundError):
+        said = json.loads(path.read_text())
+    return said
