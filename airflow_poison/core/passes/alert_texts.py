@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.counted import counted
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import OUTBOX
 from airflow_poison.core.passes.halt_texts import what_halted, what_to_do_when_halted
@@ -41,7 +42,7 @@ def reason(queue: str, event: Event, count: int) -> str:
     if event.type in HALTS:
         return what_halted(HALTS[event.type], facts.get("endpoint", queue), event.lookup_id, facts.get("error", ""), facts)
     became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type] + _named(_destination(event))
-    sentences = [f"{count:,} {'message' if count == 1 else 'messages'} of queue {queue!r}: {became}"]
+    sentences = [f"{counted(count, 'message')} of queue {queue!r}: {became}"]
     sentences += [facts[name].rstrip(".") for name in ("reason", "obstacle", "warning") if facts.get(name)]
     return f"{'. '.join(sentences)}."
 

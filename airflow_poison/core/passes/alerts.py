@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alert_texts import HALTS, reason, what_to_do
+from airflow_poison.core.passes.conversations.acts import ENDED
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.remove import BY_HAND
 from airflow_poison.core.passes.subscription import Subscription
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 NAMED = 20
+UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
+"""What an event says in ``by`` that nobody is alerted of: who did it knows, or it is how every dialog ends."""
 
 
 class AlertKind(StrEnum):
@@ -134,7 +138,7 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
     told: dict[str, _Told] = {}
     halts = 0
     for event in events:
-        if event.details.get("by") == BY_HAND:
+        if event.details.get("by") in UNTOLD:
             continue
         name = event.type.value
         if event.type in HALTS:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.conversations.carrying import tick
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.opening import Opening
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Control, QueueTable
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueTable
 
 ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
 """The sub-queues that an endpoint can read."""
@@ -84,6 +86,7 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
     Where the system says so, the endpoint's counters begin anew, also when the queue was ON already (spec SB-7, section 11.1).
     A message that halted an endpoint keeps its counts (spec SB-24, WCF-21): remove it, or it may halt it again.
     """
+    tick(table, clock)  # while it is still disabled: what the local broker has kept back comes before what partners send (spec section 11.1)
     seen: list[Control] = []
 
     def change(control: Control) -> Control:

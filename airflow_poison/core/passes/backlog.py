@@ -8,7 +8,7 @@ Each subscriber has two counters of the queue's control row, so that a killed ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,13 +19,16 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import Alert, AlertKind
 from airflow_poison.core.passes.keys import run_key
+from airflow_poison.core.passes.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import Control, DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 TOO_OLD = "BACKLOG_TOO_OLD"
 """The ``event`` of the alert. It is no event of the queue: nothing happens when a message comes of age."""
@@ -79,7 +82,7 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     :param subscriber: who is told, the same name in every run.
     Raises AlertError when telling failed: it is told again next time, with the same key.
     """
-    state, now, snapshot = _State(table, subscriber, clock), clock.now(), table.snapshot()
+    state, now, snapshot = Told(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
     told, telling = state.read(snapshot.control)
     if told is not None and told > 0:
         if not _old_files(snapshot, now - older_than):
@@ -105,33 +108,6 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     reach("pass.backlog.after_telling")
     state.write(told=about, telling=None)
     return [alert]
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    table: QueueTable
-    subscriber: str
-    clock: Clock
-
-    def read(self, control: Control) -> tuple[int | None, int | None]:
-        return control.counters.get(self._told), control.counters.get(self._telling)
-
-    def write(self, *, told: int | None, telling: int | None) -> None:
-        wanted = {self._told: told, self._telling: telling}
-
-        def change(control: Control) -> Control:
-            others = {name: number for name, number in control.counters.items() if name not in wanted}
-            return replace(control, counters=others | {name: number for name, number in wanted.items() if number is not None})
-
-        self.table.alter(change, lambda _before, _after: (), self.clock.now())
-
-    @property
-    def _told(self) -> str:
-        return f"backlog:told:{self.subscriber}"
-
-    @property
-    def _telling(self) -> str:
-        return f"backlog:telling:{self.subscriber}"
 
 
 def _alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: int, now: datetime) -> Alert:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_poison.core.message import SubQueue, message_schema, table_schema
 from airflow_poison.core.passes.message_rows import MessageRow
 from airflow_poison.core.passes.messages import find, with_columns
-from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.store.seam import Claim, Control, DataFile, QueueTable, Snapshot, SubQueueDepth
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import Claim, DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot, SubQueueDepth
 
 _PLACES = tuple(SubQueue)
 

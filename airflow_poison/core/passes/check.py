@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import InputError, StoreUnreachableError
-from airflow_poison.core.passes.checking import disk, foreigners, holders, ledger, rows, staged, state
+from airflow_poison.core.passes.checking import dialogs, disk, foreigners, holders, ledger, rows, staged, state
 from airflow_poison.core.passes.checking.findings import REPAIR, Finding, Kind, Severity
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta import past as pasts
@@ -102,6 +102,7 @@ def _findings(name: str, root: str, past: pasts.Past, clock: Clock, safe_age: ti
     yield from disk.check_files(root, live.values())
     yield from disk.check_orphans(root, past, safe_age)
     yield from disk.check_events(past)
+    yield from dialogs.check_dialogs(root, past, live.values())
     claims = holders.read_claims(root, live)
     yield from holders.check_claims(root, claims, live, now)
     yield from staged.check_staged(root, claims.found, now)

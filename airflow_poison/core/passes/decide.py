@@ -11,6 +11,8 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.conversations.carrying import tick
+from airflow_poison.core.passes.conversations.ending import Ending, ended_with, open_endpoint, recovery_steps
 from airflow_poison.core.passes.halts import SUSPECTS, suspect
 from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, named, signed, with_columns
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
@@ -18,18 +20,23 @@ from airflow_poison.core.passes.remove import BY_HAND
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.counts import moved
 from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
+from airflow_poison.core.policies.recovery import REMOVAL, RecoveryStep
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.store.seam import Control, QueueStore, QueueTable
+    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.policies.recovery import EndConversation
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 _ENABLED = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
 _MOVED = frozenset({EventType.MOVED_POISON, EventType.REQUEUED, EventType.RETURNED})
@@ -39,6 +46,7 @@ class Decision(StrEnum):
     """What can be done about a halted endpoint."""
 
     REMOVE = "remove"  # put its suspect out of the way, with its conversation, and enable
+    END = "end"  # end its conversation with an error, which the partner is told, and enable (spec SB-26)
     RETURN = "return"  # give its suspect fresh attempts in main, and enable
     ENABLE = "enable"  # the suspect stays as it is, and may halt the endpoint again (spec SB-24)
     LEAVE = "leave"  # everything stays as it is
@@ -49,13 +57,27 @@ class Decision(StrEnum):
         return self in {Decision.REMOVE, Decision.RETURN}
 
 
+def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: ConversationRow | None = None) -> tuple[Decision, ...]:
+    """Return what can be decided about a halt.
+
+    :param message: its suspect; None: there is none, or it is gone.
+    :param conversation: of the suspect, see ``suspect_conversation``.
+    """
+    if message is None or halt.lookup_id is None:
+        return Decision.ENABLE, Decision.LEAVE
+    end = () if conversation is None else (Decision.END,)
+    return *end, Decision.REMOVE, Decision.RETURN, Decision.ENABLE, Decision.LEAVE
+
+
 @dataclass(frozen=True, slots=True)
 class DecideResult:
     """What was done.
 
-    :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation.
+    :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation; or has taken out for
+        good with their conversation.
     :param to: where they went: ``orders;poison``, another queue, or ``orders``; empty when the decision moves none.
     :param repeated: an earlier try of the same run had done it, or part of it.
+    :param ended: the conversation that was ended.
     """
 
     queue: str
@@ -65,6 +87,7 @@ class DecideResult:
     messages: int = 0
     to: str = ""
     repeated: bool = False
+    ended: ConversationEnded | None = None
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
@@ -72,13 +95,24 @@ class DecideResult:
 
 
 def decide(
-    table: QueueTable, store: QueueStore, clock: Clock, decision: Decision | str, halt: HaltedEndpoint, *, run: str, to_queue: str | None = None
+    table: QueueTable,
+    store: QueueStore,
+    clock: Clock,
+    decision: Decision | str,
+    halt: HaltedEndpoint,
+    *,
+    run: str,
+    to_queue: str | None = None,
+    end: EndConversation = REMOVAL,
+    told: Callable[[ConversationEnded], object] = lambda _ended: None,
 ) -> DecideResult:
     """Do what was decided about one halt, in the safe order: first the suspect, then the endpoint that it halted is enabled, and no other one.
 
     As long as the endpoint is halted nobody can receive the suspect, so this order leaves no gap; Service Broker's ``recovery_order`` can turn it
-    round (spec SB-34). Running it again with the same ``run`` finishes what was begun, and does nothing twice. No message is lost:
+    round (spec SB-34). Running it again with the same ``run`` finishes what was begun, and does nothing twice. No message is lost, unless its
+    conversation is ended:
 
+    * ``end`` ends the suspect's conversation with an error, which the partner is told; its messages leave the queue (spec SB-26, SB-30, SB-32).
     * ``remove`` puts the suspect into the poison sub-queue, or into ``to_queue``, with all messages of its conversation (spec SB-30). The suspect
       of the reader of the poison sub-queue goes to ``to_queue``, else to ``<queue>.dead-letter``.
     * ``return`` leaves it in ``main``, or puts it there, with abort count 0 and one more move (spec WCF-14, WCF-28).
@@ -86,10 +120,14 @@ def decide(
     :param halt: what was decided about, as it was seen.
     :param run: names the decision: the same whenever it is tried again.
     :param to_queue: where a removed message is kept; the queue must exist.
+    :param end: the code and the text that the partner is told.
+    :param told: called when a conversation has ended, at least once, for whoever keeps state for it at this side (spec SB-31).
     Raises DecisionOutdatedError when the endpoint is not halted that way any more, MessageNotFoundError for a suspect that is to be returned and
-    is gone, MessageClaimedError, QueueNotFoundError, SettingError; then nothing has changed.
+    is gone, MessageClaimedError, ConversationLockedError, QueueNotFoundError, SettingError; then nothing has changed.
     """
     wanted = choice("decision", decision, Decision)
+    if halt.lookup_id is None and wanted not in {Decision.ENABLE, Decision.LEAVE}:
+        raise SettingError("decision", wanted.value, f"enable or leave: no single message halted {halt.name!r}")
     to = _target(store, wanted, halt, to_queue) if wanted.moves else ""
     result = DecideResult(halt.queue, halt.sub_queue.value, wanted.value, halt.lookup_id, to=to)
     if wanted is Decision.LEAVE:
@@ -99,16 +137,19 @@ def decide(
     control = table.snapshot().control
     if not before:
         check(halt, control)
-    messages = 0
-    for step in _steps(control):
+    ending = Ending(table, clock, store, end.error, end.description, told=told, allowed=act.allowed)
+    for step in recovery_steps(control):
         reach("pass.decide.before_step")
         if step is RecoveryStep.ENABLE and not before & _ENABLED:
             act.enable()
+        elif step is RecoveryStep.END_CONVERSATION and wanted is Decision.END:
+            result = act.end(ending, result)
         elif step is RecoveryStep.END_CONVERSATION and wanted.moves and not before & _MOVED:
-            messages = act.put_back() if wanted is Decision.RETURN else act.remove(to)
+            result = replace(result, messages=act.put_back() if wanted is Decision.RETURN else act.remove(to))
     reach("pass.decide.before_relay")
     relay(store, table, clock)
-    return replace(result, messages=messages, repeated=bool(before))
+    ending.carry()
+    return replace(result, repeated=result.repeated or bool(before))
 
 
 def check(halt: HaltedEndpoint, control: Control) -> None:
@@ -124,15 +165,8 @@ def check(halt: HaltedEndpoint, control: Control) -> None:
     )
 
 
-def _steps(control: Control) -> tuple[RecoveryStep, RecoveryStep]:
-    """Return the order that the queue's settings want; the safe one where its system has no say."""
-    return RecoveryOrder(getattr(policy_from_dict(control.policy), "recovery_order", RecoveryOrder.END_THEN_ENABLE)).steps
-
-
 def _target(store: QueueStore, decision: Decision, halt: HaltedEndpoint, to_queue: str | None) -> str:
     """Return where the suspect goes. A queue that is named must exist: a typing error must not make one."""
-    if halt.lookup_id is None:
-        raise SettingError("decision", decision.value, f"enable or leave: no single message halted {halt.name!r}")
     if decision is Decision.RETURN:
         return halt.queue
     if to_queue is None:
@@ -162,18 +196,39 @@ class _Act:
 
     def enable(self) -> None:
         """Enable the endpoint, and not the other one of the queue."""
+        tick(self.table, self.clock)  # before what partners send (spec section 11.1)
         self.table.alter(self._started, lambda old, new: [signed(event, self.run) for event in started(old, new, self.clock)], self.clock.now())
         self.enabled = True
 
     def _started(self, control: Control) -> Control:
         check(self.halt, control)
         place = self.halt.sub_queue
-        row = replace(control, counters={name: number for name, number in control.counters.items() if name != SUSPECTS[place]})
+        row = control.with_counters({SUSPECTS[place]: None})
         if place is SubQueue.POISON:
             return replace(row, poison_state=QueueState.ENABLED, poison_reason="")
         left = row.endpoint_counters
         after = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left)) if left else row
         return replace(after, state=QueueState.ENABLED, reason="")
+
+    def end(self, ending: Ending, result: DecideResult) -> DecideResult:
+        """End the suspect's conversation; the result says nothing of it when somebody else had taken the suspect out."""
+        seen, _ = suspect(self.table, self.clock, self.halt)
+        key = f"decide:{self.run}"
+        if seen is None:
+            handle = None if self.halt.lookup_id is None else ended_with(self.table, self.halt.lookup_id)
+            done, ended = (None, None) if handle is None else ending.end_again(handle, key)
+        elif seen.conversation_id is None or open_endpoint(self.table, seen.conversation_id) is None:
+            raise SettingError(
+                "decision", Decision.END.value, f"remove, return, enable or leave: message {seen.lookup_id} is of no open conversation"
+            )
+        else:
+            done, ended = ending.end(seen.conversation_id, key)
+        return result if done is None else replace(result, messages=done.removed, repeated=done.repeated, ended=ended)
+
+    def allowed(self, control: Control) -> None:
+        """Raise DecisionOutdatedError for what may not be changed any more: before the endpoint is enabled, it is halted as it was seen."""
+        if not self.enabled:
+            check(self.halt, control)
 
     def put_back(self) -> int:
         """Give the suspect fresh attempts in ``main``."""
@@ -199,7 +254,7 @@ class _Act:
 
     def _commit(self, change: Change) -> int:
         """Make the change; before the endpoint is enabled, only while it is halted as it was seen."""
-        allowed = change.allowed if self.enabled else lambda control: check(self.halt, control)
+        allowed = change.allowed if self.enabled else self.allowed
         return replace(change, run=self.run, allowed=allowed).commit(self.table, self.clock.now()).num_rows
 
     def _told_of_return(self, rows: pa.Table) -> Iterator[Event]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.seam import Control, QueueState
+from airflow_poison.core.store.control import Control, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

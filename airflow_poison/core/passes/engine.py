@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.delivery.stage import StageJob, deliver_alone, deliver_partition
+from airflow_poison.core.conversations.at_hand import AS_ARRIVED, Place
+from airflow_poison.core.delivery.stage import StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
 
 
 class Engine(Protocol):
@@ -38,7 +40,7 @@ class LocalEngine:
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
-        batches = self._batches(table, claim, job.only, keep_alive)
+        batches = self._batches(table, claim, job, keep_alive)
         if job.only:
             deliver_alone(job, batches)
             return
@@ -48,11 +50,23 @@ class LocalEngine:
         reach("pass.deliver.after_staging")
 
     @staticmethod
-    def _batches(table: QueueTable, claim: Claim, only: tuple[int, ...], keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    def _batches(table: QueueTable, claim: Claim, job: StageJob, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
         read = pa.concat_tables([table.read(file) for file in claim.files])
-        if only:
-            read = read.filter(pc.is_in(read["lookup_id"], pa.array(only, pa.int64())))
-        ordered = read.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+        if job.only:
+            read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))
+        ordered = _in_receive_order(read, exceptions_of(job))
         for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
             keep_alive()
             yield batch
+
+
+def _in_receive_order(rows: pa.Table, exceptions: Mapping[int, Place]) -> pa.Table:
+    """Sort messages as they are received: by priority, then by arrival, but for those that overtake others of their dialog (spec SB-41)."""
+    if not exceptions:
+        return rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    ids = cast("list[int]", rows["lookup_id"].to_pylist())
+    places = [exceptions.get(number, Place(number, AS_ARRIVED)) for number in ids]
+    placed = rows.append_column("anchor", pa.array([place.anchor for place in places], pa.int64()))
+    placed = placed.append_column("precedence", pa.array([place.precedence for place in places], pa.int32()))
+    ordered = placed.sort_by([("priority", "descending"), ("anchor", "ascending"), ("precedence", "ascending"), ("lookup_id", "ascending")])
+    return ordered.drop_columns(["anchor", "precedence"])

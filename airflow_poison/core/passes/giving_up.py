@@ -13,13 +13,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.counted import counted
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
 
 PATIENCE_SECONDS = 4.0
 """How long to wait for the end of what still writes. Airflow kills a task five seconds after it has asked it to end."""
@@ -57,7 +59,7 @@ def give_up(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str],
     with suppress(PoisonError, OSError):  # what ended the pass is what is told
         if _quiet(Path(table.stage(claim), "journal")):
             table.renew(claim, lease=timedelta(0), now=clock.now())
-            tell(f"the claim of {claim.messages:,} messages is given up: the next pass goes on at once, with all attempts counted")
+            tell(f"the claim of {counted(claim.messages, 'message')} is given up: the next pass goes on at once, with all attempts counted")
 
 
 def _quiet(folder: Path) -> bool:

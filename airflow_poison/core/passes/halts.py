@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import ENDPOINTS
+from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations.ending import open_endpoint
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import named
 from airflow_poison.core.policies.inspection import Inspection
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.store.seam import HALTED_BY, POISON_HALTED_BY, QueueState
+from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import Control, QueueTable
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueTable
 
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or the first of the two that is halted."""
@@ -80,6 +84,12 @@ def halted_endpoint(table: QueueTable, which: Endpoints | str = Endpoints.ANY) -
         if state is not QueueState.ENABLED:
             return HaltedEndpoint(table.name, place, state, reason, snapshot.control.counters.get(SUSPECTS[place]), snapshot.version)
     return None
+
+
+def suspect_conversation(table: QueueTable, message: MessageRow | None) -> ConversationRow | None:
+    """Return the conversation of a suspect, where it is one of the queue's services and has not ended here."""
+    endpoint = None if message is None else open_endpoint(table, message.conversation_id)
+    return None if endpoint is None else conversations(table, handle=endpoint.handle)[0]
 
 
 def suspect(table: QueueTable, clock: Clock, halt: HaltedEndpoint) -> tuple[MessageRow | None, int]:

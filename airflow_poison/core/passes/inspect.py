@@ -20,14 +20,16 @@ from airflow_poison.core.policies.decisions import Counts, Halt
 from airflow_poison.core.policies.inspection import WAIT, Inspection
 from airflow_poison.core.policies.opening import Opening
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import Control, QueueTable, Snapshot
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 MOST_MESSAGES = 100
 """How many messages of a conversation an inspection shows."""

@@ -10,6 +10,8 @@ from airflow_poison.core.errors import SettingError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_poison.core.store.seam import QueueTable
+
 
 def run_key(*parts: object) -> str:
     """Return 32 hexadecimal digits for what identifies a run: store, queue, DAG, run, task, map index. Never the try number."""
@@ -23,6 +25,19 @@ def check_key(key: str) -> str:
     except UnicodeEncodeError as error:
         raise SettingError("key", key, "text that UTF-8 can hold (no lone surrogate)") from error
     return key
+
+
+def pass_key(key: str, ordinal: int) -> str:
+    """Return the key of one pass of a run; a run that is started again after its pass has finished makes another one."""
+    return f"{key}-{ordinal}"
+
+
+def finished(table: QueueTable, key: str) -> int:
+    """Return how many passes of a run key have finished."""
+    ordinal = 0
+    while table.result(pass_key(key, ordinal)) is not None:
+        ordinal += 1
+    return ordinal
 
 
 def check_named_once(queues: Iterable[str]) -> None:

@@ -7,19 +7,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store.delta import creation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import Claim, QueueStore, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 RETENTION = timedelta(days=7)
 SAFE_AGE = timedelta(days=1)
+REMEMBER = timedelta(days=30)
 MIN_FILES = 16
 
 
@@ -28,7 +34,7 @@ class MaintainResult:
     """What a maintenance did.
 
     :param relayed: messages that a killed pass had left in the outbox, sent on now.
-    :param compacted: small files that were joined: ``files``, ``into``, ``rows``, ``size`` (bytes).
+    :param compacted: small files that were joined, those of conversation endpoints with them: ``files``, ``into``, ``rows``, ``size`` (bytes).
     :param removed: files and folders that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
         ``creations`` (of queues of the same store whose maker was killed).
     :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
@@ -61,6 +67,7 @@ def maintain(
     retention: timedelta = RETENTION,
     safe_age: timedelta = SAFE_AGE,
     min_files: int = MIN_FILES,
+    remember: timedelta = REMEMBER,
 ) -> MaintainResult:
     """Join small files, remove what nobody needs any more, shorten the log. Each step is whole by itself: killed anywhere, run it again.
 
@@ -69,6 +76,7 @@ def maintain(
     :param retention: how long versions of the table can still be read; longer than the longest pass and the slowest reader.
     :param safe_age: what belongs to no version stays so long: a send that takes longer may lose its files, fails, and sends nothing.
     :param min_files: as many small files have to follow each other before they are joined.
+    :param remember: how long it is known that a conversation has ended: messages that come later belong to none.
 
     Claims are left alone; expired ones are reported. Raises SettingError, TableChangedError, ConservationError; nothing is lost then.
     """
@@ -77,6 +85,8 @@ def maintain(
     relayed = relay(store, table, clock) if store is not None else 0
     reach("pass.maintain.before_compaction")
     compacted = table.compact(min_files=min_files)
+    reach("pass.maintain.before_merging")
+    compacted = compacted.plus(table.merge_conversations(_remembered(clock.now() - remember), min_files=min_files))
     reach("pass.maintain.before_cleaning")
     cleaned = table.clean(retention=retention, safe_age=safe_age)
     reach("pass.maintain.before_shortening")
@@ -95,6 +105,19 @@ def maintain(
         checkpoint=shortened.checkpoint,
         expired_claims=tuple(_reported(claim) for claim in table.expired(clock.now())),
     )
+
+
+def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:
+    """Return what leaves out the conversation endpoints that were closed before."""
+
+    def keep(endpoints: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        states = zip(*(endpoints.column(name).to_pylist() for name in ("message_type", "enqueued_at")), strict=True)
+        stays = [state != ConversationState.CLOSED or at is None or at >= since for state, at in states]
+        return endpoints.filter(pa.array(stays, pa.bool_()))
+
+    return keep
 
 
 def _check(retention: timedelta, safe_age: timedelta, min_files: int) -> None:

@@ -13,13 +13,17 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue, table_schema
-from airflow_poison.core.store.seam import BLOCKED_BY, Replacement
+from airflow_poison.core.store.control import BLOCKED_BY
+from airflow_poison.core.store.files import Replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.store.seam import Control, DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 T = TypeVar("T")
 _TRIES = 5

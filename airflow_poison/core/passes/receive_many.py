@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueHaltedError
 from airflow_poison.core.passes.keys import check_named_once
-from airflow_poison.core.passes.receive import ReceiveResult
+from airflow_poison.core.passes.receive_result import ReceiveResult
 from airflow_poison.core.passes.stop import Stop
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
 
 _NUMBERS = tuple(field.name for field in fields(ReceiveResult) if field.type == "int")
 

@@ -15,8 +15,8 @@ from airflow_poison.core.errors import QueueNameError, SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, message_schema
 from airflow_poison.core.policies import policy_class
+from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.names import MAX_NAME, check_name
-from airflow_poison.core.store.seam import Control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

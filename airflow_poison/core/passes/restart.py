@@ -16,7 +16,8 @@ from airflow_poison.core.passes.messages import planned_anew, with_columns
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.policies.restarts import Restart
-from airflow_poison.core.store.seam import Control, QueueState, Replacement
+from airflow_poison.core.store.control import Control, QueueState
+from airflow_poison.core.store.files import Replacement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import DataFile, QueueTable
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
 
 _STARTS_AGAIN = frozenset({QueueState.STOPPED, QueueState.FAULTED})
 

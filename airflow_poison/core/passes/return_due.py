@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

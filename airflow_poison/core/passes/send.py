@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.mapping import check_priorities, utf8
-from airflow_poison.core.message import MAX_BODY_BYTES, message_schema
+from airflow_poison.core.message import DIALOG, MAX_BODY_BYTES, message_schema
 from airflow_poison.core.passes.keys import check_key
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
     _check_sizes(cast("pa.BinaryArray", columns["body"]))
+    if "properties" in columns:
+        _refuse_envelopes(columns["properties"])
     return check_priorities(pa.record_batch(list(columns.values()), names=list(columns)), "priority")
 
 
@@ -107,6 +109,18 @@ def _refuse_values(name: str, column: pa.Array[Any]) -> None:
             f"Column {name!r} has values in {given} of {len(column)} rows, and the queue gives them itself: a message begins with a new lookup id, "
             f"and counts of 0. A sender gives {', '.join(SENT)}. Leave the column out, or put what handlers should see into properties; nothing was "
             "sent."
+        )
+
+
+def _refuse_envelopes(properties: pa.Array[Any]) -> None:
+    """Raise InputError for a message that says that it belongs to a dialog: only its partner's conversation endpoint can send one."""
+    import pyarrow.compute as pc
+
+    forged = len(properties) - pc.map_lookup(properties, DIALOG, "first").null_count
+    if forged:
+        raise InputError(
+            f"Property {DIALOG!r} has a value in {forged} of {len(properties)} messages; only conversations set it. Begin a dialog and send on it, "
+            "or leave the property out; nothing was sent."
         )
 
 

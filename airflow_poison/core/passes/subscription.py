@@ -12,18 +12,19 @@ tells exactly the same range again: the same events under the same key, so that 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.passes.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import Control, QueueTable
+    from airflow_poison.core.store.seam import QueueTable
 
 FROM_THE_START = -1
 QUIET_VERSIONS = 50
@@ -62,37 +63,26 @@ class Subscription:
     def begin(self) -> None:
         """Start now, unless it has started before: what lies in the past is not told."""
         snapshot = self.table.snapshot()
-        if self._told not in snapshot.control.counters:
-            self._set(told=snapshot.version, telling=None)
+        if self._state.read(snapshot.control)[0] is None:
+            self._state.write(told=snapshot.version, telling=None)
 
     @contextmanager
     def range(self) -> Iterator[EventRange]:
         """Give the events that are still to be told. They count as told when the block ends without an error."""
         snapshot = self.table.snapshot()
-        counters = snapshot.control.counters
-        since, pending = counters.get(self._told, FROM_THE_START), counters.get(self._telling)
+        told, pending = self._state.read(snapshot.control)
+        since = FROM_THE_START if told is None else told
         until = snapshot.version if pending is None else pending
         events = self.table.events(since, until_version=until, types=self.types)
         first = list(islice(events, 1))
         if first and pending is None:
-            self._set(told=since, telling=until)
+            self._state.write(told=since, telling=until)
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
-            self._set(told=until, telling=None)
+            self._state.write(told=until, telling=None)
 
     @property
-    def _told(self) -> str:
-        return f"told:{self.name}"
-
-    @property
-    def _telling(self) -> str:
-        return f"telling:{self.name}"
-
-    def _set(self, *, told: int, telling: int | None) -> None:
-        def change(control: Control) -> Control:
-            counters = {name: number for name, number in control.counters.items() if name != self._telling} | {self._told: told}
-            return replace(control, counters=counters if telling is None else counters | {self._telling: telling})
-
-        self.table.alter(change, lambda _before, _after: (), self.clock.now())
+    def _state(self) -> Told:
+        return Told(self.table, self.name, self.clock)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-SERVICE_QUEUE_DISABLED = 9617
-SEND_WITH_RETENTION = 9618
+from airflow_poison.core.errors import QueueHaltedError, RetentionError
 
 
 class Statement(StrEnum):
@@ -46,8 +45,8 @@ class QueueStatus:
             return None
         match statement:
             case Statement.RECEIVE | Statement.GET_CONVERSATION_GROUP:
-                return SERVICE_QUEUE_DISABLED
+                return QueueHaltedError.number
             case Statement.SEND:
-                return SEND_WITH_RETENTION if self.is_retention_enabled else None
+                return RetentionError.number if self.is_retention_enabled else None
             case Statement.END_CONVERSATION:
                 return None

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import MaxQueueReadersError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
@@ -56,7 +56,7 @@ class ServiceBroker(SystemSettings):
     :param inspection: ``exempt``: the rollback of an inspection is not counted; ``strict``: it is; ``browse``: it reads without a lock
         (spec SB-33).
     :param recovery_order: whether a recovery ends the poison conversation before or after the queue is ON again (spec SB-34).
-    :param max_queue_readers: how many messages are processed at the same time, 0 to 32767 (spec SB-23; the product's error 187 otherwise).
+    :param max_queue_readers: how many messages are processed at the same time, 0 to 32767 (spec SB-23; MaxQueueReadersError, 187, otherwise).
         0: nobody reads, a pass receives nothing.
     :param transaction_timeout: how long one delivery may take, a duration > 0. The product has none.
     :param database_name: the database that the event's document names (spec SB-17).
@@ -105,7 +105,7 @@ class ServiceBroker(SystemSettings):
             disabling=settings.choice("disabling", self.disabling, Disabling),
             inspection=settings.choice("inspection", self.inspection, Inspection),
             recovery_order=settings.choice("recovery_order", self.recovery_order, RecoveryOrder),
-            max_queue_readers=settings.whole_number("max_queue_readers", self.max_queue_readers, most=MOST_QUEUE_READERS),
+            max_queue_readers=settings.whole_number("max_queue_readers", self.max_queue_readers, most=MOST_QUEUE_READERS, error=MaxQueueReadersError),
             transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout, timedelta(microseconds=1)),
             database_name=_name("database_name", self.database_name),
             schema_name=_name("schema_name", self.schema_name),

@@ -38,10 +38,10 @@ class Settings(Protocol):
     aliases: ClassVar[Mapping[str, str]]
 
 
-def whole_number(setting: str, value: object, least: int = 0, most: int = LARGEST) -> int:
-    """Return a whole number between two bounds; a bool or a float is none. Raises SettingError."""
+def whole_number(setting: str, value: object, least: int = 0, most: int = LARGEST, error: type[SettingError] = SettingError) -> int:
+    """Return a whole number between two bounds; a bool or a float is none. Raises SettingError, or a kind of it."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise SettingError(setting, value, f"a whole number from {least} to {most}")
+        raise error(setting, value, f"a whole number from {least} to {most}")
     return int(value)
 
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message, SubQueue
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Claim, QueueStore, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 LEASE = timedelta(minutes=2)
 NO_RETRY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

@@ -13,14 +13,15 @@ from airflow_poison.core.passes.alter import alter, disable, enable
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import Control, QueueStore
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

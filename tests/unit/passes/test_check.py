@@ -20,7 +20,7 @@ from deltalake.schema import PrimitiveType
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import InputError, TableChangedError
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.check import CheckResult, check, check_folder, check_store
 from airflow_poison.core.passes.checking.findings import Finding, Kind, Severity
@@ -33,11 +33,13 @@ from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.files import Claim, DataFile, Replacement, Transaction
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.seam import BLOCKED_BY, BLOCKED_UNTIL, Claim, DataFile, Replacement
 from airflow_poison.core.store.table import claiming, files
+from airflow_poison.core.store.table.layout import commit_prefix
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Handler, Queue, a_queue
 
 if TYPE_CHECKING:
@@ -152,6 +154,21 @@ def test_a_store_in_memory_has_nothing_to_check(tmp_path: Path) -> None:
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_takes_part_in_dialogs_is_clean(worked: Queue) -> None:
+    before = checked(worked).account
+    for number in range(3):
+        _dialog(worked, str(number), number + 1)
+    taken = a_file(worked)
+    first, second, third = worked.table.snapshot().transmissions
+    less = Replacement(taken, worked.table.read(taken).slice(1), removed=1)
+    assert worked.table.transact(lambda _: Transaction(replacements=(less,), remove=(first, second)), "sent", worked.clock.now())
+    worked.table.remove_transmissions([third], worked.clock.now())
+    assert worked.table.merge_conversations(lambda rows: rows, min_files=2).files == 3
+    found = checked(worked)
+    assert found.findings == ()
+    assert (found.account.removed, found.account.waiting) == (before.removed + 1, before.waiting - 1)
 
 
 def a_file(queue: Queue, place: SubQueue = SubQueue.MAIN) -> DataFile:
@@ -277,6 +294,30 @@ def _wrong_event(queue: Queue) -> None:
     path = f"sub_queue=_event/move_count=0/{1:020d}-000000-{uuid4().hex}.parquet"
     shutil.copyfile(Path(queue.table.uri, old.path), Path(queue.table.uri, path))
     commit(queue, Commit("alter", add=[replace(old, path=path)]))
+
+
+def _dialog(queue: Queue, key: str, version: int) -> None:
+    """A version of a conversation endpoint, and two messages to its partner."""
+    cells: list[dict[str, Any]] = [{"conversation_id": "a", "move_count": 0, "sub_queue": TRANSMISSION_QUEUE}] * 2
+    rows = [*cells, {"conversation_id": "b", "lookup_id": version, "move_count": 0, "sub_queue": CONVERSATION}]
+    assert queue.table.transact(lambda _: Transaction(pa.Table.from_pylist(rows, schema=table_schema())), key, queue.clock.now())
+
+
+def _version_twice(queue: Queue) -> None:
+    _dialog(queue, "one", 1)
+    _dialog(queue, "two", 1)
+
+
+def _sent_out_of_order(queue: Queue) -> None:
+    _dialog(queue, "one", 1)
+    [waiting] = queue.table.snapshot().transmissions
+    late = files.write_new(queue.table.uri, TRANSMISSION_QUEUE, 0, queue.table.read(waiting), commit_prefix(1))
+    commit(queue, Commit("transact", add=[late]))
+
+
+def _taken_by_a_split(queue: Queue) -> None:
+    _dialog(queue, "one", 1)
+    commit(queue, Commit("split", remove=queue.table.snapshot().transmissions))
 
 
 def _claim_of(queue: Queue, *claimed: DataFile, key: str = "x") -> None:
@@ -458,6 +499,10 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     "path and partition disagree": (_misplace, {Kind.FILE_MISPLACED}, "says something else"),
     "orphan": (_orphan, {Kind.ORPHANED_FILES}, "1 file(s) with"),
     "events out of order": (_wrong_event, {Kind.EVENT_ORDER}, "out of order"),
+    # dialogs
+    "an endpoint's version twice": (_version_twice, {Kind.ENDPOINT_TWICE}, "version 1 of the conversation endpoint b is there twice"),
+    "dialog messages out of order": (_sent_out_of_order, {Kind.TRANSMISSION_ORDER}, "sent out of order"),
+    "dialog messages taken by a split": (_taken_by_a_split, {Kind.HISTORY_IMPOSSIBLE}, "the commit 'split' removes sub_queue=_transmission"),
     # claims and stages
     "claim expired": (_claim_and_die, {Kind.CLAIM_EXPIRED}, "nothing of it was delivered"),
     "claim expired with a journal": (_deliver_and_die, {Kind.CLAIM_EXPIRED}, "1 journal(s) say what was delivered"),

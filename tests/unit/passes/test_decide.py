@@ -25,8 +25,8 @@ from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import QueueState
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, a_queue, rows_of
 from tests.unit.passes.test_inspect import sent
 
@@ -74,8 +74,8 @@ def shown(queue: Queue, which: str = "any") -> HaltedEndpoint:
     return HaltedEndpoint.from_dict(halt.to_dict())
 
 
-def decided(queue: Queue, decision: str, halt: HaltedEndpoint | None = None, **more: str) -> DecideResult:
-    return decide(queue.table, queue.store, queue.clock, decision, halt or shown(queue), **{"run": "decision", **more})
+def decided(queue: Queue, decision: str, halt: HaltedEndpoint | None = None, *, run: str = "decision", to_queue: str | None = None) -> DecideResult:
+    return decide(queue.table, queue.store, queue.clock, decision, halt or shown(queue), run=run, to_queue=to_queue)
 
 
 def places(queue: Queue) -> dict[int, str]:
@@ -396,4 +396,4 @@ def test_a_decision_that_was_done_is_not_done_again_to_the_same_message(store: Q
 
 
 def test_every_decision_has_a_test() -> None:
-    assert {decision.value for decision in Decision} == {"remove", "return", "enable", "leave"}
+    assert {decision.value for decision in Decision} == {"end", "remove", "return", "enable", "leave"}  # end: with the recovery of conversations

@@ -18,7 +18,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, a_queue
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_the_modes_are_those_of_the_queues_settings_unless_said_otherwise(store:
 
 
 def a_queue_row() -> Any:
-    from airflow_poison.core.store.seam import Control
+    from airflow_poison.core.store.control import Control
 
     return Control(Msmq4().to_dict())
 

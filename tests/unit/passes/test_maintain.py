@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ import pytest
 from airflow_poison import Message, Msmq4
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.conversations import acts
+from airflow_poison.core.conversations.endpoint import ConversationState
+from airflow_poison.core.conversations_as_rows import endpoints_to_table
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
@@ -22,9 +26,12 @@ from airflow_poison.core.passes.maintain import MaintainResult, maintain
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.files import Transaction
 from airflow_poison.core.store.memory import MemoryStore
+from tests.store import dialogs
 
 if TYPE_CHECKING:
+    from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
@@ -139,6 +146,50 @@ def test_what_cannot_be_is_refused(store: QueueStore, clock: VirtualClock, wrong
         maintain(a_queue(store, clock, 1), clock, **wrong)  # type: ignore[arg-type]
 
 
+def test_versions_of_endpoints_are_merged_and_those_that_closed_long_ago_are_forgotten(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 0)
+    month_ago, lately = NOW - timedelta(days=30, seconds=1), NOW - timedelta(days=30)
+    dialogs.act(table, "1", dialogs.endpoint("open", 1, at=month_ago), dialogs.endpoint("closed", 1, at=month_ago))
+    dialogs.act(table, "2", dialogs.endpoint("closed", 2, "CD", month_ago), dialogs.endpoint("lately", 4, "CD", lately), dialogs.letter("x"))
+    assert maintain(table, clock, min_files=3).compacted["files"] == 0
+    result = maintain(table, clock, min_files=2)
+    assert (result.compacted["files"], result.compacted["into"], result.compacted["rows"]) == (2, 1, 4)
+    assert dialogs.endpoints(table) == {"open": 1, "lately": 4}
+    assert dialogs.letters(table) == ["x"]
+    assert len(table.snapshot().conversations) == 1
+
+
+def test_how_long_it_is_known_that_a_conversation_has_ended_counts_from_its_end(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 0)
+    began = acts.begin("h", service="a", far_service="b", contract="c", group_id="g", now=NOW)
+    ended = replace(began, state=ConversationState.CLOSED, version=2)
+    table.transact(lambda _: Transaction(endpoints_to_table([began])), "begin", NOW)
+    clock.advance(timedelta(days=90))
+    table.transact(lambda _: Transaction(endpoints_to_table([ended])), "end", clock.now())
+    clock.advance(timedelta(days=29))
+    assert maintain(table, clock, min_files=2).compacted["files"] == 2
+    assert dialogs.endpoints(table) == {"h": 2}
+
+
+def test_an_endpoint_of_which_nobody_knows_when_it_closed_stays(store: QueueStore, clock: VirtualClock) -> None:
+    table = a_queue(store, clock, 0)
+    held = claimed(table, clock)
+    timeless = [dialogs.endpoint("a", number, "CD") for number in (1, 2)]
+    table.stage_table(held, dialogs.rows(*timeless))
+    assert table.finish(held, table.seal(held, lambda _: {}), now=clock.now())
+    dialogs.act(table, "more", dialogs.endpoint("b", 1))
+    clock.advance(timedelta(days=90))
+    maintain(table, clock, min_files=2)
+    assert dialogs.endpoints(table) == {"a": 2, "b": 1}
+
+
+def claimed(table: QueueTable, clock: VirtualClock) -> Claim:
+    send(table, [pa.RecordBatch.from_pydict({"body": pa.array([b"good"], pa.binary())})], key="one", clock=clock)
+    held = table.claim("run", lease=LEASE, now=clock.now(), max_messages=1)
+    assert held is not None
+    return held
+
+
 def test_each_step_has_a_fault_point(store: QueueStore, clock: VirtualClock) -> None:
     reached: list[str] = []
     table = a_queue(store, clock, 1)
@@ -147,7 +198,7 @@ def test_each_step_has_a_fault_point(store: QueueStore, clock: VirtualClock) -> 
         maintain(table, clock)
     finally:
         fault_points.install(None)
-    steps = ["before_relay", "before_compaction", "before_cleaning", "before_shortening", "after_shortening"]
+    steps = ["before_relay", "before_compaction", "before_merging", "before_cleaning", "before_shortening", "after_shortening"]
     assert [point for point in reached if point.startswith("pass.maintain.")] == [f"pass.maintain.{step}" for step in steps]
 
 

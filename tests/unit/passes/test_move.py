@@ -18,7 +18,8 @@ from airflow_poison.core.passes.remove import remove, remove_messages
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.seam import BLOCKED_BY, NOT_BEFORE_RESTART, Replacement
+from airflow_poison.core.store.control import BLOCKED_BY, NOT_BEFORE_RESTART
+from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from airflow_poison.core.delivery.handlers import carry_by_value
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.receive import ReceiveResult
 from airflow_poison.core.passes.receive_many import QueueRun, ReceiveManyResult, receive_many
+from airflow_poison.core.passes.receive_result import ReceiveResult
 from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.seam import QueueState
 from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Claim, QueueStore, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
 DROP = replace(NO_RETRY, receive_error_handling="Drop")

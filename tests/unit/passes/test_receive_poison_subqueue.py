@@ -12,7 +12,7 @@ from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, calls
 
 if TYPE_CHECKING:

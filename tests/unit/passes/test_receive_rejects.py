@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import DiedError, bodies, rows_of
 
 if TYPE_CHECKING:

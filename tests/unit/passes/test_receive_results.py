@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -9,14 +10,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.message import TALLY, SubQueue
 from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
+from tests.store.dialogs import endpoint, endpoints, letter, letters, rows
 from tests.unit.passes.given import NO_RETRY, NoEngine, calls, one_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
     from tests.unit.passes.given import Queue
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
@@ -45,6 +54,24 @@ def test_a_mistake_in_the_task_is_told_before_anything_is_claimed(queue: Queue, 
         queue.a_pass(**mistake).run("run")
 
     assert queue.table.snapshot().claims == ()
+
+
+class ConversingEngine(LocalEngine):
+    """Delivers, and leaves what a handler did in its conversation beside the outcomes."""
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        super().run(table, claim, job, keep_alive=keep_alive)
+        told = Tally(Counter(conversations=1, transmissions=2, sent=2))
+        tally = {"body": json.dumps(told.to_record()).encode(), "sub_queue": TALLY, "move_count": 0}
+        table.stage_table(claim, rows(endpoint("a", 2), letter("answer 1"), letter("answer 2"), tally))
+
+
+def test_rows_of_conversations_are_no_messages_that_remain(queue: Queue) -> None:
+    result = queue.sent("good", "bad").receive(engine=ConversingEngine, store=None)
+
+    assert (result.received, result.settled, result.parked + result.poisoned + result.rejected + result.dropped) == (2, 1, 1)
+    assert result.sent == 2
+    assert (endpoints(queue.table), letters(queue.table)) == ({"a": 2}, ["answer 1", "answer 2"])
 
 
 def test_a_message_that_faults_halts_the_queue(queue: Queue) -> None:

@@ -14,7 +14,7 @@ from airflow_poison.core.errors import ClaimLostError, ConservationError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

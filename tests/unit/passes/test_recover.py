@@ -13,7 +13,7 @@ from airflow_poison.core.passes import recover as module
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.recover import recover
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import a_queue
 from tests.unit.passes.test_inspect import sent
 

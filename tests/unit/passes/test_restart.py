@@ -16,7 +16,8 @@ from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.seam import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState, Replacement
+from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, a_queue
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Control, QueueStore
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import EVENT, OUTBOX
+from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TRANSMISSION_QUEUE
 from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.passes.checking.ledger import MESSAGES
 from airflow_poison.core.store.delta import past as pasts
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_poison.core.store.delta.past import Past
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 _OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
+
+_WITH_STATISTICS = MESSAGES | {OUTBOX, CONVERSATION, TRANSMISSION_QUEUE}
 
 
 def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
@@ -33,7 +35,7 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
             yield Finding(Kind.FILE_MISPLACED, Severity.ERROR, what, file.path, RESTORE)
             continue
-        names = _OF_MESSAGES if file.sub_queue in MESSAGES or file.sub_queue == OUTBOX else ("rows",)
+        names = _OF_MESSAGES if file.sub_queue in _WITH_STATISTICS else ("rows",)
         try:
             presence.check_there(root, [file])
             difference = presence.footer_difference(root, file, names)

@@ -47,6 +47,8 @@ class Kind(StrEnum):
     MESSAGES_MISSING = "messages_missing"
     COUNT_FELL = "count_fell"
     EVENT_ORDER = "event_order"
+    TRANSMISSION_ORDER = "transmission_order"
+    ENDPOINT_TWICE = "endpoint_twice"
     CLAIM_UNREADABLE = "claim_unreadable"
     CLAIM_EXPIRED = "claim_expired"
     CLAIM_FILES_GONE = "claim_files_gone"

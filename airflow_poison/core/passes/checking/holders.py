@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.store.delta.past import Past
-    from airflow_poison.core.store.seam import Claim, DataFile
+    from airflow_poison.core.store.files import Claim, DataFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_poison.core.store.delta.past import Entry, Past
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 MESSAGES = frozenset(place.value for place in SubQueue)
 
@@ -133,7 +133,7 @@ def _problem(step: Step) -> str:
             return _of_append(step)
         case "finish":
             return _of_pass(step)
-        case "replace":
+        case "replace" | "transact":
             return _of_replacement(step)
         case "remove_outbox":
             return f"changed the queue by {step.inside} messages" if step.inside or step.outside > 0 else ""
@@ -211,7 +211,7 @@ def _plus(total: Account, step: Step) -> Account:
             dropped=total.dropped + counts["dropped"],
             sent_on=total.sent_on + sum(counts[name] for name in SENT_ON),
         )
-    if step.entry.operation == "replace":
+    if step.entry.operation in {"replace", "transact"}:
         return replace(total, sent_on=total.sent_on + step.outside, removed=total.removed + gone - step.outside)
     return total
 

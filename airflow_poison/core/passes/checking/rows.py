@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.passes.checking.ledger import Step
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
     Numbers = NDArray[np.int64]
 
 _COUNTED = frozenset({"finish", "split", "compact"})
 """Commits in which no count may fall. People, and a restart of the broker, do reset counts: those are replacements."""
-_WRITING = _COUNTED | {"replace"}
+_WRITING = _COUNTED | {"replace", "transact"}
 
 
 def check_rows(root: str, found: Iterable[Step]) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.store.seam import Claim
+    from airflow_poison.core.store.files import Claim
 
 _AGAIN = "put it back from a backup if there is one; then run the receive task: what cannot be read counts for nothing, and is delivered again"
 _RIGHTS = "give this user the right to read it; the receive task refuses to go on until then"

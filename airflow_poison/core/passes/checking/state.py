@@ -8,7 +8,7 @@ from airflow_poison.core.errors import NewerFormatError, PoisonError, SettingErr
 from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.store.seam import BLOCKED_BY, BLOCKED_UNTIL, FORMAT_VERSION, Control
+from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, FORMAT_VERSION, Control
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.layout import CONTROL
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 
 def read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control | Finding:

@@ -1,0 +1,44 @@
+"""At hand: what a receive pass gives to its tasks of the conversations whose messages it has claimed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.conversations.at_hand import AtHand
+from airflow_poison.core.conversations.precedence import Waiting, exceptions
+from airflow_poison.core.passes.conversations import ledger
+from airflow_poison.core.passes.conversations.services import services_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
+
+
+def at_hand(table: QueueTable, claim: Claim) -> AtHand:
+    """Return services, endpoints, what waits in their conversations, and which claimed messages are received before their place."""
+    snapshot = table.snapshot()
+    claimed = list(_claimed(table, claim))
+    handles = {row.handle for row in claimed if row.handle is not None}
+    waiting = ledger.waiting(table, snapshot, handles)
+    return AtHand(
+        services=services_of(snapshot.control),
+        endpoints=ledger.stored(table, snapshot, handles),
+        waiting={handle: tuple(types) for handle, types in waiting.items()},
+        exceptions=exceptions(claimed),
+    )
+
+
+def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
+    for file in claim.files:
+        rows = ledger.members(table, file)
+        for cells in zip(*(rows[name].to_pylist() for name in ledger.ARRIVALS), strict=True):
+            lookup_id, handle, group, message_type, priority = cells
+            yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
+
+
+def has_conversations(snapshot: Snapshot) -> bool:
+    """Whether a queue has conversations."""
+    return bool(snapshot.control.services or snapshot.conversations or snapshot.transmissions)

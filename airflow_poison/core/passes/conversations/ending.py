@@ -1,0 +1,169 @@
+"""Ending: end a conversation, tell the partner and whoever keeps state for it here, and enable the queue in the order that it wants."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.conversations import ledger
+from airflow_poison.core.passes.conversations.acts import CONVERSATION, ENDED, end_conversation
+from airflow_poison.core.passes.conversations.at_hand import has_conversations
+from airflow_poison.core.passes.conversations.carrying import pull, transmit
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.endpoint import ConversationEndpoint
+    from airflow_poison.core.passes.conversations.acts import ActResult
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationEnded:
+    """What whoever keeps state for a conversation at this side is told of its end: its application gets no message (spec SB-31).
+
+    :param conversation: its handle at this side; ``conversation_id`` is the one of both sides.
+    :param error: the code that the partner is told; None: it ended without an error.
+    """
+
+    queue: str
+    conversation: str
+    conversation_id: str
+    group_id: str
+    service: str
+    far_service: str
+    error: int | None = None
+    description: str = ""
+    cleanup: bool = False
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How conversations of a queue are ended.
+
+    :param error: the code that the partner is told, with ``description``; None: the conversation ends without an error.
+    :param cleanup: without telling the partner.
+    :param store: where the partner's queue is; None: the next pass of the queue tells it.
+    :param told: called when a conversation has ended, after the commit, at least once; what it raises is raised when the partner was told.
+    :param wait: how long to wait while a pass holds the conversation's group.
+    :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
+    """
+
+    table: QueueTable
+    clock: Clock
+    store: QueueStore | None
+    error: int | None = None
+    description: str = ""
+    cleanup: bool = False
+    told: Callable[[ConversationEnded], object] = lambda _ended: None
+    wait: timedelta = timedelta(0)
+    allowed: Callable[[Control], object] = lambda _control: None
+
+    def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
+        """End a conversation, once for each key; a repetition tells again. Raises what ``end_conversation`` raises, and what ``told`` does."""
+        done = end_conversation(
+            self.table,
+            handle,
+            error=self.error,
+            description=self.description,
+            cleanup=self.cleanup,
+            key=key,
+            clock=self.clock,
+            wait=self.wait,
+            allowed=self.allowed,
+        )
+        reach("pass.ending.before_telling")
+        return self.leave(done), self.tell(handle)
+
+    def end_again(self, handle: str, key: str) -> tuple[ActResult | None, ConversationEnded | None]:
+        """End a conversation that has been ended already: under this key, whose work is finished then, or by somebody else."""
+        try:
+            return self.end(handle, key)
+        except (ConversationNotFoundError, ConversationEndedError):
+            return None, None
+
+    def leave(self, done: ActResult) -> ActResult:
+        """Let messages leave for the partners; what is held stays."""
+        return done if self.store is None else left(self.store, self.table, done, self.clock)
+
+    def tell(self, handle: str) -> ConversationEnded:
+        """Tell of a conversation that has ended."""
+        endpoint = ledger.endpoint(self.table, self.table.snapshot(), handle)
+        ended = ConversationEnded(
+            queue=self.table.name,
+            conversation=handle,
+            conversation_id=endpoint.conversation_id,
+            group_id=endpoint.group_id,
+            service=endpoint.service,
+            far_service=endpoint.far_service,
+            error=self.error,
+            description=self.description,
+            cleanup=self.cleanup,
+        )
+        self.told(ended)
+        return ended
+
+    def end_and_enable(self, handle: str, key: str) -> ActResult:
+        """End a conversation and enable the queue, in the order that its settings want (spec SB-34)."""
+        done: ActResult | None = None
+        for step in recovery_steps(self.table.snapshot().control):
+            reach("pass.ending.before_step")
+            match step:
+                case RecoveryStep.END_CONVERSATION:
+                    done, _ = self.end(handle, key)
+                case RecoveryStep.ENABLE:
+                    enable(self.table, self.clock)
+                case _:
+                    assert_never(step)
+        assert done is not None, "ending is one of the steps"
+        self.carry()
+        return done
+
+    def carry(self) -> None:
+        """Carry what is on its way from this side, and what partners have held for the queue while it was disabled (spec SB-19)."""
+        if self.store is not None and has_conversations(self.table.snapshot()):
+            transmit(self.store, self.table, self.clock)
+            pull(self.store, self.table, self.clock)
+
+
+def left(store: QueueStore, table: QueueTable, done: ActResult, clock: Clock) -> ActResult:
+    """Carry what waits at this side to the partners, and say of it in a result."""
+    arrived = transmit(store, table, clock)
+    return replace(done, arrived=arrived, waiting=sum(file.rows for file in table.snapshot().transmissions))
+
+
+def recovery_steps(control: Control) -> tuple[RecoveryStep, RecoveryStep]:
+    """Return the order that a queue's settings want; the safe one where its system has no say (spec SB-34)."""
+    return RecoveryOrder(getattr(policy_from_dict(control.policy), "recovery_order", RecoveryOrder.END_THEN_ENABLE)).steps
+
+
+def open_endpoint(table: QueueTable, handle: str | None) -> ConversationEndpoint | None:
+    """Return a conversation endpoint of the queue that has not ended; None: there is none of this handle."""
+    if handle is None:
+        return None
+    try:
+        found = ledger.endpoint(table, table.snapshot(), handle)
+    except ConversationNotFoundError:
+        return None
+    return found if found.is_open else None
+
+
+def ended_with(table: QueueTable, lookup_id: int) -> str | None:
+    """Return the handle of the conversation whose end took a message out of the queue; None: no such end is recorded."""
+    for event in table.events(types={EventType.DROPPED}):
+        if event.lookup_id == lookup_id and event.details.get("by") == ENDED:
+            return event.details.get(CONVERSATION)
+    return None

@@ -1,0 +1,349 @@
+"""Acts on conversations outside a pass, and how their messages are carried (spec SB-18 to SB-22, SB-30, SB-53, SB-54), in both stores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison import ServiceBroker
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, Service
+from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
+from airflow_poison.core.errors import (
+    ConversationLockedError,
+    ConversationNotFoundError,
+    ConversationSendError,
+    InputError,
+    ServiceNotFoundError,
+    SettingError,
+)
+from airflow_poison.core.mapping import ColumnMapping
+from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.conversations.acts import ActResult, begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations.carrying import pull, tick, transmit
+from airflow_poison.core.passes.conversations.due_times import MANY, refresh
+from airflow_poison.core.passes.conversations.services import declare_services, drop_service, queue_of
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from tests.store.points import AtPoint
+
+MINUTE = timedelta(minutes=1)
+PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
+
+
+@dataclass
+class Two:
+    """Two services, each with a queue of its own."""
+
+    store: QueueStore
+    orders: QueueTable
+    warehouse: QueueTable
+    clock: VirtualClock
+    keys: int = 0
+
+    def key(self) -> str:
+        self.keys += 1
+        return f"k{self.keys}"
+
+    def begin(self, *bodies: bytes, **given: object) -> str:
+        """Begin a dialog, and return its handle at the initiator."""
+        dialog = Dialog(messages=[("order", body) for body in bodies or (b"bolt",)], **given)  # type: ignore[arg-type]
+        return self.begun([dialog], self.key()).conversations[0]
+
+    def begun(self, dialogs: list[Dialog], key: str, far_service: str = "Warehouse") -> ActResult:
+        return begin_dialogs(self.orders, service="Orders", far_service=far_service, contract="parts", dialogs=dialogs, key=key, clock=self.clock)
+
+    def send(self, handle: str, *bodies: bytes, key: str | None = None) -> ActResult:
+        return send_on(self.orders, handle, [("order", body) for body in bodies], key=key or self.key(), clock=self.clock)
+
+    def end(self, table: QueueTable, handle: str, **how: object) -> ActResult:
+        return end_conversation(table, handle, key=self.key(), clock=self.clock, **how)  # type: ignore[arg-type]
+
+    def carry(self) -> None:
+        for table in (self.orders, self.warehouse):
+            transmit(self.store, table, self.clock)
+
+
+@pytest.fixture
+def two(store: QueueStore) -> Two:
+    clock = VirtualClock()
+    orders, warehouse = (declare(store, name, ServiceBroker(), clock) for name in ("orders", "warehouse"))
+    declare_services(store, orders, [Service("Orders", [PARTS])], clock)
+    declare_services(store, warehouse, [Service("Warehouse", [PARTS])], clock)
+    return Two(store, orders, warehouse, clock)
+
+
+def waiting(table: QueueTable, place: str = "main") -> list[tuple[str, bytes]]:
+    """Return type and body of what waits, in order of arrival."""
+    files = sorted((file for file in table.snapshot().files if file.sub_queue == place), key=lambda file: file.min_lookup_id)
+    found = [message for file in files for message in table_to_messages(table.read(file, list(MESSAGE_COLUMNS)))]
+    return [(message.message_type, message.body) for message in found if message is not None]
+
+
+def errors(table: QueueTable) -> list[int]:
+    return [ErrorDocument.from_xml(body).code for kind, body in waiting(table) if kind == ERROR]
+
+
+def states(table: QueueTable) -> list[str]:
+    return [row.state for row in conversations(table, ended=True)]
+
+
+def test_a_dialog_goes_to_the_queue_of_its_service_in_order(two: Two) -> None:
+    handle = two.begin(b"1", b"2")
+    two.send(handle, b"3")
+    assert waiting(two.warehouse) == []
+    two.carry()
+    assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2"), ("order", b"3")]
+    assert two.orders.snapshot().transmissions == ()
+    assert states(two.orders) == ["CO"]
+
+
+def test_what_is_done_again_under_its_key_is_done_once(two: Two) -> None:
+    dialogs = [Dialog(messages=[("order", b"a")]), Dialog(messages=[("order", b"b")])]
+    once, twice = two.begun(dialogs, "begin"), two.begun(dialogs, "begin")
+    assert (once.conversations, once.repeated, twice.repeated) == (twice.conversations, False, True)
+    assert [two.send(once.conversations[0], b"c", key="send").repeated for _ in range(2)] == [False, True]
+    two.carry()
+    two.carry()
+    assert sorted(waiting(two.warehouse)) == [("order", b"a"), ("order", b"b"), ("order", b"c")]
+
+
+def test_sb_19_a_disabled_queue_leaves_messages_with_their_sender_and_gets_them_in_order(two: Two) -> None:
+    handle = two.begin(b"1")
+    two.carry()
+    disable(two.warehouse, two.clock)
+    for body in (b"2", b"3"):
+        two.send(handle, body)
+        two.carry()
+    assert waiting(two.warehouse) == [("order", b"1")]
+    assert waiting(two.warehouse, "transmission") == []
+    assert len(two.orders.snapshot().transmissions) == 2
+    enable(two.warehouse, two.clock)
+    pull(two.store, two.warehouse, two.clock)
+    assert [body for _, body in waiting(two.warehouse)] == [b"1", b"2", b"3"]
+    assert two.orders.snapshot().transmissions == ()
+
+
+def test_sb_19_another_queue_does_not_wait_for_a_disabled_one(two: Two) -> None:
+    other = declare(two.store, "garage", ServiceBroker(), two.clock)
+    declare_services(two.store, other, [Service("Garage", [PARTS])], two.clock)
+    disable(two.warehouse, two.clock)
+    two.begin(b"held")
+    two.begun([Dialog(messages=[("order", b"car")])], "garage", "Garage")
+    two.carry()
+    assert waiting(other) == [("order", b"car")]
+    assert waiting(two.warehouse) == []
+
+
+def test_sb_20_sb_21_a_service_whose_own_queue_is_off_still_sends_and_ends(two: Two) -> None:
+    handle = two.begin(b"1")
+    disable(two.orders, two.clock)
+    two.send(handle, b"2")
+    two.end(two.orders, handle)
+    two.carry()
+    assert [kind for kind, _ in waiting(two.warehouse)] == ["order", "order", END_DIALOG]
+
+
+def test_sb_22_timers_and_lifetimes_keep_running_while_the_queue_is_off_and_enter_first_when_it_is_on(two: Two) -> None:
+    handle = two.begin(b"1", lifetime=5 * MINUTE, timer=MINUTE)
+    two.carry()
+    disable(two.orders, two.clock)
+    assert [row.handle for row in conversations(two.orders)] == [handle]
+    two.clock.advance(9 * MINUTE)
+    tick(two.orders, two.clock)
+    assert waiting(two.orders) == []
+    enable(two.orders, two.clock)
+    assert [kind for kind, _ in waiting(two.orders)] == [DIALOG_TIMER, ERROR]
+    assert errors(two.orders) == [-8489]
+
+
+def test_sb_56_a_due_timer_is_put_into_the_queue_once(two: Two) -> None:
+    handle = two.begin()
+    set_timer(two.orders, handle, MINUTE, key="t1", clock=two.clock)
+    two.clock.advance(timedelta(seconds=30))
+    set_timer(two.orders, handle, MINUTE, key="t2", clock=two.clock)
+    two.clock.advance(timedelta(seconds=59))
+    assert tick(two.orders, two.clock) == 0
+    two.clock.advance(timedelta(seconds=1))
+    assert [tick(two.orders, two.clock) for _ in range(3)] == [1, 0, 0]
+    assert waiting(two.orders) == [(DIALOG_TIMER, b"")]
+    assert waiting(two.warehouse) == []
+
+
+def test_a_lifetime_that_ends_tells_a_target_that_has_not_received_anything_yet(two: Two) -> None:
+    """Section 11.1: -8489 at both ends."""
+    two.begin(b"1", lifetime=MINUTE)
+    two.begin(b"2")
+    two.carry()
+    two.clock.advance(MINUTE)
+    assert [(tick(table, two.clock), tick(table, two.clock)) for table in (two.orders, two.warehouse)] == [(1, 0), (1, 0)]
+    assert (errors(two.orders), errors(two.warehouse)) == ([-8489], [-8489])
+    assert [row.state for row in conversations(two.warehouse) if row.lifetime] == ["ER"]
+
+
+def test_sb_57_who_sends_to_a_service_that_does_not_exist_hears_8490_and_to_one_that_was_dropped_8470(two: Two) -> None:
+    two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody")
+    two.carry()
+    assert errors(two.orders) == [-8490]
+    handle = two.begin(b"1")
+    two.carry()
+    drop_service(two.warehouse, "Warehouse", two.clock)
+    two.send(handle, b"2")
+    two.carry()
+    assert errors(two.orders) == [-8490, -8470]
+
+
+def test_sb_30_ending_a_conversation_removes_its_messages_and_no_others(two: Two) -> None:
+    """Also one of which no message has been received: a poison message is often the first of its dialog."""
+    first, second = two.begin(b"a1", b"a2"), two.begin(b"b1")
+    two.carry()
+    [target] = [row for row in conversations(two.warehouse) if row.conversation_id == first]
+    assert (target.state, target.far_service, target.waiting) == ("SI", "Orders", {"order": 2})
+    ended = two.end(two.warehouse, target.handle, error=127, description="Unable to process message.")
+    assert (ended.removed, ended.sent, ended.states) == (2, 1, ("CD",))
+    assert waiting(two.warehouse) == [("order", b"b1")]
+    assert [event.details["by"] for event in two.warehouse.events()] == ["end conversation"] * 2
+    two.carry()
+    assert errors(two.orders) == [127]
+    assert [row.state for row in conversations(two.orders) if row.handle == first] == ["ER"]
+    assert [row.state for row in conversations(two.orders) if row.handle == second] == ["CO"]
+
+
+def test_sb_55_what_comes_later_for_an_ended_conversation_does_not_begin_it_anew(two: Two) -> None:
+    handle = two.begin(b"a1")
+    two.carry()
+    [target] = conversations(two.warehouse)
+    two.end(two.warehouse, target.handle, error=127)
+    two.send(handle, b"a2")  # the Error has not arrived yet
+    transmit(two.store, two.orders, two.clock)
+    assert [row.state for row in conversations(two.warehouse, ended=True)] == ["CD"]
+
+
+def test_sb_e13_an_end_with_an_error_drops_what_has_not_left(two: Two) -> None:
+    handle = two.begin(b"a1", b"a2")
+    two.carry()
+    two.send(handle, b"a3")
+    two.end(two.orders, handle, error=9, description="changed our mind")
+    two.carry()
+    assert [kind for kind, _ in waiting(two.warehouse)] == ["order", "order", ERROR]
+    assert errors(two.warehouse) == [9]
+
+
+def test_sb_e13_a_cleanup_tells_the_partner_nothing(two: Two) -> None:
+    handle = two.begin(b"a1")
+    two.carry()
+    two.send(handle, b"a2")
+    two.end(two.orders, handle, cleanup=True)
+    two.carry()
+    assert waiting(two.warehouse) == [("order", b"a1")]
+    assert states(two.orders) == ["CD"]
+    with pytest.raises(SettingError, match="cleanup"):
+        two.end(two.orders, handle, cleanup=True, error=1)
+
+
+def test_sb_43_sending_is_refused_from_the_arrival_of_an_error_on(two: Two) -> None:
+    handle = two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody").conversations[0]
+    two.carry()
+    with pytest.raises(ConversationSendError, match=r"8429(?s:.*)ER"):
+        two.send(handle, b"2")
+    assert two.orders.snapshot().transmissions == ()
+
+
+def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on(two: Two) -> None:
+    handle = two.begin(b"1")
+    two.begun([Dialog(messages=[("order", b"x")])], "nobody", "Nobody")
+    two.carry()  # the Error of the second waits in orders
+    claim = two.orders.claim("pass", lease=MINUTE, now=two.clock.now(), max_messages=10, exclusive=True)
+    assert claim is not None
+    locked: list[Callable[[], object]] = [
+        lambda: two.send(handle, b"2"),
+        lambda: two.end(two.orders, handle),
+        lambda: set_timer(two.orders, handle, MINUTE, key=two.key(), clock=two.clock),
+        lambda: two.begin(b"3", group_id=handle),
+    ]
+    for act in locked:
+        with pytest.raises(ConversationLockedError, match="pass"):
+            act()
+    two.begin(b"3")
+    two.begun([Dialog(messages=[("order", b"x")])], "nobody else", "Nobody")
+    two.carry()
+    assert errors(two.orders) == [-8490, -8490]
+    two.orders.release(claim)
+    assert two.send(handle, b"2").sent == 1
+
+
+def test_sb_54_a_handle_that_nobody_knows_is_8426(two: Two) -> None:
+    with pytest.raises(ConversationNotFoundError, match=r"8426(?s:.*)no such handle"):
+        two.send("no such handle", b"")
+    with pytest.raises(ConversationNotFoundError, match=r"8426(?s:.*)no such handle"):
+        two.end(two.orders, "no such handle")
+
+
+@pytest.mark.parametrize("point", ["pass.transmit.before_send", "pass.transmit.before_removal"])
+def test_whoever_dies_while_messages_are_carried_neither_loses_nor_doubles_one(two: Two, at_point: AtPoint, point: str) -> None:
+    two.begin(b"1")
+    two.begin(b"2")
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    at_point.do(point, die)
+    with pytest.raises(KeyboardInterrupt):
+        two.carry()
+    two.carry()
+    assert sorted(waiting(two.warehouse)) == [("order", b"1"), ("order", b"2")]
+    assert two.orders.snapshot().transmissions == ()
+
+
+def test_two_that_carry_at_once_neither_lose_nor_double_one(two: Two, at_point: AtPoint) -> None:
+    handle = two.begin(b"1")
+    two.send(handle, b"2")
+    at_point.do("pass.transmit.before_send", two.carry)
+    two.carry()
+    assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2")]
+
+
+def test_services_have_one_queue_each_with_service_brokers_rules(two: Two) -> None:
+    with pytest.raises(SettingError, match=r"Warehouse(?s:.*)warehouse"):
+        declare_services(two.store, two.orders, [Service("Warehouse", [PARTS])], two.clock)
+    other = declare(two.store, "plain", Msmq4(), two.clock)
+    with pytest.raises(SettingError, match="Service Broker"):
+        declare_services(two.store, other, [Service("Plain", [PARTS])], two.clock)
+    assert queue_of(two.store, "Warehouse").name == "warehouse"
+    with pytest.raises(ServiceNotFoundError, match=r"Plain(?s:.*)Orders, Warehouse"):
+        queue_of(two.store, "Plain")
+    with pytest.raises(ServiceNotFoundError, match="Nobody"):
+        begin_dialogs(two.orders, service="Nobody", far_service="Warehouse", contract="parts", dialogs=[], key="k", clock=two.clock)
+
+
+def test_a_plain_send_cannot_pretend_to_be_a_conversation(two: Two) -> None:
+    two.begin(b"1")
+    two.carry()
+    (file,) = two.warehouse.snapshot().files
+    stolen = two.warehouse.read(file, ["body", "properties", "conversation_id"])
+    with pytest.raises(InputError, match=r"poison\.dialog"):
+        send(two.warehouse, stolen.to_batches(), key="again", clock=two.clock)
+    with pytest.raises(InputError, match=r"poison\.dialog"):
+        ColumnMapping(body="body", properties=("poison.dialog",)).check(["body", "poison.dialog"])
+    assert len(waiting(two.warehouse)) == 1
+
+
+def test_endpoint_files_do_not_become_many_where_nobody_maintains_the_queue(two: Two) -> None:
+    handle = two.begin(b"0")
+    for number in range(MANY):
+        two.send(handle, b"%d" % number)
+        refresh(two.orders, two.clock)
+    assert len(two.orders.snapshot().conversations) < MANY
+    assert [row.sent for row in conversations(two.orders)] == [1 + MANY]

@@ -1,0 +1,215 @@
+"""Dialogs over whole passes: both sides receive, reply and end, in both stores; the order of a dialog's messages is that of Service Broker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison import ServiceBroker
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations_as_rows import messages_to_table
+from airflow_poison.core.delivery import settlement
+from airflow_poison.core.errors import ConservationError
+from airflow_poison.core.passes.alerts import Alert, send_alerts
+from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
+from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations.carrying import transmit
+from airflow_poison.core.passes.conversations.services import declare_services
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
+
+
+class Sides:
+    """Two services with a queue each, and what their handlers saw."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self.store, self.policy, self.clock = store, ServiceBroker(), VirtualClock()
+        self.orders, self.warehouse = (declare(store, name, self.policy, self.clock) for name in ("orders", "warehouse"))
+        declare_services(store, self.orders, [Service("Orders", [PARTS])], self.clock)
+        declare_services(store, self.warehouse, [Service("Warehouse", [PARTS])], self.clock)
+        self.seen: list[tuple[str, str]] = []
+        self._runs = 0
+
+    def begin(self, *bodies: bytes, **given: object) -> str:
+        dialog = Dialog(messages=[("order", body) for body in bodies], **given)  # type: ignore[arg-type]
+        self._runs += 1
+        key = f"begin-{self._runs}"
+        begun = begin_dialogs(self.orders, service="Orders", far_service="Warehouse", contract="parts", dialogs=[dialog], key=key, clock=self.clock)
+        transmit(self.store, self.orders, self.clock)
+        return begun.conversations[0]
+
+    def receive(self, table: QueueTable, handler: Callable[[Message], object]) -> ReceiveResult:
+        def noting(message: Message) -> None:
+            self.seen.append((message.message_type.rsplit("/", 1)[-1] if message.message_type else "", message.text))
+            handler(message)
+
+        self._runs += 1
+        receiving = ReceivePass(
+            table=table, policy=self.policy, handler=_lent(noting), engine=LocalEngine, clock=self.clock, isolation="none", store=self.store
+        )
+        return receiving.run(f"run-{self._runs}")
+
+    def states(self, table: QueueTable) -> list[str]:
+        return [row.state for row in conversations(table, ended=True)]
+
+
+def _lent(handler: Callable[[Message], object]) -> str:
+    """Name a handler, so that it is called itself, not a copy."""
+    _LENT["handler"] = handler
+    return f"{__name__}:lent"
+
+
+_LENT: dict[str, Callable[[Message], object]] = {}
+
+
+def lent(message: Message) -> None:
+    _LENT["handler"](message)
+
+
+def ship(message: Message) -> None:
+    """What the warehouse does: ship, and end; a message that asks for it fails."""
+    assert message.conversation is not None
+    if message.is_system:
+        message.conversation.end()
+        return
+    if message.body == b"broken":
+        message.conversation.reply("never", "shipped")
+        raise ValueError("broken")
+    message.conversation.reply(message.body, "shipped")
+    if message.body == b"last":
+        message.conversation.end()
+
+
+def close(message: Message) -> None:
+    """What the orders' side does: end when the partner has."""
+    assert message.conversation is not None
+    if message.is_end_dialog or message.is_error:
+        message.conversation.end()
+
+
+@pytest.fixture
+def sides(store: QueueStore) -> Sides:
+    return Sides(store)
+
+
+def test_a_dialog_from_its_begin_to_its_end(sides: Sides) -> None:
+    sides.begin(b"bolt", b"last", b"late")
+
+    received = sides.receive(sides.warehouse, ship)
+
+    assert (received.received, received.settled, received.dropped, received.discarded, received.sent) == (3, 2, 1, 1, 3)
+    assert sides.seen == [("order", "bolt"), ("order", "last")], "SB-30: what waits when the conversation ends is gone"
+    answered = sides.receive(sides.orders, close)
+    assert (answered.received, answered.settled, answered.sent) == (3, 3, 0)
+    assert sides.seen[2:] == [("shipped", "bolt"), ("shipped", "last"), ("EndDialog", "")]
+    assert sides.states(sides.orders) == ["CD"]
+    assert sides.receive(sides.warehouse, ship).settled == 0
+    for table in (sides.orders, sides.warehouse):
+        alerted: list[Alert] = []
+        send_alerts(table, "people", alerted.append, sides.clock)
+        assert alerted == [], "how every dialog ends is no news"
+
+
+def test_nothing_of_a_failed_delivery_leaves(sides: Sides) -> None:
+    sides.begin(b"broken")
+    received = sides.receive(sides.warehouse, ship)
+    assert received.settled == received.sent == 0
+    assert sides.receive(sides.orders, close).received == 0
+
+
+def test_sb_38_43_an_error_is_received_before_older_messages(sides: Sides) -> None:
+    handle = sides.begin(b"one", b"two")
+    end_conversation(sides.orders, handle, error=9, description="no", key="end", clock=sides.clock)
+    transmit(sides.store, sides.orders, sides.clock)
+
+    def keep(message: Message) -> None:
+        assert message.conversation is not None
+        if message.error is not None:
+            assert message.error == ErrorDocument(9, "no")
+            assert message.conversation.state.value == "ER"
+
+    sides.receive(sides.warehouse, keep)
+
+    assert [kind for kind, _ in sides.seen] == ["Error", "order", "order"], "SB-43: still receivable, also after the Error message"
+
+
+def test_sb_e6_timer_first_then_error_then_the_rest(sides: Sides) -> None:
+    handle = sides.begin(b"begin")
+    sides.receive(sides.warehouse, lambda message: message.conversation.set_timer(60))  # type: ignore[union-attr]
+    sides.seen.clear()
+    other = sides.begin(b"z")  # an older message of another group
+    send_on(sides.orders, handle, [("order", b"a"), ("order", b"b")], key="ab", clock=sides.clock)
+    transmit(sides.store, sides.orders, sides.clock)
+    end_conversation(sides.orders, handle, error=9, key="end", clock=sides.clock)
+    transmit(sides.store, sides.orders, sides.clock)
+    sides.clock.advance(timedelta(minutes=2))
+
+    sides.receive(sides.warehouse, lambda _message: None)
+
+    assert [kind if kind != "order" else text for kind, text in sides.seen] == ["z", "DialogTimer", "Error", "a", "b"]
+    assert other != handle
+
+
+def test_sb_e10_failures_that_are_tracked_are_deliveries_and_no_rollbacks(sides: Sides) -> None:
+    def fail(message: Message) -> None:
+        assert message.conversation is not None
+        message.conversation.roll_back_to_savepoint()
+        message.conversation.track_failure()
+
+    sides.begin(b"bolt")
+    received = sides.receive(sides.warehouse, fail)
+
+    assert (received.deliveries, received.rollbacks, received.discarded, received.sent, received.counters) == (4, 0, 1, 1, {})
+    sides.receive(sides.orders, lambda message: message.conversation.end())  # type: ignore[union-attr]
+    assert [kind for kind, _ in sides.seen] == ["order"] * 4 + ["Error"]
+
+
+def test_rows_of_conversations_that_are_missing_are_noticed(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent is held against what the tasks say that they have sent, before anything is committed."""
+    sides.begin(b"bolt")
+    monkeypatch.setattr(settlement, "messages_to_table", lambda messages, now: messages_to_table(messages, now).slice(1))
+    with pytest.raises(ConservationError, match="'_transmission': 0"):
+        sides.receive(sides.warehouse, ship)
+    assert sides.states(sides.warehouse) == ["SI"], "it has arrived, and nobody has received it"
+
+
+def test_sb_37_error_end_dialog_and_its_own_timer_come_to_every_application_and_fail_it_where_it_does_not_handle_them(sides: Sides) -> None:
+    sides.begin(b"refused", timer=timedelta(minutes=1))
+    sides.begin(b"done")
+    sides.clock.advance(timedelta(minutes=1))
+
+    def answer(message: Message) -> None:
+        assert message.conversation is not None
+        message.conversation.end(error=7, description="no") if message.body == b"refused" else message.conversation.end()
+
+    sides.receive(sides.warehouse, answer)
+    kinds: list[tuple[str, bool, bool, bool]] = []
+
+    def knows_them(message: Message) -> None:
+        kinds.append(((message.message_type or "").rsplit("/", 1)[-1], message.is_timer, message.is_error, message.is_end_dialog))
+
+    def knows_none(message: Message) -> None:
+        raise ValueError(message.json())
+
+    halted = sides.receive(sides.orders, knows_none).halted
+    assert halted is not None
+    enable(sides.orders, sides.clock)
+    sides.receive(sides.orders, knows_them)
+    assert kinds == [("DialogTimer", True, False, False), ("Error", False, True, False), ("EndDialog", False, False, True)]
+    assert [kind for kind, _ in sides.seen if kind == "DialogTimer"] == ["DialogTimer"] * 6, "only the orders' side has set one"
