@@ -14,8 +14,8 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import QueueState
 from tests.spark.grouped import Grouped
 
 if TYPE_CHECKING:

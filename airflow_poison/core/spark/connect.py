@@ -143,7 +143,7 @@ def why(error: Exception) -> str:
     if any(name in condition or name in text for name in _GONE):
         return f"the session with the Spark Connect server has ended: the server was started again, or has closed it ({condition or _first(text)})"
     if _unreachable(error):
-        return f"the Spark Connect server cannot be reached any more ({_first(text)})"
+        return f"the Spark Connect server cannot be reached ({_first(text)})"
     if condition == "OPERATION_CANCELED":
         return "the job was cancelled on the Spark Connect server"
     return text or type(error).__name__

@@ -6,7 +6,8 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.stage import Order
+from airflow_poison.core.conversations.at_hand import AS_ARRIVED
+from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.failed_jobs import told
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
-    from airflow_poison.core.store.seam import Claim, QueueTable
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
 
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""
@@ -98,8 +100,7 @@ class SparkEngine:
 
     def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job of one task that delivers everything in queue order; Spark sorts, on disk where memory is short."""
-        frame = self._read(table, claim)
-        frame = frame.repartition(1).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        frame = self._in_receive_order(self._read(table, claim), job, 1)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with Fence(job.journal_folder):
@@ -113,9 +114,9 @@ class SparkEngine:
         from pyspark.sql import functions as f
 
         frame = self._read(table, claim)
-        alone = f.concat(f.lit("#"), frame["lookup_id"].cast("string"))
-        group = f.coalesce(f.nullif(frame["group_id"], f.lit("")), f.nullif(frame["conversation_id"], f.lit("")), alone)
-        frame = frame.repartition(self._executors.parallelism(), group).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        alone = f.concat(f.lit("#"), f.col("lookup_id").cast("string"))
+        group = f.coalesce(f.nullif(f.col("group_id"), f.lit("")), f.nullif(f.col("conversation_id"), f.lit("")), alone)
+        frame = self._in_receive_order(frame, job, self._executors.parallelism(), group)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
@@ -124,6 +125,24 @@ class SparkEngine:
                 yield deliver_share(job, str(context.partitionId()), batches, out)
 
         return frame.mapInArrow(deliver, schema=RECEIVED)
+
+    def _in_receive_order(self, frame: DataFrame, job: StageJob, tasks: int, *together: Column) -> DataFrame:
+        """Divide messages among tasks, each in the order of its receives.
+
+        :param together: what messages of the same task share.
+        """
+        exceptions = exceptions_of(job)
+        if not exceptions:
+            return frame.repartition(tasks, *together).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
+        from pyspark.sql import functions as f
+
+        columns = frame.columns
+        places = self._spark.createDataFrame(
+            [(lookup_id, *place) for lookup_id, place in exceptions.items()], "lookup_id long, anchor long, precedence int"
+        )
+        placed = frame.join(f.broadcast(places), "lookup_id", "left").repartition(tasks, *together)
+        anchor, precedence = f.coalesce(f.col("anchor"), f.col("lookup_id")), f.coalesce(f.col("precedence"), f.lit(AS_ARRIVED))
+        return placed.sortWithinPartitions(f.col("priority").desc(), anchor.asc(), precedence.asc(), f.col("lookup_id").asc()).select(*columns)
 
     def _read(self, table: QueueTable, claim: Claim) -> DataFrame:
         """Return the claimed rows; the partition values come from the log, since explicit paths give none."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from airflow_poison.core import errors
-from airflow_poison.core.errors import PoisonError, SparkJobError
+from airflow_poison.core.errors import SparkJobError, recalled
+
+if TYPE_CHECKING:
+    from airflow_poison.core.errors import PoisonError
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
@@ -18,7 +22,7 @@ def told(error: Exception, key: str) -> PoisonError:
     """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
     raised = _raised_by_a_task(error)
     if raised is not None and raised[0].startswith(f"{errors.__name__}."):
-        return ours(raised[0].rpartition(".")[2], raised[1])
+        return recalled(raised[0].rpartition(".")[2], raised[1])
     return SparkJobError(
         f"The Spark job of pass {key} failed: {why(error)}\n"
         "Nothing was committed. Spark's own log has the rest; run the task again: it goes on where this one stopped."
@@ -54,13 +58,3 @@ def _raised(traceback: str) -> tuple[str, str] | None:
     frames = [match.end() for match in re.finditer(r"^  .*\n", traceback, re.MULTILINE)]
     match = _RAISED.search(traceback[frames[-1] :] if frames else traceback)
     return None if match is None else (match[1], (match[2] or "").strip())
-
-
-def ours(name: str, text: str) -> PoisonError:
-    """Return an error of this package by its name, as it was raised in another process."""
-    kind = getattr(errors, name, PoisonError)
-    try:
-        error = kind(text)
-    except TypeError:  # made of several parts that the text does not tell
-        return PoisonError(text)
-    return error if isinstance(error, PoisonError) else PoisonError(text)

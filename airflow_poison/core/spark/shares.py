@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.store.seam import DataFile
+    from airflow_poison.core.store.files import DataFile
 
 FEWEST_ROWS = 250
 """A task is worth its start from about so many messages on (tens of milliseconds)."""

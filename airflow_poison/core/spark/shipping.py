@@ -20,23 +20,32 @@ KINDS = (".py", ".zip", ".egg", ".whl")
 _PURE = "-none-any.whl"
 
 
-def checked_files(py_files: Sequence[str]) -> tuple[str, ...]:
-    """Return the files' whole paths. Raises SettingError for what is not there, or cannot be imported from."""
-    if isinstance(py_files, str):
-        raise SettingError("py_files", py_files, "a list of files")
-    found = []
-    for name in py_files:
-        path = Path(name).expanduser().absolute()
-        if path.suffix not in KINDS:
-            raise SettingError("py_files", name, f"files that end in {', '.join(KINDS)}")
-        if not path.is_file():
-            raise SettingError("py_files", name, "files that are on the machine of the task")
-        if path.suffix == ".whl" and not path.name.endswith(_PURE):
-            raise SettingError(
-                "py_files", name, f"wheels of pure Python (…{_PURE}): compiled code cannot be imported from an archive; install it there"
-            )
-        found.append(str(path))
-    return tuple(found)
+def checked_files(*lists: Sequence[str]) -> tuple[str, ...]:
+    """Return the files' whole paths, each once.
+
+    Raises SettingError for what is not there or cannot be imported from, and for two files of one name: executors keep them in one folder.
+    """
+    found: dict[str, str] = {}
+    for py_files in lists:
+        if isinstance(py_files, str):
+            raise SettingError("py_files", py_files, "a list of files")
+        for name in py_files:
+            path = _checked(name)
+            other = found.setdefault(path.name, str(path))
+            if other != str(path):
+                raise SettingError("py_files", name, f"files of different names, and {other} is there already; rename one of them")
+    return tuple(found.values())
+
+
+def _checked(name: str) -> Path:
+    path = Path(name).expanduser().absolute()
+    if path.suffix not in KINDS:
+        raise SettingError("py_files", name, f"files that end in {', '.join(KINDS)}")
+    if not path.is_file():
+        raise SettingError("py_files", name, "files that are on the machine of the task")
+    if path.suffix == ".whl" and not path.name.endswith(_PURE):
+        raise SettingError("py_files", name, f"wheels of pure Python (…{_PURE}): compiled code cannot be imported from an archive; install it there")
+    return path
 
 
 def import_here(py_files: Sequence[str]) -> None:

@@ -27,14 +27,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Return each of the places; tests of one place run together."""
     name: str = request.param
+    folder = tmp_path_factory.mktemp("driver")
     if name == LOCAL:
-        with driven(Where.of(LOCAL)) as here:
+        with driven(Where.of(LOCAL), folder) as here:
             yield here
         return
     master: str = request.getfixturevalue("cluster").url
     if name == CLUSTER:
-        with driven(Where.of(CLUSTER, master)) as there:
+        with driven(Where.of(CLUSTER, master), folder) as there:
             yield there
         return
-    with connect_server(tmp_path_factory.mktemp("connect"), master) as server, driven(Where.of(CONNECT, server.name)) as there:
+    with connect_server(tmp_path_factory.mktemp("connect"), master) as server, driven(Where.of(CONNECT, server.name), folder) as there:
         yield there

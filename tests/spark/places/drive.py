@@ -6,16 +6,19 @@ import json
 import sys
 
 from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.store.delta.store import DeltaStore
 from tests.spark.places import place
 from tests.spark.places.place import Where
 from tests.spark.places.task import Task
 
 
 def main(where: str, root: str, key: str) -> None:
-    """Receive once."""
+    """Receive once, with the recorded policy."""
     place._set_place(Where.of(*json.loads(where)))
     try:
-        said = Task(root).receive(key).to_dict()
+        policy = policy_from_dict(DeltaStore(root).open("orders").snapshot().control.policy)
+        said = Task(root, policy).receive(key).to_dict()
     except PoisonError as error:
         said = {"error": type(error).__name__, "text": str(error)}
     sys.stdout.write(f"\n{json.dumps(said)}\n")

@@ -88,14 +88,24 @@ def session() -> SparkSession:
 
 
 @contextmanager
-def driven(where: Where) -> Iterator[Place]:
-    """Start a place's driver process; end it, and its session, at the end."""
+def driven(where: Where, folder: Path) -> Iterator[Place]:
+    """Start a place's driver process; end it, and its session, at the end.
+
+    :param folder: its working directory, and that of its JVM.
+    """
     os.environ.update(LOOPBACK)  # what is spawned has the environment of this process
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _set_place, (where,)) as driver:
+    if where.name == LOCAL:
+        del os.environ["SPARK_LOCAL_IP"]  # a local Spark keeps to loopback by itself
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (where, folder)) as driver:
         try:
             yield Place(where, driver)
         finally:
             driver.submit(_stop).result()
+
+
+def _begin(where: Where, folder: Path) -> None:
+    os.chdir(folder)
+    _set_place(where)
 
 
 def _set_place(where: Where) -> None:

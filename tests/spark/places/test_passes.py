@@ -14,7 +14,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError, SparkJobError
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from tests.sessions.endpoints import specification
 from tests.spark.drivers import POLICY, told
 from tests.spark.grouped import Grouped
@@ -99,6 +99,24 @@ def test_a_killed_driver_leaves_what_the_next_run_goes_on_with(place: Place, roo
     assert set(task.calls()) == set(range(1, MESSAGES + 1))
     assert sum(different.values()) <= 3, different
     assert task.table().snapshot().claims == ()
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_what_a_server_goes_on_with_after_its_client_was_killed_is_shut_out_by_the_next_run(place: Place, root: str) -> None:
+    """The handler hangs: only the fence ends it (``GRACE_SECONDS`` later), and the next run waits for that."""
+    task = Task(root, replace(POLICY, transaction_timeout=timedelta(minutes=5))).sent(["good", "linger", "good"])
+    driver = place.where.start("tests.spark.places.drive", root, "killed")
+    handlers = task.until_lingering()
+    driver.kill()
+    told(driver)
+
+    receiving = place.begin(task.receive, "killed")
+    until_gone(handlers)
+    task.go_on()
+
+    result = receiving.result()
+    assert (result.received, result.settled) == (3, 3)
+    assert task.calls() == Counter({1: 1, 2: 2, 3: 1})
 
 
 def test_a_queue_in_one_order_is_received_in_it_and_halts_where_it_must(place: Place, root: str) -> None:

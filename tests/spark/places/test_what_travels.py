@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ExecutorError, InputError, SparkConnectError, SparkJobError
-from airflow_poison.core.spark.session import get_session
-from tests.spark.places.place import CLUSTER, CONNECT
+from airflow_poison.core.errors import ExecutorError, InputError, SettingError, SparkJobError
+from airflow_poison.core.spark.connect import connect_session
+from tests.spark.places.place import CLUSTER, CONNECT, ROOT
 from tests.spark.places.servers import free_ports
 from tests.spark.places.task import Task
 from tests.spark.places.travel import (
@@ -28,7 +30,7 @@ from tests.spark.places.travel import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import Snapshot
+    from airflow_poison.core.store.snapshot import Snapshot
     from tests.spark.places.place import Place
     from tests.spark.places.servers import Cluster
 
@@ -150,12 +152,25 @@ def test_a_session_that_ends_under_a_pass_is_told_and_the_pass_goes_on_with_the_
     assert place.call(task.receive, "run").settled == 3
 
 
-def test_a_server_that_is_not_there_is_told_within_seconds() -> None:
+def test_a_server_that_is_not_there_is_told_within_seconds_and_without_its_token() -> None:
+    """In a process of its own: one process has one kind of Spark."""
     (port,) = free_ports(1)
-    with pytest.raises(SparkConnectError, match=rf"sc://127\.0\.0\.1:{port}: the Spark Connect server cannot be reached(?s:.*)Check host, port"):
-        get_session(f"sc://127.0.0.1:{port}/;token=hush")
+    code = f"from airflow_poison.core.spark.session import get_session; get_session('sc://127.0.0.1:{port}/;token=hush')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert f"SparkConnectError: No session with the Spark Connect server sc://127.0.0.1:{port}: " in ran.stderr
+    assert "cannot be reached" in ran.stderr
+    assert "Check host, port" in ran.stderr
+    assert "hush" not in ran.stderr.rpartition("SparkConnectError")[2]
 
 
-def test_everything_listens_on_loopback_alone(place: Place, cluster: Cluster) -> None:
+@pytest.mark.parametrize("place", [CLUSTER], indirect=True)
+def test_a_process_has_one_kind_of_spark(place: Place, root: str) -> None:
+    assert place.call(Task(root).sent(["one"]).receive, "run").settled == 1
+    with pytest.raises(SettingError, match="one kind of Spark in a process"):
+        place.call(connect_session, "sc://127.0.0.1:1", {})
+
+
+def test_everything_listens_on_loopback_alone(place: Place, cluster: Cluster, root: str) -> None:
+    assert place.call(Task(root).sent(["one"]).receive, "run").settled == 1, "what there is has begun"
     assert place.call(listens_elsewhere, [place.call(os.getpid)]) == []
     assert listens_elsewhere([server.process.pid for server in cluster.servers]) == []
