@@ -30,8 +30,8 @@ class QueueEventTrigger(BaseEventTrigger):
     """Fire whenever something happens to a queue; for the watchers of an asset.
 
     Happenings: ``messages`` (a pass could take messages that it could not take before), ``retry_due`` (a return would move messages that were not due
-    before; told at the instant), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the queue has recorded). A payload has
-    ``event``, ``queue`` and ``key``, and facts of the happening.
+    before; told at the instant), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the queue has recorded; a queue that people
+    have switched off records nothing, and is found so). A payload has ``event``, ``queue`` and ``key``, and facts of the happening.
 
     With Airflow 3.3 all triggers of a connection share one stream, and what was told is kept in the asset's state store: nothing is lost when the
     triggerer is killed and starts again, and what it had told without hearing that Airflow had recorded it is told again with the same key.

@@ -61,7 +61,7 @@ class Ledger:
         self.position = told.position
         self.outstanding += told.payloads
         stored = self._stored
-        if told.payloads or stored is None or stored.files != told.position.files or told.position.version - stored.version >= QUIET_VERSIONS:
+        if told.payloads or stored is None or stored.marks != told.position.marks or told.position.version - stored.version >= QUIET_VERSIONS:
             await self._write()
 
     async def recorded(self, payloads: Sequence[dict[str, Any]]) -> None:

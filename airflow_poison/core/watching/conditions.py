@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.conversations.due_times import ended_times, next_time
 from airflow_poison.core.passes.return_due import due_files
 from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.core.policies.settings import Settings
-    from airflow_poison.core.store.seam import DataFile, Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.snapshot import Snapshot
 
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""
@@ -90,7 +92,8 @@ class MessagesAvailable(Condition):
     """Messages wait in a sub-queue.
 
     Without ``age``: messages that a pass could take now; those that a pass holds do not count, nor does ``main`` while a message blocks the
-    queue. With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
+    queue. In ``main`` a timer or a lifetime of a conversation that has ended counts as one: the next pass puts its message there (spec SB-56).
+    With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
 
     :param sub_queue: where: ``main``, ``retry``, ``poison``, ``postponed`` (given back by a handler), ``transmission`` (sent to a disabled queue).
     :param count: how many at least.
@@ -108,19 +111,22 @@ class MessagesAvailable(Condition):
         object.__setattr__(self, "age", _age(self.age))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``."""
+        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``; ``timers_due`` where timers or lifetimes of conversations have ended."""
         place = SubQueue(str(self.sub_queue))
         if self.age is not None:
             return _aged(snapshot, place, self.count, self.age, now)
         there = _rows(receivable(snapshot, place, now))
         until = snapshot.control.blocked_until(now) if place is SubQueue.MAIN else None
         oldest = snapshot.depth(place, now).oldest_enqueued_at
-        facts = {"sub_queue": place.value, "messages": there, "oldest_enqueued_at": _text(oldest)}
+        timers = len(ended_times(snapshot, now)) if place is SubQueue.MAIN else 0
+        facts: dict[str, object] = {"sub_queue": place.value, "messages": there, "oldest_enqueued_at": _text(oldest)}
+        if timers:
+            facts["timers_due"] = True
         if until is not None:
             return Answer(met=False, facts=facts, not_before=until)
-        if there >= self.count:
+        if there + timers >= self.count:
             return Answer(met=True, facts=facts)
-        return Answer(met=False, facts=facts, not_before=min((claim.expires_at for claim in snapshot.claims if claim.expires_at > now), default=None))
+        return Answer(met=False, facts=facts, not_before=free_or_due(snapshot, now, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,45 +181,44 @@ class FilesGone(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Halted(Condition):
-    """An endpoint of the queue does not receive any more: it is disabled, stopped or faulted.
+class EndpointCondition(Condition):
+    """An endpoint of the queue receives, or does not.
 
     :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
     """
 
     sub_queue: Endpoints | str = Endpoints.MAIN
-    system: ClassVar[str] = "halted"
+    receives: ClassVar[bool]
+    """Which of the two holds."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Endpoints))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts of the endpoint that is halted: ``sub_queue``, ``state``, ``reason``."""
+        """Facts of the endpoint of which the condition holds, else of the first one: ``sub_queue``, ``state``, ``reason``."""
         del now
         watched = _endpoints(snapshot, str(self.sub_queue))
-        place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is not QueueState.ENABLED), watched[0])
-        return Answer(state is not QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
+        place, state, reason = next((endpoint for endpoint in watched if self._holds(endpoint[1])), watched[0])
+        return Answer(self._holds(state), {"sub_queue": place.value, "state": state.value, "reason": reason})
+
+    def _holds(self, state: QueueState) -> bool:
+        return (state is QueueState.ENABLED) is self.receives
 
 
 @dataclass(frozen=True, slots=True)
-class Enabled(Condition):
-    """An endpoint of the queue receives.
+class Halted(EndpointCondition):
+    """An endpoint of the queue does not receive any more: it is disabled, stopped or faulted."""
 
-    :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of the poison sub-queue; ``any`` of the two.
-    """
+    system: ClassVar[str] = "halted"
+    receives: ClassVar[bool] = False
 
-    sub_queue: Endpoints | str = Endpoints.MAIN
+
+@dataclass(frozen=True, slots=True)
+class Enabled(EndpointCondition):
+    """An endpoint of the queue receives."""
+
     system: ClassVar[str] = "enabled"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Endpoints))
-
-    def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts of the endpoint that is enabled, else of the first one: ``sub_queue``, ``state``, ``reason``."""
-        del now
-        watched = _endpoints(snapshot, str(self.sub_queue))
-        place, state, reason = next((endpoint for endpoint in watched if endpoint[1] is QueueState.ENABLED), watched[0])
-        return Answer(state is QueueState.ENABLED, {"sub_queue": place.value, "state": state.value, "reason": reason})
+    receives: ClassVar[bool] = True
 
 
 _CONDITIONS: Mapping[str, type[Condition]] = {kind.system: kind for kind in (RetryDue, MessagesAvailable, PoisonPresent, FilesGone, Halted, Enabled)}
@@ -242,6 +247,13 @@ def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataF
     """Return the files of a sub-queue that a pass could take: nobody has claimed them, or the claim has expired."""
     claimed = {file.path for claim in snapshot.claims if claim.expires_at > now for file in claim.files}
     return [file for file in snapshot.files if file.sub_queue == place and file.path not in claimed]
+
+
+def free_or_due(snapshot: Snapshot, now: datetime, place: SubQueue = SubQueue.MAIN) -> datetime | None:
+    """Return when the next claim expires, or in ``main`` the next timer or lifetime of a conversation ends; None: never."""
+    ends = [claim.expires_at for claim in snapshot.claims if claim.expires_at > now]
+    timer = next_time(snapshot, now) if place is SubQueue.MAIN else None
+    return min([*ends, *([] if timer is None else [timer])], default=None)
 
 
 def _waiting(snapshot: Snapshot) -> list[DataFile]:

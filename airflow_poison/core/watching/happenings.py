@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.watching.conditions import RetryDue
+from airflow_poison.core.watching.conditions import RetryDue, free_or_due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from airflow_poison.core.store.seam import Snapshot
+    from airflow_poison.core.store.snapshot import Snapshot
 
 
 class Happening(StrEnum):
@@ -22,7 +22,7 @@ class Happening(StrEnum):
     RETRY_DUE = "retry_due"  # a return would move messages that were not due before
     POISONED = "poisoned"  # messages went to poison or to another queue, or were dropped or rejected, by the rules
     BLOCKED = "blocked"  # messages block the queue, or wait at their place, by the rules
-    DISABLED = "disabled"  # the rules have disabled, stopped or faulted an endpoint
+    DISABLED = "disabled"  # an endpoint does not receive any more: the rules have halted it, or people have switched it off
     ENABLED = "enabled"  # an endpoint receives again
 
 
@@ -31,20 +31,20 @@ class Position:
     """Up to where somebody has been told.
 
     :param version: of the queue; what later ones record is still to be told.
-    :param files: marks of the files that are told of; only those that still are as they were told.
+    :param marks: of the files or of the halted endpoints that are told of; only those that still are as they were told.
     """
 
     version: int = -1
-    files: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"version": self.version, "files": sorted(self.files)}
+        return {"version": self.version, "marks": sorted(self.marks)}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
         """Return the position of a JSON form."""
-        return cls(int(told["version"]), frozenset(told["files"]))
+        return cls(int(told["version"]), frozenset(told["marks"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,6 @@ def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime 
         case Happening.RETRY_DUE:
             return RetryDue().met(snapshot, now).not_before
         case Happening.MESSAGES:
-            ends = [claim.expires_at for claim in snapshot.claims if claim.expires_at > now]
-            return snapshot.control.blocked_until(now) or min(ends, default=None)
+            return snapshot.control.blocked_until(now) or free_or_due(snapshot, now)
         case _:
             return None

@@ -10,7 +10,8 @@ from airflow_poison.core.errors import PoisonError
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable, Snapshot
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What has happened to a queue since somebody was told last.
 
 Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
-(messages available, a retry due) is told once for each file of messages, when it begins to be so.
+(messages available, a retry due) is told once for each file of messages, when it begins to be so. A queue that people switch off records no event
+(spec section 11, item 3): its halt is told when it is found.
 """
 
 from __future__ import annotations
@@ -12,32 +13,40 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.message import CONVERSATION, SubQueue
 from airflow_poison.core.passes.alert_texts import HALTS
-from airflow_poison.core.passes.alerts import EVENTS, NAMED, AlertKind
+from airflow_poison.core.passes.alerts import EVENTS, NAMED, UNTOLD, AlertKind
+from airflow_poison.core.passes.alter import ENDPOINTS
+from airflow_poison.core.passes.conversations.due_times import ended_times
 from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.passes.messages import named
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.watching.conditions import receivable, returning
 from airflow_poison.core.watching.happenings import Happening, News, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
+_STARTS = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
 _RECORDED: Mapping[Happening, frozenset[EventType]] = {
     Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
     Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
-    Happening.DISABLED: frozenset(HALTS),
-    Happening.ENABLED: frozenset({EventType.QUEUE_ENABLED, EventType.STARTED}),
+    Happening.DISABLED: frozenset(HALTS) | _STARTS,
+    Happening.ENABLED: _STARTS,
 }
 
 
 def begin(happening: Happening, snapshot: Snapshot) -> Position:
     """Return where somebody begins who has not been told anything: what is recorded lies in the past, what is true now is told."""
-    return Position(snapshot.version if happening in _RECORDED else -1)
+    if happening not in _RECORDED:
+        return Position()
+    return Position(snapshot.version, _halted(snapshot) if happening is Happening.DISABLED else frozenset())
 
 
 def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
@@ -48,20 +57,24 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
     types = _RECORDED.get(happening)
     if types is None:
         return _begun(happening, table, snapshot, position, now)
-    reached = replace(position, version=snapshot.version)
     if position.version >= snapshot.version:
-        return News((), reached)
-    found = table.events(position.version, until_version=snapshot.version, types=types)
-    each = happening in {Happening.DISABLED, Happening.ENABLED}
-    told = _changed(happening, table, found) if each else _of_messages(happening, table, found, (position.version, snapshot.version))
-    return News(tuple(told), reached)
+        return News((), replace(position, version=snapshot.version))
+    events = table.events(position.version, until_version=snapshot.version, types=types)
+    match happening:
+        case Happening.DISABLED:
+            return _halts(table, snapshot, position, events, now)
+        case Happening.ENABLED:
+            told = [_change(happening, table, event) for event in events]
+        case _:
+            told = [*_of_messages(happening, table, events, (position.version, snapshot.version))]
+    return News(tuple(told), replace(position, version=snapshot.version))
 
 
 def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield one happening for all messages of a range of versions."""
     kinds, lookup_ids = Counter[str](), list[int]()
     for event in events:
-        if event.details.get("by") == BY_HAND:
+        if event.details.get("by") in UNTOLD:
             continue
         kinds[event.type.value] += 1
         if event.lookup_id is not None and len(lookup_ids) < NAMED:
@@ -71,22 +84,54 @@ def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event
         yield _payload(happening, table, versions, **facts)
 
 
-def _changed(happening: Happening, table: QueueTable, events: Iterator[Event]) -> Iterator[dict[str, Any]]:
-    """Yield one happening for each change of an endpoint's state."""
+def _halts(table: QueueTable, snapshot: Snapshot, position: Position, events: Iterator[Event], now: datetime) -> News:
+    """Return a happening for each halt that is recorded, and for each endpoint that is found halted although nothing records it."""
+    known, told = set(position.marks), list[dict[str, Any]]()
     for event in events:
-        facts = {"kind": event.type.value, "at": event.at.isoformat(), "lookup_id": event.lookup_id, "details": dict(event.details)}
-        yield _payload(happening, table, (event.type, event.at, event.lookup_id, sorted(event.details.items())), **facts)
+        if event.type in _STARTS:  # does not say whose; only that of main is switched off by hand, and better told twice than not at all
+            known.discard(SubQueue.MAIN)
+        else:
+            known.add(_endpoint(table, event))
+            told.append(_change(Happening.DISABLED, table, event))
+    halted = _halted(snapshot)
+    told += [_found_halted(table, snapshot, place, now) for place in sorted(halted - known)]
+    return News(tuple(told), Position(snapshot.version, halted))
+
+
+def _halted(snapshot: Snapshot) -> frozenset[SubQueue]:
+    return frozenset(place for place in ENDPOINTS if snapshot.control.endpoint(place)[0] is not QueueState.ENABLED)
+
+
+def _endpoint(table: QueueTable, event: Event) -> SubQueue:
+    """Return what the endpoint reads that has halted."""
+    return SubQueue.POISON if event.details.get("endpoint") == named(table.name, SubQueue.POISON) else SubQueue.MAIN
+
+
+def _found_halted(table: QueueTable, snapshot: Snapshot, place: SubQueue, now: datetime) -> dict[str, Any]:
+    """Return the happening of a halt that nothing records."""
+    state, reason = snapshot.control.endpoint(place)
+    details = {"endpoint": named(table.name, place), "state": state.value, "reason": reason}
+    facts = {"kind": None, "at": now.isoformat(), "lookup_id": None, "details": details}
+    return _payload(Happening.DISABLED, table, (place.value, snapshot.version), **facts)
+
+
+def _change(happening: Happening, table: QueueTable, event: Event) -> dict[str, Any]:
+    """Return the happening of a recorded change of an endpoint's state."""
+    facts = {"kind": event.type.value, "at": event.at.isoformat(), "lookup_id": event.lookup_id, "details": dict(event.details)}
+    return _payload(happening, table, (event.type, event.at, event.lookup_id, sorted(event.details.items())), **facts)
 
 
 def _begun(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
     """Return the happening of all files for which something is true that was not told of them."""
     files = returning(snapshot, now) if happening is Happening.RETRY_DUE else _available(snapshot, now)
     marks = {_mark(file): file for file in files}
-    fresh = [file for mark, file in marks.items() if mark not in position.files]
+    fresh = [file for mark, file in marks.items() if mark not in position.marks]
     reached = Position(snapshot.version, frozenset(marks))
     if not fresh:
         return News((), reached)
-    facts = {"count": sum(file.rows for file in files), "new": sum(file.rows for file in fresh)}
+    facts: dict[str, object] = {"count": _messages(files), "new": _messages(fresh)}
+    if any(file.sub_queue == CONVERSATION for file in files):
+        facts["timers_due"] = True
     identity = (snapshot.version, sorted(map(_mark, fresh)))  # with the version: the same files may be held by a pass, and be there again
     if happening is Happening.RETRY_DUE:
         facts["postponed"] = sum(file.rows for file in files if file.sub_queue == SubQueue.POSTPONED)
@@ -95,8 +140,14 @@ def _begun(happening: Happening, table: QueueTable, snapshot: Snapshot, position
     return News((_payload(happening, table, identity, **facts),), reached)
 
 
+def _messages(files: Collection[DataFile]) -> int:
+    return sum(file.rows for file in files if file.sub_queue != CONVERSATION)
+
+
 def _available(snapshot: Snapshot, now: datetime) -> list[DataFile]:
-    return receivable(snapshot, SubQueue.MAIN, now) if snapshot.control.blocked_until(now) is None else []
+    if snapshot.control.blocked_until(now) is not None:
+        return []
+    return [*receivable(snapshot, SubQueue.MAIN, now), *ended_times(snapshot, now)]
 
 
 def _payload(happening: Happening, table: QueueTable, identity: object, **facts: Any) -> dict[str, Any]:

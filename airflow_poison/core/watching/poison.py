@@ -13,7 +13,9 @@ from airflow_poison.core.watching.happenings import Happening
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_poison.core.store.seam import DataFile, QueueTable, Snapshot
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 _MOVED = frozenset({EventType.MOVED_POISON})
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.remove import remove
@@ -142,6 +142,59 @@ def test_each_halt_and_each_start_is_told(store: QueueStore, queue: QueueTable) 
     assert [found["kind"] for found in starts.told()] == ["STARTED", "STARTED"]
     assert len({found["key"] for found in told}) == 2
     assert (halts.told(), starts.told()) == ([], [])
+
+
+def test_a_queue_that_people_switch_off_is_told_once_although_it_records_no_event(queue: QueueTable) -> None:
+    """Spec section 11, item 3: STATUS = OFF by hand raises no event."""
+    clock, halts = VirtualClock(NOW), Reader(Happening.DISABLED, queue)
+    disable(queue, clock, "for the night")
+    [told] = halts.told()
+    assert (told["event"], told["kind"], told["at"], told["lookup_id"]) == ("disabled", None, NOW.isoformat(), None)
+    assert told["details"] == {"endpoint": "orders", "state": "disabled", "reason": "for the night"}
+    send(queue, 1)
+    assert halts.told() == []
+
+    enable(queue, clock)
+    assert halts.told() == []
+    disable(queue, clock, "for the night")
+    [again] = halts.told()
+    assert again["key"] != told["key"]
+
+
+def test_switched_on_and_off_between_two_looks_is_off_once_more(queue: QueueTable) -> None:
+    clock, halts = VirtualClock(NOW), Reader(Happening.DISABLED, queue)
+    for _ in range(2):
+        disable(queue, clock)
+        assert [found["kind"] for found in halts.told()] == [None]
+        enable(queue, clock)
+
+
+def test_what_is_off_when_somebody_begins_lies_in_the_past(queue: QueueTable) -> None:
+    disable(queue, VirtualClock(NOW))
+    halts = Reader(Happening.DISABLED, queue)
+    send(queue, 1)
+    assert halts.told() == []
+
+
+def test_a_halt_by_the_rules_is_not_told_again_when_people_switch_the_queue_off_besides(store: QueueStore, queue: QueueTable) -> None:
+    halts = Reader(Happening.DISABLED, queue)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    send(queue, 1)
+    receive(store, queue, "run", FAULT)
+    assert [found["kind"] for found in halts.told()] == ["FAULTED"]
+    disable(queue, VirtualClock(NOW))
+    assert halts.told() == []
+
+
+def test_a_halt_by_the_rules_and_one_by_hand_between_two_looks_are_two(store: QueueStore, queue: QueueTable) -> None:
+    halts = Reader(Happening.DISABLED, queue)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    send(queue, 1)
+    receive(store, queue, "run", FAULT)
+    enable(queue, VirtualClock(NOW))
+    disable(queue, VirtualClock(NOW))
+    assert [found["kind"] for found in halts.told()] == ["FAULTED", None]
+    assert halts.told() == []
 
 
 def test_dmp_14_a_block_is_told_once_for_all_messages_between_two_looks(store: QueueStore, queue: QueueTable) -> None:

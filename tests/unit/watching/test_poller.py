@@ -12,8 +12,8 @@ import pytest
 
 from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.seam import QueueState
 from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
 from airflow_poison.core.watching.poller import Poller, Until, poller_of
 from tests.store.given import CONTROL, NOW, park_all, send
