@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
 
 _ENDS = {
     "settled": "settled",
@@ -46,7 +48,7 @@ def halted(result: ReceiveResult, system: str = "") -> str:
     halt, how = result.halted, Halted(result.halted["how"])
     return (
         f"{what_halted(how, result.queue, halt['lookup_id'], halt['error'], halt['details'])} "
-        f"{result.settled:,} messages were settled before, {result.untouched:,} were not reached. "
+        f"{counted(result.settled, 'message was', 'messages were')} settled before, {counted(result.untouched, 'was', 'were')} not reached. "
         f"{what_to_do_when_halted(how, result.queue, halt['lookup_id'], system)}"
     )
 
@@ -55,11 +57,10 @@ def _received(result: ReceiveResult) -> Iterator[str]:
     ends = [f"{number:,} {words}" for name, words in _ENDS.items() if (number := getattr(result, name))]
     if result.untouched:
         ends.append(f"{result.untouched:,} not reached{_why_untouched(result)}")
+    received, rate = counted(result.received, "message"), f"{result.messages_per_second:,.0f}/s"
+    yield f"Queue {result.queue!r}: {received} in {result.seconds:.1f} s ({rate}): {', '.join(ends)}."
     yield (
-        f"Queue {result.queue!r}: {result.received:,} messages in {result.seconds:.1f} s ({result.messages_per_second:,.0f}/s): {', '.join(ends)}."
-    )
-    yield (
-        f"{result.deliveries:,} deliveries, {result.rollbacks:,} of them rolled back "
+        f"{counted(result.deliveries, 'delivery', 'deliveries')}, {result.rollbacks:,} of them rolled back "
         f"({result.crashes:,} ended their process, {result.timeouts:,} timed out)."
     )
     for error in result.errors:

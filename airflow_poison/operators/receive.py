@@ -16,6 +16,7 @@ from airflow_poison.lineage import Lineage, WithLineage
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications.targets import AlertTargets
 from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.given import importable_types, name_of
 from airflow_poison.operators.queues import QueueToReceive, is_known, listed, to_render
 from airflow_poison.operators.side_by_side import OneQueue, receive_from_all
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.error_handler import ErrorHandler
     from airflow_poison.core.passes.receive import ReceivePass
@@ -46,6 +48,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
+    :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
@@ -70,6 +73,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         queue_name: str | None = None,
         handler: HandlerLike | None = None,
         policy: Policy | None = None,
+        services: Sequence[Service] = (),
         queues: Sequence[Entry] | None = None,
         parallelism: int | None = None,
         max_messages: int | str = 10_000_000,
@@ -88,17 +92,20 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
         if handler is None and queues is None:
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
+        if services and queues is not None:
+            raise SettingError("services", list(services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
         self.queue_name = queue_name
         self.queues = queues if queues is None else to_render(queues)
-        self.handler = handler if handler is None or isinstance(handler, str) else _name(handler)
+        self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
         self.policy = policy
+        self.services = tuple(services)
         self.parallelism = parallelism
         self.max_messages = max_messages
         self.isolation = isolation
-        self.unprocessable = tuple(kind if isinstance(kind, str) else _importable(kind) for kind in unprocessable)
+        self.unprocessable = importable_types(unprocessable)
         self.py_files = py_files
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
         self.error_handler = error_handler
@@ -127,7 +134,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
             return receive_from_all(self, hook, listed(self.queues, handler, self.policy), context)
         assert self.queue_name is not None
         assert handler is not None
-        queue = QueueToReceive(queue_name=self.queue_name, handler=handler, policy=self.policy)
+        queue = QueueToReceive(queue_name=self.queue_name, handler=handler, policy=self.policy, services=self.services)
         one = OneQueue(self, hook, queue, context)
         receive, key = one.open()
         try:
@@ -157,14 +164,3 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         if result.halted is not None:
             raise AirflowFailException(halted(result, receive.policy.system))
         return numbers
-
-
-def _name(thing: object) -> str:
-    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
-def _importable(kind: type[BaseException]) -> str:
-    """Return the name of an exception type that server sessions can import. Raises SettingError for one of a DAG file."""
-    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
-        raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
-    return _name(kind)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.delivery.handlers import Handler
-    from airflow_poison.core.passes.receive import ReceivePass, ReceiveResult
+    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.receive_many import ReceiveManyResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.store.seam import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.queues import QueueToReceive
@@ -42,7 +43,7 @@ class OneQueue:
 
     def open(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        table = self._hook.queue(self._queue.queue_name, self._queue.policy)
+        table = self._hook.queue(self._queue.queue_name, self._queue.policy, self._queue.services)
         self._table, self._tell = table, self._afterwards(table)
         receive = self._pass(table)
         self.system = receive.policy.system

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_poison.core.delivery.tally import HaltRecord
-from airflow_poison.core.passes.receive import ReceiveResult
+from airflow_poison.core.passes.receive_result import ReceiveResult
 from airflow_poison.operators.account import account, halted
 
 NOTHING = ReceiveResult("orders", "run")
@@ -46,6 +46,14 @@ def test_every_end_of_a_message_is_told(end: str, words: str) -> None:
 
     assert first == f"Queue 'orders': 9 messages in 3.0 s (3/s): 9 {words}."
     assert second == "12 deliveries, 5 of them rolled back (0 ended their process, 0 timed out)."
+
+
+def test_a_single_message_is_no_plural() -> None:
+    first, second = account(replace(NOTHING, received=1, settled=1, seconds=1.0, deliveries=1))
+
+    assert first == "Queue 'orders': 1 message in 1.0 s (1/s): 1 settled."
+    assert second.startswith("1 delivery, 0 of them rolled back")
+    assert "1 message was settled before, 1 was not reached." in halted(replace(SOME, settled=1, untouched=1, halted=HALT), "Msmq4")
 
 
 def test_no_end_is_left_out() -> None:

@@ -1,0 +1,219 @@
+"""QueueReceiveSubmitOperator: one receive pass with its driver on a cluster, submitted by the Spark provider's ``spark-submit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.hooks.connection import PY_FILES
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.lineage import Lineage, WithLineage, queue_uri
+from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
+from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.given import importable_types, name_of
+from airflow_poison.operators.identity import task_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import Context
+
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.delivery.handlers import HandlerLike
+    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.operators.spark_submit import Target
+    from airflow_poison.operators.submitting import Try
+
+_OURS = ("application", "application_args", "java_class")
+_GONE = "GONE"
+
+
+class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
+    """Deliver every message that is in the queue now to a handler, once, with Spark's driver where the cluster puts it.
+
+    Everything that the Spark provider's SparkSubmitOperator can do, it can: deploy modes, memory, tracking, killing and finding a driver again
+    (``durable``). The application is this package's own; it, this package, ``py_files`` and the order travel through the queue's folder, so
+    the store must be on a file system that this task, the driver and all executors mount at the same path. Python there needs ``numpy``,
+    ``pyarrow``, ``cloudpickle`` and ``pandas``; the driver also ``deltalake``.
+
+    Nothing to receive, or a queue that is halted or blocked: nothing is submitted. The task fails, without Airflow's retries, when the queue is
+    halted or was halted by this pass. Running it again finishes what a killed run left. Returns the pass's numbers as a dict, see
+    ``ReceiveResult``. Alerts are given by QueueAlertOperator.
+
+    On a standalone cluster Spark refuses Python drivers in deploy mode ``cluster``. There, Spark's own runner of Python is submitted instead.
+
+    :param queue_name: the queue's name. (templated)
+    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
+    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
+    :param services: that receive from the queue, declared on it before the pass.
+    :param max_messages: how many messages a pass takes at most. (templated)
+    :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline.
+    :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
+    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files for driver and executors, a list. (templated)
+    :param conn_id: connection of type ``poison``; its ``spark_conf`` is submitted, too. (templated)
+    :param spark_conn_id: connection of type ``spark``: where to submit.
+    :param kwargs: what SparkSubmitOperator takes, but ``application``, ``application_args``, ``java_class`` and ``conn_id``.
+    """
+
+    template_fields: Sequence[str] = (
+        *(name for name in SparkSubmitOperator.template_fields if name not in _OURS),
+        "queue_name",
+        "handler",
+        "max_messages",
+        "conn_id",
+    )
+    ui_color = "#e3ecf7"
+    operator_extra_links = (QueueLink(), RetryLink(), PoisonLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        handler: HandlerLike,
+        policy: Policy | None = None,
+        services: Sequence[Service] = (),
+        max_messages: int | str = 10_000_000,
+        isolation: str = "process",
+        unprocessable: Sequence[str | type[BaseException]] = (),
+        py_files: Sequence[str] = (),
+        conn_id: str = QueueHook.default_conn_name,
+        spark_conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        for name in _OURS:
+            if name in kwargs:
+                raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
+        super().__init__(conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
+        self.queue_name = queue_name
+        self.handler = handler if isinstance(handler, str) else name_of(handler)
+        self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
+        self.policy = policy
+        self.services = tuple(services)
+        self.max_messages = max_messages
+        self.isolation = isolation
+        self.unprocessable = importable_types(unprocessable)
+        self.py_files = py_files  # type: ignore[assignment]  # theirs is one text for spark-submit, which gets none
+        self.conn_id = conn_id
+        self.lineage = Lineage()
+        self._try: Try | None = None
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]  # theirs returns nothing
+        """Submit a pass, and wait for it.
+
+        Raises AirflowFailException for a halted queue, the errors of ReceivePass, SparkDistributionError where there is no ``spark-submit``, and
+        AirflowException when Spark failed otherwise.
+        """
+        from airflow_poison.core.errors import QueueHaltedError
+        from airflow_poison.operators.submitting import Try
+
+        hook = QueueHook(self.conn_id)
+        hook.import_here(self.py_files or ())
+        table = hook.queue(self.queue_name, self.policy, self.services)
+        self._try = mine = Try(self, hook, table, task_key(context, table.uri))
+        try:
+            result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))
+        except QueueHaltedError as error:
+            self._forget(mine, context)
+            raise AirflowFailException(str(error)) from error
+        for line in account(result):
+            self.log.info("%s", line)
+        self._observe(result, table)
+        numbers = result.to_dict()
+        if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
+            context["ti"].xcom_push(key="return_value", value=numbers)
+        self._forget(mine, context)  # not before: a task that dies until here is told the numbers again
+        if result.halted is not None:
+            raise AirflowFailException(halted(result, mine.policy.system))
+        return numbers
+
+    def on_kill(self) -> None:
+        """Kill the driver; when it has ended, its claim is given up: any next run resumes from what was journalled."""
+        if self._hook is not None:  # something was submitted, or is about to be
+            super().on_kill()
+            if self._try is not None:
+                self._try.give_up()
+
+    def submit_job(self, context: Context) -> str | None:
+        """Write the order, then submit. Not called when a driver of an earlier try is found again."""
+        assert self._try is not None, "execute comes first"
+        self._try.write()
+        return super().submit_job(context)
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Return the state of an earlier try's driver. One that its master does not know any more is gone: another one is submitted."""
+        try:
+            return super().get_job_status(external_id, context)
+        except RuntimeError as error:
+            if self._hook is None or not self._hook._should_track_driver_status:  # noqa: SLF001  (there is no public way)
+                raise
+            self.log.warning("%s. Another driver is submitted; it goes on where that one stopped.", error)
+            return _GONE
+
+    def _submit(self, mine: Try, hook: QueueHook, context: Context) -> ReceiveResult:
+        """Submit, wait, and return what the driver told, or what the queue has of it. Raises what the driver raised."""
+        from airflow_poison.core.errors import SparkJobError
+
+        target = self._choose_application(mine, hook)
+        if not target.tracked:
+            mine.write()
+        try:
+            super().execute(context)
+        except Exception as error:
+            result = mine.told()
+            if result is None:
+                mine.give_up()
+                raise
+            self.log.warning("The pass has finished, although Spark said: %s", error)
+            return result
+        result = mine.told()
+        if result is None:
+            self._forget(mine, context)
+            raise SparkJobError(
+                "The driver has ended without a word, and the queue has no result of its pass. Its own log has the rest; run the task again: it "
+                "goes on where that one stopped."
+            )
+        return result
+
+    def _forget(self, mine: Try, context: Context) -> None:
+        """Forget the submission when its result has been told: running the task again is a new pass."""
+        known = context.get("task_state_store")
+        if known is not None:
+            for name in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
+                known.delete(name)
+        mine.submission.remove()
+
+    def _choose_application(self, mine: Try, hook: QueueHook) -> Target:
+        """Say what is submitted, and with which settings; return where to. Raises SettingError and SparkDistributionError."""
+        from airflow_poison.core.spark.session import SETTINGS
+        from airflow_poison.operators.spark_submit import Target
+
+        self.conf = {**SETTINGS, **hook.settings.spark_conf, **(self.conf or {})}
+        self.conf.pop(PY_FILES, None)  # the application ships them
+        target = Target.of(self._get_hook())
+        target.find_binary()
+        self.conf = {**target.conf, **self.conf}
+        self.application, self.application_args, self._java_class = target.command(mine.submission)
+        return target
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Return the hook, which is told of no Python files: the application ships them itself."""
+        ours, self.py_files = self.py_files, None
+        try:
+            return super()._get_hook()
+        finally:
+            self.py_files = ours
+
+    def _observe(self, result: ReceiveResult, table: QueueTable) -> None:
+        from airflow_poison import stats
+
+        uri = queue_uri(self.conn_id, result.queue)
+        self.lineage.tables[uri] = table.uri
+        self.lineage.reads(self, uri)
+        self.lineage.writes(self, *(queue_uri(self.conn_id, name) for name in result.sent_on))
+        stats.received(result, table, self.conn_id)

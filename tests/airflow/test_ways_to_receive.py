@@ -1,0 +1,71 @@
+"""Whatever receives takes the same settings: a task, a function, a cycle, a submitted pass."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_poison import Msmq4
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.taskgroups import retry_cycle
+
+POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=1))
+GIVEN: dict[str, Any] = {
+    "services": (Service("Warehouse", [DEFAULT_CONTRACT]),),
+    "max_messages": 7,
+    "isolation": "none",
+    "unprocessable": ("builtins:KeyError",),
+    "py_files": ["/a.zip"],
+    "conn_id": "poison_big",
+}
+SEVERAL = {"queues", "parallelism"}
+ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "error_handler"}
+
+
+def own(operator: type) -> set[str]:
+    return set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}  # type: ignore[misc]  # a class's own
+
+
+def by_cycle() -> Any:
+    with DAG("cycle", schedule=None) as dag:
+        retry_cycle("orders", POLICY, "json:loads", **GIVEN)
+    return dag.get_task("retry_cycle.receive")
+
+
+def by_function() -> Any:
+    with DAG("function", schedule=None) as dag:
+
+        @task.receive(queue="orders", policy=POLICY, **GIVEN)
+        def take(message: object) -> None:
+            """Settle a message."""
+
+        take()  # type: ignore[call-arg]  # a decorated function is called without its message
+    return dag.get_task("take")
+
+
+def by_operator() -> Any:
+    return QueueReceiveOperator(task_id="receive", queue_name="orders", policy=POLICY, handler="json:loads", **GIVEN)
+
+
+def by_submission() -> Any:
+    return QueueReceiveSubmitOperator(task_id="receive", queue_name="orders", policy=POLICY, handler="json:loads", **GIVEN)
+
+
+@pytest.mark.parametrize("way", [by_operator, by_function, by_cycle, by_submission])
+def test_every_way_to_receive_takes_the_settings_of_a_pass(way: Any) -> None:
+    receives = way()
+    assert {name: getattr(receives, name) for name in GIVEN} == GIVEN
+    assert {"queue_name", "handler", "max_messages", "py_files", "conn_id"} <= set(receives.template_fields)
+
+
+def test_these_are_all_settings_that_a_pass_has() -> None:
+    """Another one has to be given to every way, and to be shown here."""
+    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*GIVEN, "queue_name", "handler", "policy"}
+    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id"} == {*GIVEN, "queue_name", "handler", "policy"}
+    assert {*GIVEN, *ALERTS} <= set(inspect.signature(retry_cycle).parameters)
