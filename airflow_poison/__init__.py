@@ -10,7 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.services import Contract, MessageType, Service
+    from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.replay import replay
+    from airflow_poison.core.delivery.tracking import track_failures
     from airflow_poison.core.failures import Postpone, Unprocessable
     from airflow_poison.core.message import Message
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
@@ -24,21 +28,32 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ActivationSpecification",
+    "Contract",
+    "Conversation",
     "DefaultMessaging",
+    "Dialog",
     "ListenerPort",
     "Message",
+    "MessageType",
     "Msmq3",
     "Msmq4",
     "PoisonSubQueue",
     "Postpone",
+    "Service",
     "ServiceBroker",
     "Unprocessable",
     "__version__",
     "replay",
+    "track_failures",
 ]
 
 _HOMES = {
     "ActivationSpecification": "policies.activation_specification",
+    "Contract": "conversations.services",
+    "Conversation": "conversations.transaction",
+    "Dialog": "conversations.dialog",
+    "MessageType": "conversations.services",
+    "Service": "conversations.services",
     "DefaultMessaging": "policies.default_messaging",
     "ListenerPort": "policies.listener_port",
     "Msmq3": "policies.msmq3",
@@ -49,6 +64,7 @@ _HOMES = {
     "Postpone": "failures",
     "Unprocessable": "failures",
     "replay": "delivery.replay",
+    "track_failures": "delivery.tracking",
 }
 
 

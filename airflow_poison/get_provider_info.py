@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
+INTEGRATION = "Poison messages"
+OPERATORS = (
+    "airflow_poison.operators.send",
+    "airflow_poison.operators.return_due",
+    "airflow_poison.operators.receive",
+    "airflow_poison.operators.alert",
+    "airflow_poison.operators.alter",
+    "airflow_poison.operators.ask",
+    "airflow_poison.operators.begin_dialog",
+    "airflow_poison.operators.end_conversation",
+    "airflow_poison.operators.inspect",
+    "airflow_poison.operators.maintain",
+    "airflow_poison.operators.move",
+    "airflow_poison.operators.recover",
+    "airflow_poison.operators.remove",
+    "airflow_poison.operators.send_on",
+    "airflow_poison.operators.submit",
+)
+SENSORS = (
+    "airflow_poison.sensors.queue_disabled",
+    "airflow_poison.sensors.queue_enabled",
+    "airflow_poison.sensors.queue_messages",
+    "airflow_poison.sensors.queue_poison",
+    "airflow_poison.sensors.queue_poison_gone",
+    "airflow_poison.sensors.queue_retry_due",
+)
+LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")
+
 
 def get_provider_info() -> dict[str, object]:
     """Return the provider's description, valid against ``airflow/provider_info.schema.json``.
 
     An error in here, or another ``package-name`` than the canonical one, would break every Airflow command of the installation.
     """
-    integration = "Poison messages"
     return {
         "package-name": "airflow-poison",
-        "name": "Poison messages",
+        "name": INTEGRATION,
         "description": "Queue tables with retry cycles and poison-message handling, received by Spark.",
-        "integrations": [{"integration-name": integration, "tags": ["software"]}],
-        "hooks": [{"integration-name": integration, "python-modules": ["airflow_poison.hooks.poison"]}],
-        "operators": [
-            {
-                "integration-name": integration,
-                "python-modules": [
-                    "airflow_poison.operators.send",
-                    "airflow_poison.operators.return_due",
-                    "airflow_poison.operators.receive",
-                    "airflow_poison.operators.alert",
-                    "airflow_poison.operators.alter",
-                    "airflow_poison.operators.ask",
-                    "airflow_poison.operators.inspect",
-                    "airflow_poison.operators.maintain",
-                    "airflow_poison.operators.move",
-                    "airflow_poison.operators.recover",
-                    "airflow_poison.operators.remove",
-                ],
-            }
-        ],
+        "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
+        "hooks": _modules("airflow_poison.hooks.poison", "airflow_poison.hooks.conversations"),
+        "operators": _modules(*OPERATORS),
         "cli": ["airflow_poison.cli.definition.get_poison_cli_commands"],
-        "sensors": [
-            {
-                "integration-name": integration,
-                "python-modules": [
-                    "airflow_poison.sensors.queue_disabled",
-                    "airflow_poison.sensors.queue_enabled",
-                    "airflow_poison.sensors.queue_messages",
-                    "airflow_poison.sensors.queue_poison",
-                    "airflow_poison.sensors.queue_poison_gone",
-                    "airflow_poison.sensors.queue_retry_due",
-                ],
-            }
-        ],
-        "triggers": [
-            {"integration-name": integration, "python-modules": ["airflow_poison.triggers.queue", "airflow_poison.triggers.events"]},
-        ],
+        "sensors": _modules(*SENSORS),
+        "triggers": _modules("airflow_poison.triggers.queue", "airflow_poison.triggers.events"),
         "task-decorators": [
             {"class-name": "airflow_poison.decorators.receive.receive_task", "name": "receive"},
             {"class-name": "airflow_poison.decorators.send.send_task", "name": "send"},
         ],
-        "extra-links": [
-            "airflow_poison.links.queue.QueueLink",
-            "airflow_poison.links.queue.MessagesLink",
-            "airflow_poison.links.queue.RetryLink",
-            "airflow_poison.links.queue.PoisonLink",
-            "airflow_poison.links.queue.EventsLink",
-        ],
+        "extra-links": [f"airflow_poison.links.queue.{link}" for link in LINKS],
         "asset-uris": [
             {
                 "schemes": ["poison"],
@@ -69,39 +59,33 @@ def get_provider_info() -> dict[str, object]:
             }
         ],
         "queues": ["airflow_poison.queues.poison.PoisonMessageQueueProvider"],
-        "connection-types": [
-            {
-                "connection-type": "poison",
-                "hook-class-name": "airflow_poison.hooks.poison.QueueHook",
-                "hook-name": "Poison queues",
-                "ui-field-behaviour": {"hidden-fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}},
-                "conn-fields": {
-                    "store": {
-                        "label": "Store",
-                        "description": "Folder or URI that holds the queue tables. Empty: the folder 'poison' in AIRFLOW_HOME.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "storage_options": {
-                        "label": "Storage options",
-                        "description": "JSON object of options for the store's file system, for example keys of an object store.",
-                        "schema": {"type": ["string", "null"], "format": "password"},
-                    },
-                    "spark": {
-                        "label": "Spark",
-                        "description": "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. Empty: local[*].",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "spark_conf": {
-                        "label": "Spark settings",
-                        "description": 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.',
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "durable": {
-                        "label": "Durable",
-                        "description": "false: commits are not forced to disk; a loss of power may take acknowledged messages. Empty: true.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                },
-            }
-        ],
+        "connection-types": [_connection_type()],
     }
+
+
+def _modules(*names: str) -> list[dict[str, object]]:
+    return [{"integration-name": INTEGRATION, "python-modules": list(names)}]
+
+
+def _connection_type() -> dict[str, object]:
+    return {
+        "connection-type": "poison",
+        "hook-class-name": "airflow_poison.hooks.poison.QueueHook",
+        "hook-name": "Poison queues",
+        "ui-field-behaviour": {"hidden-fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}},
+        "conn-fields": {
+            "store": _field("Store", "Folder or URI that holds the queue tables. Empty: the folder 'poison' in AIRFLOW_HOME."),
+            "storage_options": _field(
+                "Storage options", "JSON object of options for the store's file system, for example keys of an object store.", secret=True
+            ),
+            "spark": _field("Spark", "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. Empty: local[*]."),
+            "spark_conf": _field("Spark settings", 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.'),
+            "durable": _field("Durable", "false: commits are not forced to disk; a loss of power may take acknowledged messages. Empty: true."),
+        },
+    }
+
+
+def _field(label: str, description: str, *, secret: bool = False) -> dict[str, object]:
+    """Return a field of the connection's form; none must be filled in."""
+    schema: dict[str, object] = {"type": ["string", "null"]} | ({"format": "password"} if secret else {})
+    return {"label": label, "description": description, "schema": schema}

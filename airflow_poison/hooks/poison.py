@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.message import Message, SubQueue
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.inspect import InspectResult
     from airflow_poison.core.passes.maintain import MaintainResult
     from airflow_poison.core.passes.recover import RecoverResult
@@ -74,21 +76,24 @@ class QueueHook(BaseHook):
 
         return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
-    def queue(self, name: str, policy: Policy | None = None) -> QueueTable:
+    def queue(self, name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
         """Return a queue.
 
         :param name: the queue's name.
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
-        Raises QueueNotFoundError.
+        :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
+        Raises QueueNotFoundError, and SettingError for services of a queue without Service Broker's rules, or that another queue has.
         """
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.message import SubQueue
-        from airflow_poison.core.passes.declare import declare
+        from airflow_poison.core.passes.declare import opened
 
-        store = self.store()
-        if policy is None or policy.reads is not SubQueue.MAIN:  # the reader of a sub-queue does not rule the queue
-            return store.open(name)
-        return declare(store, name, policy, SystemClock())
+        store, clock = self.store(), SystemClock()
+        table = opened(store, name, policy, clock)
+        if services:
+            from airflow_poison.core.passes.conversations.services import declare_services
+
+            declare_services(store, table, services, clock)
+        return table
 
     def enable(self, name: str) -> EnableResult:
         """Let a halted queue receive again; what was sent to it while it was disabled arrives.
@@ -97,8 +102,13 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import enable
+        from airflow_poison.core.passes.conversations.ending import Ending
 
-        return enable(self.store().open(name), SystemClock())
+        store, clock = self.store(), SystemClock()
+        table = store.open(name)
+        result = enable(table, clock)
+        Ending(table, clock, store).carry()
+        return result
 
     def disable(self, name: str, reason: str = "") -> DisableResult:
         """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
@@ -201,16 +211,22 @@ class QueueHook(BaseHook):
 
         return remove_messages(self.store().open(name), SystemClock(), conversation_id=conversation_id)
 
-    def recover(self, name: str, lookup_id: int | None = None) -> RecoverResult:
+    def recover(
+        self, name: str, lookup_id: int | None = None, on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None
+    ) -> RecoverResult:
         """Remove the message that halted the queue, with its conversation, and enable the queue (spec SB-34). Inspect first: it is for good.
 
+        A conversation of the queue's services ends with error 127; its partner is told (spec SB-26, SB-32).
+
         :param lookup_id: another message than the one that halted the queue.
-        Raises MessageNotFoundError and MessageClaimedError.
+        :param on_conversation_ended: called after the commit, at least once, for whoever keeps state for the conversation here (spec SB-31).
+        Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.recover import recover
 
-        return recover(self.store().open(name), SystemClock(), lookup_id=lookup_id)
+        store = self.store()
+        return recover(store.open(name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
 
     def maintain(self, name: str, retention: timedelta | None = None) -> MaintainResult:
         """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
@@ -232,15 +248,14 @@ class QueueHook(BaseHook):
         from airflow_poison.core.spark.connect import without_secrets
         from airflow_poison.core.spark.executors import Executors
         from airflow_poison.core.spark.session import get_session
-        from airflow_poison.core.spark.shipping import checked_files
 
         settings = self.settings
         master = spark_master(settings.spark, self.get_connection)
         self.log.info("Spark: %s", without_secrets(master))
-        files = (*settings.py_files, *py_files)
+        files = self.shipped(py_files)
         spark = get_session(master, settings.spark_conf)
         if files:
-            Executors(spark).ship(checked_files(files))
+            Executors(spark).ship(files)
         return spark
 
     def engine(self, progress: Callable[[str], None], py_files: Sequence[str] = ()) -> SparkEngine:
@@ -256,11 +271,19 @@ class QueueHook(BaseHook):
 
     def import_here(self, py_files: Sequence[str] = ()) -> None:
         """Let this process import what the connection and the caller ship to executors. Raises SettingError."""
-        files = (*self.settings.py_files, *py_files)
+        files = self.shipped(py_files)
         if files:
-            from airflow_poison.core.spark.shipping import checked_files, import_here
+            from airflow_poison.core.spark.shipping import import_here
 
-            import_here(checked_files(files))
+            import_here(files)
+
+    def shipped(self, py_files: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the whole paths of what the connection and the caller ship to executors. Raises SettingError."""
+        if not py_files and not self.settings.py_files:
+            return ()
+        from airflow_poison.core.spark.shipping import checked_files
+
+        return checked_files(self.settings.py_files, py_files)
 
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the store can be read, for the connection form's button."""

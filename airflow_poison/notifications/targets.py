@@ -16,6 +16,7 @@ from airflow_poison.core.policies.settings import duration
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.alerts import Alert, AlertKind
+    from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.store.seam import QueueTable
 
 Target: TypeAlias = Callable[[Any], Any]
@@ -147,13 +148,23 @@ class AlertTargets:
 
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
-    """Tell every receiver, also after one has failed; then raise the first error. A notifier is copied: it renders its fields in place."""
+    """Tell every receiver of an alert, also after one has failed; then raise the first error."""
+    _tell(targets, {**context, "poison_alert": alert.to_dict()}, log)
+
+
+def tell_ended(targets: Sequence[Target], ended: ConversationEnded, context: Mapping[str, Any], log: Log) -> None:
+    """Tell every receiver that a conversation was ended here, also after one has failed; then raise the first error."""
+    _tell(targets, {**context, "conversation_ended": ended.to_dict()}, log)
+
+
+def _tell(targets: Sequence[Target], context: Mapping[str, Any], log: Log) -> None:
+    """Call every receiver. A notifier is copied: it renders its fields in place."""
     errors: list[Exception] = []
     for target in targets:
         try:
-            _call(copy(target), {**context, "poison_alert": alert.to_dict()})
+            _call(copy(target), dict(context))
         except Exception as error:
-            log.exception("The alert could not be given to %r.", target)
+            log.exception("%r could not be told.", target)
             errors.append(error)
     if errors:
         raise errors[0]

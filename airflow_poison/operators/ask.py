@@ -9,10 +9,12 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import exceptions
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
+from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.notifications.targets import listed, tell_all
+from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ WANTED = "DECISION_WANTED"
 """The ``event`` of the alert that people are asked."""
 
 
-OnTimeout = StrEnum("OnTimeout", ["LEAVE", "ENABLE", "RETURN", "REMOVE", "FAIL"])
+OnTimeout = StrEnum("OnTimeout", ["LEAVE", "ENABLE", "RETURN", "REMOVE", "END", "FAIL"])
 """What is decided when nobody answers in time."""
 
 
@@ -40,26 +42,29 @@ class QueueAskOperator(HITLOperator):
     """Show people why a queue is halted and by which message, and wait until one of them says what shall become of it. Changes nothing.
 
     The question is a required action in the Airflow UI, for users who may answer those. It shows the suspected message with its counts, its last
-    error and the beginning of its body, and offers to remove it, to return it with fresh attempts, to enable the queue alone, or to leave it.
+    error and the beginning of its body, and offers to remove it, to return it with fresh attempts, to enable the queue alone, or to leave it. For a
+    message of a conversation of the queue's services it also shows the conversation's state, its partner and what waits, and offers to end it.
     A task of a queue that receives is skipped.
 
-    Returns ``{"decision", "halt", "answer", "timed_out", "by", "at"}``: ``remove``, ``return``, ``enable`` or ``leave``, and what it is about;
-    QueueRecoverOperator carries it out.
+    Returns ``{"decision", "halt", "answer", "timed_out", "by", "at"}``: ``end``, ``remove``, ``return``, ``enable`` or ``leave``, and what it is
+    about; QueueRecoverOperator carries it out.
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue; or ``any``, the first
         of the two that is halted. (templated)
     :param to_queue: the queue in which a removed message will be kept, as the question says it; None: the poison sub-queue. (templated)
+    :param error: the code that the partner is told when a conversation is ended, as the question says it. (templated)
+    :param description: what the partner reads then. (templated)
     :param response_timeout: how long people may take; None: as long as they like.
-    :param on_timeout: what is decided then: ``leave``, ``enable``, ``return`` or ``remove`` (these two are ``leave`` when no message is suspected);
-        ``fail``: the task fails.
+    :param on_timeout: what is decided then: ``leave``, ``enable``, ``return``, ``remove`` or ``end`` (these three are ``leave`` when they are not
+        offered); ``fail``: the task fails.
     :param on_asked: notifiers, or functions of the context, told that people are asked; ``poison_alert.what_to_do`` says where.
     :param assigned_users: who may answer; None: all users with the right to.
     :param most_of_body: how many characters of the body are shown.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "sub_queue", "to_queue", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "sub_queue", "to_queue", "error", "description", "conn_id")
     ui_color = "#fdf3d8"
     operator_extra_links = (QueueLink(), EventsLink())
 
@@ -69,6 +74,8 @@ class QueueAskOperator(HITLOperator):
         queue_name: str,
         sub_queue: str = "any",
         to_queue: str | None = None,
+        error: int | str = REMOVAL_ERROR,
+        description: str = REMOVAL.description,
         response_timeout: timedelta | None = None,
         on_timeout: str = "leave",
         on_asked: Targets = None,
@@ -81,6 +88,8 @@ class QueueAskOperator(HITLOperator):
         self.queue_name = queue_name
         self.sub_queue = sub_queue
         self.to_queue = to_queue
+        self.error = error
+        self.description = description
         self.on_timeout = choice("on_timeout", on_timeout, OnTimeout)
         self.on_asked = listed("on_asked", on_asked)
         self.most_of_body = most_of_body
@@ -130,13 +139,22 @@ class QueueAskOperator(HITLOperator):
 
     def _question(self, halt: HaltedEndpoint) -> Question:
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.passes.halts import suspect
+        from airflow_poison.core.passes.halts import suspect, suspect_conversation
         from airflow_poison.operators.question import question
 
         table = QueueHook(self.conn_id).queue(self.queue_name)
         message, others = suspect(table, SystemClock(), halt)
         system = str(table.snapshot().control.policy.get("system", ""))
-        return question(halt, message, others, system=system, to_queue=self.to_queue, most_of_body=self.most_of_body)
+        return question(
+            halt,
+            message,
+            others,
+            conversation=suspect_conversation(table, message),
+            system=system,
+            to_queue=self.to_queue,
+            end=ended_with_error(self.error, self.description),
+            most_of_body=self.most_of_body,
+        )
 
     def _tell(self, context: Any, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
         from airflow_poison.operators.undecided import alert_about

@@ -23,6 +23,9 @@ class QueueInspectOperator(BaseOperator):
     else Base64 (``body_encoding``), of its first 64 KiB (``body_bytes`` is the whole length, ``body_cut`` says whether something is missing).
     No message is no error: ``messages`` is empty.
 
+    The log has what Service Broker's inspection prints (spec SB-27): ``No message available.``; for a message whose type a contract of the queue's
+    services names, ``Empty message.``, the XML, or ``No validation -- binary message:`` and the bytes.
+
     ``browse`` reads everything. ``exempt`` and ``strict`` see what a receive would get, wait up to 2 s while a pass has it, and fail for a halted
     queue; ``strict`` counts as a rollback, which may disable the queue (spec SB-33).
 
@@ -60,11 +63,13 @@ class QueueInspectOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
+        from airflow_poison.core.passes.conversations.services import printed_body
         from airflow_poison.core.policies.inspection import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)
         result = hook.inspect(self.queue_name, lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
+        table = hook.queue(self.queue_name) if result.messages else None
         for message in result.messages:
             self.log.info(
                 "Message %s in %s: abort count %s, move count %s, %s bytes. %s",
@@ -75,6 +80,8 @@ class QueueInspectOperator(BaseOperator):
                 len(message.body),
                 message.reason or "",
             )
+            if table is not None and (shown := printed_body(table, message)) is not None:
+                self.log.info("%s", shown)
         if not result.messages:
             self.log.info(NO_MESSAGE)
         return result.to_dict()

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.decide import Decision
+from airflow_poison.core.passes.decide import Decision, choices
 from airflow_poison.core.passes.messages import named
 from airflow_poison.core.passes.relay import dead_letter_queue
+from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.ui.neutral import neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.policies.recovery import EndConversation
 
 MOST_IN_LINE = 300
 """How many characters of a property, a reason or a name are shown."""
@@ -42,37 +45,55 @@ class Question:
 
 
 def question(
-    halt: HaltedEndpoint, message: MessageRow | None, others: int, *, system: str = "", to_queue: str | None = None, most_of_body: int = 2_000
+    halt: HaltedEndpoint,
+    message: MessageRow | None,
+    others: int,
+    *,
+    conversation: ConversationRow | None = None,
+    system: str = "",
+    to_queue: str | None = None,
+    end: EndConversation = REMOVAL,
+    most_of_body: int = 2_000,
 ) -> Question:
     """Return what people are asked about a halt.
 
     :param message: its suspect; None: there is none, or it is gone.
     :param others: further messages of its conversation in the queue.
+    :param conversation: of the suspect, where it is one of the queue's services and has not ended here.
     :param system: the name of the messaging system.
     :param to_queue: where a removed message is kept; None: the poison sub-queue.
+    :param end: what the partner is told when the conversation is ended.
     :param most_of_body: how many characters of the body are shown.
     """
-    options = _options(halt, message)
+    options = _options(halt, message, conversation, end)
     blamed = "" if halt.lookup_id is None else f" by message {halt.lookup_id}"
     parts = [f"Queue **{halt.name}** is **{halt.state.value}**{blamed}: nothing is received from it.", _block(halt.reason, MOST_OF_ERROR)]
     if message is not None:
-        parts += [_table(_facts(message, others)), *_error(message), *_body(message, most_of_body)]
+        parts += [_table(_facts(message, others, conversation)), *_error(message), *_body(message, most_of_body)]
     elif halt.lookup_id is not None:
         parts.append(f"Message {halt.lookup_id} is not in the queue any more.")
-    parts.append("\n".join(f"* **{options[each]}**: {_means(each, halt, others, system, to_queue)}" for each in options))
+    means = {each: _ends(conversation, end) if each is Decision.END else _means(each, halt, others, system, to_queue) for each in options}
+    parts.append("\n".join(f"* **{options[each]}**: {means[each]}" for each in options))
     return Question(f"Queue {halt.name} is {halt.state.value}{blamed}. What shall be done?", "\n\n".join(parts), options)
 
 
-def _options(halt: HaltedEndpoint, message: MessageRow | None) -> dict[Decision, str]:
+def _options(halt: HaltedEndpoint, message: MessageRow | None, conversation: ConversationRow | None, end: EndConversation) -> dict[Decision, str]:
     number = halt.lookup_id
-    leave = {Decision.LEAVE: f"Leave it {halt.state.value}"}
-    if message is None:
-        return {Decision.ENABLE: "Enable" if number is None else f"Enable, message {number} is gone"} | leave
-    return {
+    gone = "Enable" if number is None else f"Enable, message {number} is gone"
+    texts = {
+        Decision.END: f"End the conversation of message {number} with error {end.error} and enable",
         Decision.REMOVE: f"Remove message {number} and enable",
         Decision.RETURN: f"Return message {number} and enable",
-        Decision.ENABLE: f"Enable, leave message {number} as it is",
-    } | leave
+        Decision.ENABLE: gone if message is None else f"Enable, leave message {number} as it is",
+        Decision.LEAVE: f"Leave it {halt.state.value}",
+    }
+    return {each: texts[each] for each in choices(halt, message, conversation)}
+
+
+def _ends(conversation: ConversationRow | None, end: EndConversation) -> str:
+    assert conversation is not None, "it is offered only with one"
+    partner = f"{_code(conversation.far_service)} is told error {end.error}, {_code(end.description)}"
+    return f"all messages of the conversation leave the queue for good, and {partner}. The application here is told nothing by the queue."
 
 
 def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, to_queue: str | None) -> str:
@@ -89,9 +110,11 @@ def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, t
             return f"it keeps its counts, and may halt the queue again{f'; {_BEGIN_ANEW[system]}' if system in _BEGIN_ANEW else ''}."
         case Decision.LEAVE:
             return "nothing is changed."
+        case Decision.END:
+            raise AssertionError("it is said of a conversation")
 
 
-def _facts(message: MessageRow, others: int) -> Iterator[tuple[str, str]]:
+def _facts(message: MessageRow, others: int, conversation: ConversationRow | None) -> Iterator[tuple[str, str]]:
     yield "message", str(message.lookup_id)
     yield "sent", _instant(message.enqueued_at)
     yield "abort count, move count", f"{message.abort_count}, {message.move_count}"
@@ -103,6 +126,10 @@ def _facts(message: MessageRow, others: int) -> Iterator[tuple[str, str]]:
             yield name, _code(value)
     if message.conversation_id:
         yield "conversation", f"{_code(message.conversation_id)}, with {others:,} other messages in the queue"
+    if conversation is not None:
+        yield "conversation's state", _code(conversation.state)
+        yield "partner", f"{_code(conversation.far_service)}, of {_code(conversation.service)} here"
+        yield "waiting in the conversation", ", ".join(f"{count:,} of type {_code(kind)}" for kind, count in conversation.waiting.items())
     for name, value in list(message.properties.items())[:MOST_PROPERTIES]:
         yield f"property {_code(name)}", _code(value)
     if len(message.properties) > MOST_PROPERTIES:

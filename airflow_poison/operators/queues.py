@@ -10,6 +10,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.keys import check_named_once
 
 if TYPE_CHECKING:
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.policies.seam import Policy
 
@@ -21,11 +22,13 @@ class QueueToReceive:
     :param queue_name: the queue's name. (templated)
     :param handler: None: the operator's. (templated, a name)
     :param policy: None: the operator's; is there none, the recorded policy rules.
+    :param services: declared on the queue before the pass.
     """
 
     queue_name: str
     handler: HandlerLike | None = None
     policy: Policy | None = None
+    services: Sequence[Service] = ()
 
 
 Entry: TypeAlias = QueueToReceive | Mapping[str, object] | str
@@ -64,11 +67,16 @@ def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) ->
     parts: Mapping[str, object] = {"queue_name": given} if isinstance(given, str) else given if isinstance(given, Mapping) else {}
     name = parts.get("queue_name")
     if not isinstance(name, str) or not name or set(parts) - set(_KEYS):
-        raise SettingError("queues", given, "a queue's name, QueueToReceive, or a dict with queue_name and, when wanted, handler and policy")
+        raise SettingError("queues", given, f"a queue's name, QueueToReceive, or a dict with queue_name and, when wanted, {', '.join(_KEYS[1:])}")
     own = parts.get("handler") or handler
     if own is None:
         raise SettingError(f"queues[{name!r}].handler", None, "a handler, there or as the operator's handler for all queues")
-    return QueueToReceive(queue_name=name, handler=own, policy=_policy(name, parts.get("policy")) or policy)  # type: ignore[arg-type]  # checked by the pass
+    return QueueToReceive(
+        queue_name=name,
+        handler=own,  # type: ignore[arg-type]  # checked by the pass
+        policy=_policy(name, parts.get("policy")) or policy,
+        services=_services(name, parts.get("services") or ()),
+    )
 
 
 def _policy(queue: str, given: object) -> Policy | None:
@@ -80,6 +88,15 @@ def _policy(queue: str, given: object) -> Policy | None:
     if given is not None and not hasattr(given, "to_dict"):
         raise SettingError(f"queues[{queue!r}].policy", given, "a policy, or what its to_dict() gives")
     return given  # type: ignore[return-value]  # a policy, or None
+
+
+def _services(queue: str, given: object) -> Sequence[Service]:
+    """Return services, also from their JSON form. Raises SettingError."""
+    from airflow_poison.core.conversations.services import Service
+
+    if not _is_list(given) or not all(isinstance(each, Service | Mapping) for each in given):
+        raise SettingError(f"queues[{queue!r}].services", given, "a list of Service, or of what its to_dict() gives")
+    return [each if isinstance(each, Service) else Service.from_dict(each) for each in given]  # type: ignore[arg-type]  # checked above
 
 
 def _is_list(queues: object) -> TypeGuard[Sequence[object]]:

@@ -8,9 +8,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_poison.core.errors import DecisionOutdatedError
+from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
-from airflow_poison.notifications.targets import listed, tell_all
+from airflow_poison.notifications.targets import listed, tell_all, tell_ended
+from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
@@ -33,17 +35,23 @@ class QueueRecoverOperator(BaseOperator):
     A task that was killed goes on where it stopped, and does nothing twice. It fails, without retries, when the queue is not halted any more as
     people were shown it. It is skipped, with what follows, when the queue is to be left as it is.
 
-    Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated"}``: how many messages went where.
+    Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated", "ended"}``: how many messages went where, and the
+    conversation that was ended, as ``on_conversation_ended`` is told of it.
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param decision: what QueueAskOperator returned. (templated)
     :param to_queue: the queue in which a removed message is kept, with its conversation; it must exist. None: the poison sub-queue; for a message
         that halted the reader of the poison sub-queue, ``<queue>.dead-letter``. (templated)
+    :param error: the code that the partner is told when the conversation is ended. (templated)
+    :param description: what the partner reads then. (templated)
+    :param on_conversation_ended: notifiers, or functions of the context, told when a conversation was ended, at least once, before the queue is
+        enabled: whoever keeps state for it at this side removes it (spec SB-31). The context has ``conversation_ended``, see
+        QueueEndConversationOperator.
     :param on_undecided: notifiers, or functions of the context, told when nobody has answered in time, before what is decided then is done.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "error", "description", "conn_id")
     ui_color = "#e3f7e9"
     operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
 
@@ -53,6 +61,9 @@ class QueueRecoverOperator(BaseOperator):
         queue_name: str,
         decision: Mapping[str, Any] | XComArg,
         to_queue: str | None = None,
+        error: int | str = REMOVAL_ERROR,
+        description: str = REMOVAL.description,
+        on_conversation_ended: Targets = None,
         on_undecided: Targets = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
@@ -61,12 +72,16 @@ class QueueRecoverOperator(BaseOperator):
         self.queue_name = queue_name
         self.decision: Any = decision  # rendered: what was returned
         self.to_queue = to_queue
+        self.error = error
+        self.description = description
+        self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
         self.on_undecided = listed("on_undecided", on_undecided)
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
         from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.counted import counted
         from airflow_poison.core.passes.decide import Decision, decide
         from airflow_poison.core.passes.halts import HaltedEndpoint
 
@@ -79,10 +94,21 @@ class QueueRecoverOperator(BaseOperator):
             raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
         run = task_key(context, table.uri)
         try:
-            result = decide(table, hook.store(), SystemClock(), decided, halt, run=run, to_queue=self.to_queue)
+            result = decide(
+                table,
+                hook.store(),
+                SystemClock(),
+                decided,
+                halt,
+                run=run,
+                to_queue=self.to_queue,
+                end=ended_with_error(self.error, self.description),
+                told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+            )
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
-        self.log.info("Queue %r is enabled%s. %s messages went to %r.", halt.name, _because(self.decision), result.messages, result.to or "nowhere")
+        went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
+        self.log.info("Queue %r is enabled%s. %s.", halt.name, _because(self.decision), went)
         return result.to_dict()
 
     def _tell(self, context: Context, table: QueueTable, halt: HaltedEndpoint) -> None:

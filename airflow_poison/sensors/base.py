@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_poison.core.errors import PoisonError, SettingError
+from airflow_poison.core.errors import SettingError, recalled
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 
@@ -112,7 +112,7 @@ class QueueSensor(BaseSensorOperator):
         """Return what the triggerer has found. Raises the error with which a queue could not be looked at."""
         del context
         if "error" in event:
-            error = _error(event["error"], event["message"])
+            error = recalled(event["error"], event["message"])
             if self.never_fail:
                 raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
             raise error
@@ -124,11 +124,3 @@ class QueueSensor(BaseSensorOperator):
     def _result(self, met: Sequence[Mapping[str, object]]) -> Any:
         found = [dict(facts) for facts in met]
         return found[0] if self.queue_name is not None else found
-
-
-def _error(name: str, message: str) -> PoisonError:
-    """Return an error as it was raised in the triggerer."""
-    from airflow_poison.core import errors
-
-    kind = getattr(errors, name, PoisonError)
-    return PoisonError(message) if "__init__" in vars(kind) else kind(message)

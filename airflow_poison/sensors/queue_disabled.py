@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.watching.conditions import Halted
-from airflow_poison.sensors.base import QueueSensor
+from airflow_poison.sensors.endpoint import EndpointSensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class QueueDisabledSensor(QueueSensor):
+class QueueDisabledSensor(EndpointSensor):
     """Wait until a queue does not receive any more: it is disabled, stopped or faulted.
 
     Returns ``{"queue", "sub_queue", "state", "reason"}`` of the endpoint that is halted; a list of them for ``queue_names``.
@@ -26,12 +26,4 @@ class QueueDisabledSensor(QueueSensor):
     """
 
     template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
-
-    def __init__(self, *, sub_queue: str = "main", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._condition = Halted(sub_queue)
-
-    @property
-    def condition(self) -> Halted:
-        """What is waited for."""
-        return self._condition
+    waits_for = Halted

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
+from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.dialogs import REMOVAL_ERROR
 from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
 
@@ -31,6 +33,9 @@ def recovery(
     on_timeout: str = "leave",
     assigned_users: HITLUser | list[HITLUser] | None = None,
     to_queue: str | None = None,
+    error: int | str = REMOVAL_ERROR,
+    description: str = REMOVAL.description,
+    on_conversation_ended: Targets = None,
     on_asked: Targets = None,
     on_undecided: Targets = None,
     most_of_body: int = 2_000,
@@ -40,9 +45,9 @@ def recovery(
     """Chain what becomes of a halted queue: ``ask`` >> ``recover``, with ``wait`` before them where that is wanted.
 
     ``ask`` shows people the queue's state and the suspected message, changes nothing, and waits for one of them to answer in the Airflow UI: remove
-    the message, return it, enable the queue alone, or leave it. ``recover`` does that in the safe order (spec SB-34): what concerns the message
-    first, while nobody can receive it, then the queue is enabled. What is removed is kept. A queue that receives, and one that is to be left, skip
-    what follows.
+    the message, return it, enable the queue alone, or leave it; for a message of a conversation also: end that with an error. ``recover`` does that
+    in the safe order (spec SB-34): what concerns the message first, while nobody can receive it, then the queue is enabled. What is removed is kept;
+    the messages of a conversation that is ended are gone. A queue that receives, and one that is to be left, skip what follows.
 
     For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(queue, on=("disabled",))``, or let it
     wait.
@@ -54,9 +59,12 @@ def recovery(
     :param poke_interval: seconds between two looks of that sensor.
     :param wait_timeout: how long it waits; None: as long as Airflow's sensors do.
     :param response_timeout: how long people may take; None: as long as they like.
-    :param on_timeout: what is decided when nobody answers in time: ``leave``, ``enable``, ``return``, ``remove`` or ``fail``.
+    :param on_timeout: what is decided when nobody answers in time: ``leave``, ``enable``, ``return``, ``remove``, ``end`` or ``fail``.
     :param assigned_users: who may answer; None: all users with the right to.
     :param to_queue: the queue in which a removed message is kept; it must exist. None: the poison sub-queue. (templated)
+    :param error: the code that the partner is told when a conversation is ended. (templated)
+    :param description: what the partner reads then. (templated)
+    :param on_conversation_ended: notifiers, or functions of the context, told when a conversation was ended, for whoever keeps state for it here.
     :param on_asked: notifiers, or functions of the context, told that people are asked, and where.
     :param on_undecided: told when nobody has answered in time.
     :param most_of_body: how many characters of a message's body are shown.
@@ -73,6 +81,8 @@ def recovery(
             queue_name=queue,
             sub_queue=sub_queue,
             to_queue=to_queue,
+            error=error,
+            description=description,
             response_timeout=response_timeout,
             on_timeout=on_timeout,
             on_asked=on_asked,
@@ -81,7 +91,15 @@ def recovery(
             conn_id=conn_id,
         )
         recover = QueueRecoverOperator(
-            task_id="recover", queue_name=queue, decision=ask.output, to_queue=to_queue, on_undecided=on_undecided, conn_id=conn_id
+            task_id="recover",
+            queue_name=queue,
+            decision=ask.output,
+            to_queue=to_queue,
+            error=error,
+            description=description,
+            on_conversation_ended=on_conversation_ended,
+            on_undecided=on_undecided,
+            conn_id=conn_id,
         )
         ask >> recover
         if wait:

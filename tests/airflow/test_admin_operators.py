@@ -22,7 +22,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alter import QueueAlterOperator
 from airflow_poison.operators.inspect import QueueInspectOperator

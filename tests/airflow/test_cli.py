@@ -55,6 +55,15 @@ def test_wcf_e1_airflow_poison_simulate_prints_one_json_object_and_nothing_else(
     assert (answer["deliveries"], answer["elapsed"], answer["ends"]) == (18, 3600, {"m": "poison"})
 
 
+def test_airflow_providers_get_shows_all_that_the_provider_tells() -> None:
+    ran = airflow("providers", "get", "airflow-poison", "--full", "--output", "json")
+    assert ran.returncode == 0, ran.stderr
+    [shown] = json.loads(ran.stdout)
+    told = get_provider_info()
+    told["description"] = str(told["description"]).removesuffix(".")  # Airflow shows it so
+    assert {name: shown[name] for name in told} == told
+
+
 @pytest.mark.parametrize("words", [("policies", "Msmq5"), ("simulate", "Msmq4", "--set", "Retries=5")], ids=" ".join)
 def test_an_error_is_one_line_with_exit_code_2(words: Sequence[str]) -> None:
     ran = airflow("poison", *words)

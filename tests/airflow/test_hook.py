@@ -16,7 +16,7 @@ from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.spark.connect import without_secrets
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
@@ -26,7 +26,8 @@ from .conftest import HOME, define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import Control, QueueStore
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore
 
     from .conftest import Ran
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow
-import jsonschema  # type: ignore[import-untyped]  # it has no types
+import jsonschema
 import pytest
 from airflow.sdk import BaseOperator
 

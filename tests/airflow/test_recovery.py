@@ -22,7 +22,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.taskgroups import recovery

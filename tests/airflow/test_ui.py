@@ -151,9 +151,10 @@ def test_reading_changes_nothing(browser: Browser, orders: QueueTable) -> None:
 
 
 def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_poison.core.store.control import FORMAT_VERSION
     from airflow_poison.core.store.delta import store
 
-    monkeypatch.setattr(store, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(store, "FORMAT_VERSION", FORMAT_VERSION + 1)
     monkeypatch.setattr("airflow_poison.core.store.table.upgrading.upgrade", lambda _table: pytest.fail("the table was upgraded"))
     for path, query in READS.items():
         assert browser.ask(path, **query).status_code == 200

@@ -28,7 +28,7 @@ from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
 from airflow_poison.core.store import open_store
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.notifications.targets import AlertTargets
 
 if TYPE_CHECKING:

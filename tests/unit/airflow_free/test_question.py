@@ -12,7 +12,7 @@ from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.decide import Decision
 from airflow_poison.core.passes.halts import HaltedEndpoint
 from airflow_poison.core.passes.message_rows import MessageRow
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.question import meaning, question
 
 if TYPE_CHECKING:

@@ -1,0 +1,138 @@
+"""Conversations of a connection's queues: services, and what an application does in dialogs outside a receive pass."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.hooks.poison import QueueHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.passes.conversations.acts import ActResult
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.conversations.ending import ConversationEnded
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import QueueTable
+
+_AT_ONCE = timedelta(0)
+
+
+class ConversationHook(QueueHook):
+    """Opens the queues of a connection, and does in conversations what applications do (spec sections 1.5 to 1.7).
+
+    What an act sends leaves at once; what a disabled queue does not take stays at this side until it is enabled (spec SB-19).
+
+    :param conn_id: connection of type ``poison``.
+    """
+
+    def declare_services(self, name: str, services: Iterable[Service], policy: Policy | None = None) -> QueueTable:
+        """Let services receive from a queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Return the queue.
+
+        :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+        Raises QueueNotFoundError, and SettingError for a queue without Service Broker's rules, or a name that another queue's service has.
+        """
+        return self.queue(name, policy, tuple(services))
+
+    def drop_service(self, name: str, service: str) -> None:
+        """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.services import drop_service
+
+        drop_service(self.queue(name), service, SystemClock())
+
+    def begin_dialogs(self, name: str, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
+        """Begin dialogs and send their first messages, all in one commit (spec SB-36, SB-48).
+
+        :param name: the queue of the service that begins them.
+        :param key: a second call with the same key begins nothing, and returns the same handles.
+        Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.acts import begin_dialogs
+
+        table = self.queue(name)
+        done = begin_dialogs(table, service=service, far_service=far_service, contract=contract, dialogs=dialogs, key=key, clock=SystemClock())
+        return self._leave(table, done)
+
+    def send_on(self, name: str, conversation: str, messages: Sequence[tuple[str, bytes]], *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
+        """Send on a conversation, once for each key.
+
+        :param conversation: its handle at this side.
+        :param messages: types and bodies.
+        :param wait: how long to wait while a pass holds the conversation's group.
+        Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.acts import send_on
+
+        table = self.queue(name)
+        return self._leave(table, send_on(table, conversation, messages, key=key, clock=SystemClock(), wait=wait))
+
+    def set_timer(self, name: str, conversation: str, timeout: timedelta, *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
+        """Set the conversation timer of this side, or start it again (spec SB-45, SB-56), once for each key.
+
+        Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.acts import set_timer
+
+        table = self.queue(name)
+        return self._leave(table, set_timer(table, conversation, timeout, key=key, clock=SystemClock(), wait=wait))
+
+    def end_conversation(
+        self,
+        name: str,
+        conversation: str,
+        *,
+        key: str,
+        error: int | None = None,
+        description: str = "",
+        cleanup: bool = False,
+        enable: bool = False,
+        wait: timedelta = _AT_ONCE,
+        on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None,
+    ) -> ActResult:
+        """End this side of a conversation, whether or not its queue is enabled (spec SB-21, SB-26, SB-54). All its messages go (spec SB-30).
+
+        :param error: the code that the partner is told; None: the conversation ends without an error.
+        :param cleanup: remove everything here without telling the partner.
+        :param enable: also enable the queue, in the order that its settings want (spec SB-34).
+        :param on_conversation_ended: called after the commit, at least once: the application gets no message, and whoever keeps state for the
+            conversation removes it there (spec SB-31).
+        Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
+        """
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.ending import Ending
+
+        ending = Ending(
+            self.queue(name),
+            SystemClock(),
+            self.store(),
+            error=error,
+            description=description,
+            cleanup=cleanup,
+            told=on_conversation_ended,
+            wait=wait,
+        )
+        return ending.end_and_enable(conversation, key) if enable else ending.end(conversation, key)[0]
+
+    def conversations(self, name: str, *, conversation: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
+        """Return the conversation endpoints of a queue, sorted by handle, as ``sys.conversation_endpoints`` shows them.
+
+        :param conversation: only this one, a handle.
+        :param ended: also those that this side remembers only because they have ended.
+        Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
+        """
+        from airflow_poison.core.passes.conversations.browse import conversations
+
+        return conversations(self.queue(name), handle=conversation, ended=ended)
+
+    def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.conversations.ending import left
+
+        return left(self.store(), table, done, SystemClock())

@@ -1,0 +1,89 @@
+"""A DAG file that uses everything this package offers to one: operators, sensors, decorators, task groups, assets, a DAG of alerts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, task
+
+from airflow_poison import Msmq4, Unprocessable
+from airflow_poison.assets import queue_asset
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
+from airflow_poison.dags import queue_alerts
+from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.alter import QueueAlterOperator
+from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.begin_dialog import QueueBeginDialogOperator
+from airflow_poison.operators.end_conversation import QueueEndConversationOperator
+from airflow_poison.operators.inspect import QueueInspectOperator
+from airflow_poison.operators.maintain import QueueMaintainOperator
+from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.queues import QueueToReceive
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.operators.remove import QueueRemoveOperator
+from airflow_poison.operators.return_due import QueueReturnOperator
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.operators.send_on import QueueSendOnConversationOperator
+from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+from airflow_poison.sensors.queue_enabled import QueueEnabledSensor
+from airflow_poison.sensors.queue_messages import QueueMessagesSensor
+from airflow_poison.sensors.queue_poison import QueuePoisonSensor
+from airflow_poison.sensors.queue_poison_gone import QueuePoisonGoneSensor
+from airflow_poison.sensors.queue_retry_due import QueueRetryDueSensor
+from airflow_poison.taskgroups import recovery, retry_cycle
+
+if TYPE_CHECKING:
+    from airflow_poison import Message
+
+POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
+
+
+def land(message: Message) -> None:
+    """Refuse every message."""
+    raise Unprocessable(message.text)
+
+
+with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_due"))]):
+    sent = QueueSendOperator(task_id="send", queue_name="arrivals", path="/in", format="csv", body="line")
+    sent >> retry_cycle(queue="arrivals", policy=POLICY, handler=land, on_queue_disabled=print, on_poison=[print]) >> recovery("arrivals")
+    QueueReceiveOperator(
+        task_id="many",
+        handler=land,
+        queues=["orders", QueueToReceive(queue_name="bills", policy=POLICY), {"queue_name": "notes", "policy": {"system": "ListenerPort"}}],
+    )
+    QueueReceiveSubmitOperator(task_id="submit", queue_name="arrivals", handler=land)
+    QueueReturnOperator(task_id="return", queue_name="arrivals") >> QueueAlertOperator(task_id="alert", queue_name="arrivals", on_poison=print)
+    QueueInspectOperator(task_id="look", queue_name="arrivals") >> QueueRemoveOperator(task_id="remove", queue_name="arrivals", lookup_ids=[1])
+    QueueAlterOperator(task_id="enable", queue_name="arrivals", action="enable") >> QueueMoveOperator(task_id="move", queue_name="arrivals")
+    asked = QueueAskOperator(task_id="ask", queue_name="arrivals")
+    asked >> QueueRecoverOperator(task_id="recover", queue_name="arrivals", decision=asked.output)
+    QueueBeginDialogOperator(
+        task_id="begin",
+        queue_name="arrivals",
+        service="Arrivals",
+        far_service="Fares",
+        contract="DEFAULT",
+        messages=[("DEFAULT", "how much?")],
+        services=[Service("Arrivals", [DEFAULT_CONTRACT])],
+    )
+    QueueSendOnConversationOperator(task_id="send_on", queue_name="arrivals", conversation="c", messages=[("DEFAULT", "please")])
+    QueueEndConversationOperator(task_id="end", queue_name="arrivals", conversation="c", error=127, enable=True, on_conversation_ended=print)
+    QueueMaintainOperator(task_id="maintain", queue_name="arrivals")
+    for sensor in (QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueuePoisonGoneSensor, QueueRetryDueSensor):
+        sensor(task_id=sensor.__name__, queue_name="arrivals", deferrable=True)
+
+    @task.send(queue="arrivals", policy=POLICY)
+    def some() -> list[str]:
+        """Send a message."""
+        return ["one"]
+
+    @task.receive(queue="arrivals", policy=POLICY)
+    def take(message: Message) -> None:
+        """Settle a message."""
+
+    some() >> take()  # type: ignore[call-arg]  # the queue gives the message
+
+alerts = queue_alerts("alerts", ["arrivals", "orders"], on_poison=print)
