@@ -12,7 +12,7 @@ from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -81,8 +81,11 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
 def enable(args: Namespace) -> None:
     """Let a queue receive again."""
     from airflow_poison.core.passes.alter import enable as verb
+    from airflow_poison.core.passes.conversations.ending import Ending
 
-    output, done = check_output(args.output), verb(opened_queue(args), SystemClock())
+    output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
+    done = verb(table, clock)
+    Ending(table, clock, opened_store(args)).carry()
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )

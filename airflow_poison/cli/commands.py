@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_poison.cli.declared import looking, messages, settings, state
+from airflow_poison.cli.declared import dialogs, looking, messages, settings, state
 from airflow_poison.cli.declared.argument import Argument, Command
 
 __all__ = ["COMMANDS", "GROUP", "HELP", "Argument", "Command"]
@@ -22,10 +22,17 @@ COMMANDS: Final = (
     messages.RETURN,
     messages.MOVE,
     messages.REMOVE,
+    dialogs.SERVICES,
+    dialogs.CONVERSATIONS,
+    dialogs.BEGIN_DIALOG,
+    dialogs.SEND_ON,
+    dialogs.SET_TIMER,
+    dialogs.END_CONVERSATION,
     state.ENABLE,
     state.DISABLE,
     state.ALTER,
     state.RESTART,
+    state.DECIDE,
     state.RECOVER,
     state.MAINTAIN,
     looking.CHECK,

@@ -24,6 +24,22 @@ def queues(args: Namespace) -> Iterable[str]:
     return opened_store(args).names()
 
 
+def handles(args: Namespace) -> Iterable[str]:
+    """Return the handles of the queue's conversations."""
+    from airflow_poison.cli.stores import opened_queue
+    from airflow_poison.core.passes.conversations.browse import conversations
+
+    return [row.handle for row in conversations(opened_queue(args))]
+
+
+def services(args: Namespace) -> Iterable[str]:
+    """Return the names of the store's services."""
+    from airflow_poison.cli.stores import opened_store
+
+    store = opened_store(args)
+    return [service for name in store.names() for service in store.open(name, upgrade=False).snapshot().control.services]
+
+
 def systems(_args: Namespace) -> Iterable[str]:
     """Return the messaging systems."""
     from airflow_poison.core.policies import SYSTEMS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from airflow_poison.core.counted import counted
+
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _STEP = 1024
 _SIZES = ("KiB", "MiB", "GiB", "TiB")
@@ -45,4 +47,4 @@ def size(count: int) -> str:
 
 def messages(count: int) -> str:
     """Return a number of messages."""
-    return f"{count:,} message" if count == 1 else f"{count:,} messages"
+    return counted(count, "message")

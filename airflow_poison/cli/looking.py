@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import queue_tables, values
 from airflow_poison.cli.declared.argument import PLACES
+from airflow_poison.cli.each_queue import end_with, looked_for
 from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
@@ -29,27 +30,14 @@ _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 @command
 def list_queues(args: Namespace) -> None:
     """Print a line for each queue. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
-    from airflow_poison.core.errors import PoisonError
-
     output, store, clock = check_output(args.output), opened_store(args), SystemClock()
-    found, failed = [], dict[str, str]()
-    for name in args.queue or store.names():
-        try:
-            found.append(verbs.overview(store.open(name), clock))
-        except PoisonError as error:
-            failed[name] = str(error)
+    found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
     if output == "json":
         write_json({"store": store.uri, "queues": [queue.to_dict() for queue in found], "errors": failed})
     elif found:
         queue_tables.print_queues(found)
-    for text in failed.values():
-        say("error", text)
-    if failed:
-        raise SystemExit(2)
-    if not found:
-        if output != "json":
-            say("nothing", f"there is no queue in {store.uri}. The first send to one makes it: send QUEUE BODY --system Msmq4")
-        raise SystemExit(NO)
+    nothing = f"there is no queue in {store.uri}. The first send to one makes it: send QUEUE BODY --system Msmq4"
+    end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
 
 @command
@@ -72,7 +60,7 @@ def show(args: Namespace) -> None:
         messages = ()
     missing = sorted(set(wanted) - {message.lookup_id for message in messages})
     if output == "json":
-        rows = [_plain(message, body=args.body or bool(wanted)) for message in messages]
+        rows = [plain(message, body=args.body or bool(wanted)) for message in messages]
         write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
     else:
         queue_tables.print_queue(queue)
@@ -135,6 +123,7 @@ def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
-def _plain(message: MessageRow, *, body: bool) -> dict[str, object]:
-    plain = message.to_dict()
-    return plain if body else {name: value for name, value in plain.items() if name not in _BODY}
+def plain(message: MessageRow, *, body: bool) -> dict[str, object]:
+    """Return a message as JSON values."""
+    whole = message.to_dict()
+    return whole if body else {name: value for name, value in whole.items() if name not in _BODY}

@@ -10,7 +10,7 @@ from airflow_poison.cli import humanly
 from airflow_poison.cli.screen import block, cuttable, line, one_line, screen, table
 from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.passes.messages import named
-from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,13 +18,14 @@ from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, o
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
+from airflow_poison.core.spark.shipping import checked_files, import_here
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.store.seam import QueueTable
 
 _ENGINES = ("spark", "local")
@@ -44,15 +45,18 @@ def receive(args: Namespace) -> None:
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":
         raise InputError("--spark: expected with --engine spark.")
-    _import_from_here()
+    files = checked_files(args.py_files or ())
+    _import_from_here(files)
     policy = given_policy(args)
+    if args.store is None:
+        hook_of(args).import_here(files)
     table = opened_queue(args, policy)
     progress = Progress()
     receiving = ReceivePass(
         table=table,
         policy=policy or policy_from_dict(table.snapshot().control.policy),
         handler=args.handler,
-        engine=_engine(args, engine, progress.tell),
+        engine=_engine(args, engine, files, progress.tell),
         clock=SystemClock(),
         max_messages=most,
         isolation=args.isolation,
@@ -81,21 +85,29 @@ def receive(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
-def _import_from_here() -> None:
-    """Let handlers of the current folder be found, as ``python -m`` does."""
+def _import_from_here(files: Sequence[str]) -> None:
+    """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    import_here(files)
 
 
-def _engine(args: Namespace, engine: str, progress: Callable[[str], None]) -> Callable[[], Engine]:
+def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callable[[str], None]) -> Callable[[], Engine]:
+    """Return what makes the engine.
+
+    :param files: what executors import from, besides what the connection says.
+    """
+
     def spark() -> Engine:
         if args.store is None and args.spark is None:
-            return hook_of(args).engine(progress)
+            return hook_of(args).engine(progress, files)
         from airflow_poison.core.spark.engine import SparkEngine
         from airflow_poison.core.spark.session import get_session
 
-        return SparkEngine(get_session(args.spark) if args.spark else get_session(), progress)
+        made = SparkEngine(get_session(args.spark) if args.spark else get_session(), progress)
+        made.ship(files)
+        return made
 
     def make() -> Engine:
         from airflow_poison.core.passes.attended import AttendedEngine

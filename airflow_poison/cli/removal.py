@@ -1,4 +1,4 @@
-"""``airflow poison remove`` and ``recover``: messages go for good, and only when they are printed or saved, and somebody wants it."""
+"""``airflow poison remove``, ``recover``, ``end-conversation``: messages go for good, once they are printed or saved, and somebody wants it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import base64
 import json
 import os
 import sys
+import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import queue_tables, values
+from airflow_poison.cli import arguments, queue_tables, values
+from airflow_poison.cli.dialog_tables import print_waiting
 from airflow_poison.cli.humanly import messages as counted
 from airflow_poison.cli.looking import write_json
 from airflow_poison.cli.screen import line, screen
-from airflow_poison.cli.stores import opened_queue
+from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, MessageNotFoundError
 from airflow_poison.core.passes.browse import look_up
+from airflow_poison.core.passes.conversations.browse import conversations
 from airflow_poison.core.passes.messages import Chosen
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
+    from airflow_poison.core.passes.conversations.ending import Ending
     from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.store.seam import QueueTable
 
@@ -61,9 +66,49 @@ def recover(args: Namespace) -> None:
     if wanted is not None and (found or number is None):
         _keep(args, output, table, found)
         _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
-    done = verb(table, SystemClock(), lookup_id=number)
+    done = verb(table, SystemClock(), lookup_id=number, store=opened_store(args))
     if output != "json":
         line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
+        if (ended := done.ended) is not None:
+            line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} is told error {ended.error}: {ended.description}")
+
+
+@command
+def end_conversation(args: Namespace) -> None:
+    """End a conversation. Ends with exit code 1 when there is none of this handle, or when the answer is no."""
+    output, table = check_output(args.output), opened_queue(args)
+    ending = _ending(args, table)
+    [row] = conversations(table, handle=args.conversation)
+    found = look_up(table, Chosen(conversation_id=args.conversation))
+    if found:
+        _check_asking(args)
+    if found or output == "json":
+        _keep(args, output, table, found)
+    if found:
+        _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {table.name} for good?")
+    key = uuid.uuid4().hex
+    done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
+    if output != "json":
+        enabled = f" Queue {table.name} is enabled." if args.enable else ""
+        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}.{enabled}")
+        print_waiting(done)
+
+
+def _ending(args: Namespace, table: QueueTable) -> Ending:
+    """Return how the conversation is ended. Raises InputError."""
+    from airflow_poison.core.passes.conversations.ending import Ending
+
+    if args.cleanup and (args.error is not None or args.description is not None):
+        raise InputError("--cleanup: expected without --error and --description; the partner is not told.")
+    return Ending(
+        table,
+        SystemClock(),
+        opened_store(args),
+        error=None if args.error is None else values.whole("--error", args.error, least=1),
+        description=args.description or "",
+        cleanup=args.cleanup,
+        wait=timedelta(0) if args.wait is None else arguments.duration("--wait", args.wait),
+    )
 
 
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:

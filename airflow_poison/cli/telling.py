@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from airflow_poison.core.errors import (
     ConfigurationHint,
     ConfigurationWarning,
+    ConversationNotFoundError,
+    DecisionOutdatedError,
     InputError,
     MessageNotFoundError,
     PoisonError,
@@ -31,7 +33,7 @@ CANNOT: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """What shells say of a process that SIGINT, or SIGPIPE, has ended."""
-_ANSWERS = (QueueHaltedError, MessageNotFoundError)
+_ANSWERS = (QueueHaltedError, MessageNotFoundError, ConversationNotFoundError, DecisionOutdatedError)
 """Errors that answer the question with no."""
 _WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' tells which"
 

@@ -67,6 +67,7 @@ RECEIVE: Final = Command(
             completes=("process", "none"),
         ),
         several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
+        several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
         option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
         *WHERE,
     ),

@@ -27,3 +27,7 @@ def linger(message: Message) -> None:
         file.write(f"{message.lookup_id}\n")
     if message.lookup_id > 1 and not Path("quick").exists():
         time.sleep(60)
+
+
+def refuse(message: Message) -> None:
+    raise LookupError(f"unknown part {message.text}")

@@ -87,6 +87,66 @@ def test_messages_are_sent_received_shown_put_back_and_told_of(poison: Callable[
     assert [event["event"] for event in events if event["event"] != "POISON_EXCEPTION"] == ["MOVED_POISON", "RETURNED"]
 
 
+def test_a_handler_is_found_in_the_files_that_are_shipped(poison: Callable[..., Ran], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    far = here / "far"
+    far.mkdir()
+    (far / "shipped_helper.py").write_text("words = []\n")
+    (far / "shipped_handler.py").write_text("from shipped_helper import words\n\ndef take(message):\n    words.append(message.text)\n")
+    poison(f"send orders one {MOVE}")
+    take = "receive orders --handler shipped_handler:take --engine local --isolation none"
+    assert "shipped_handler" in poison(take, code=2).err
+    assert "1 settled" in poison(f"{take} --py-files far/shipped_handler.py far/shipped_helper.py").out
+
+
+def test_a_halted_queue_is_listed_shown_and_decided_about(poison: Callable[..., Ran]) -> None:
+    poison(f"send orders one 'bad two' three {FAULT}")
+    poison("send idle one --system Msmq4")
+    assert poison("decide", code=1).err.startswith("nothing: every queue in ")
+    poison(f"receive orders {TAKE}", code=1)
+
+    assert re.search(r"^orders +faulted +2 +remove, return, enable, leave", poison("decide").out, re.MULTILINE)
+    shown = poison("decide orders").out
+    assert "bad two" in shown
+    assert "decide orders return --sub-queue main: " in shown
+    [halt] = answer(poison("decide orders -o json"))["halted"]
+    assert (halt["lookup_id"], halt["message"]["body"], halt["decisions"]) == (2, "bad two", ["remove", "return", "enable", "leave"])
+    assert [each["queue"] for each in answer(poison("decide -o json"))["halted"]] == ["orders"]
+
+    assert poison("decide orders leave").out == "Queue orders is left faulted.\n"
+    done = answer(poison("decide orders remove --lookup-id 2 -o json"))
+    assert (done["decision"], done["messages"], done["to"]) == ("remove", 1, "orders;poison")
+    assert answer(poison("show orders -o json"))["state"] == "enabled"
+    assert poison("decide orders enable", code=1).err == "nothing: queue orders receives: there is nothing to decide.\n"
+    assert answer(poison("decide orders -o json", code=1))["halted"] == []
+
+
+def test_a_decision_about_another_message_than_the_suspect_changes_nothing(poison: Callable[..., Ran]) -> None:
+    poison(f"send orders one 'bad two' three {FAULT}")
+    poison(f"receive orders {TAKE}", code=1)
+    before = orders().snapshot()
+
+    refused = poison("decide orders remove --lookup-id 3", code=1)
+
+    assert refused.err == "error: Queue 'orders' is faulted by message 2, not by message 3. Nothing has changed.\n"
+    assert orders().snapshot() == before
+
+
+def test_a_queue_that_was_switched_off_can_only_be_enabled_or_left(poison: Callable[..., Ran]) -> None:
+    poison(f"send orders one {MOVE}")
+    poison("disable orders --reason 'for the night'")
+    [halt] = answer(poison("decide orders -o json"))["halted"]
+    assert (halt["reason"], halt["message"], halt["decisions"]) == ("for the night", None, ["enable", "leave"])
+    assert "allowed: enable or leave: no single message halted" in poison("decide orders remove", code=2).err
+    assert poison("decide orders enable").out == "Queue orders is enabled; it was disabled.\n"
+
+
+@pytest.mark.parametrize("line", ["decide orders maybe", "decide orders --lookup-id 2", "decide --to-queue bills", "decide orders --sub-queue retry"])
+def test_a_wrong_decision_is_refused(poison: Callable[..., Ran], line: str) -> None:
+    poison(f"send orders one {MOVE}")
+    assert poison(line, code=2).err.count("\n") == 1
+
+
 def test_every_table_fits_80_columns(poison: Callable[..., Ran]) -> None:
     poison(f"send orders one 'bad {'two ' * 30}' {MOVE} --group a-group")
     poison(f"receive orders {TAKE}")
@@ -447,6 +507,8 @@ WRONG = [
     (f"receive orders {TAKE} --spark local", 2, "with --engine spark"),
     (f"receive orders {TAKE} --engine ray", 2, "spark, local"),
     (f"receive orders {TAKE} --unprocessable nosuch:Error", 2, "nosuch"),
+    (f"receive orders {TAKE} --py-files nosuch.zip", 2, "on the machine of the task"),
+    (f"receive orders {TAKE} --py-files notes.txt", 2, "files that end in .py, .zip"),
     ("return nosuch", 2, "nosuch"),
     ("move orders", 2, "ID"),
     ("move orders x", 2, "lookup id x"),

@@ -1,0 +1,177 @@
+"""``airflow poison services``, ``conversations``, ``begin-dialog``, ``send-on`` and ``set-timer``."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.cli import arguments, dialog_tables, values
+from airflow_poison.cli.each_queue import end_with, looked_for
+from airflow_poison.cli.humanly import messages
+from airflow_poison.cli.looking import write_json
+from airflow_poison.cli.screen import line, screen
+from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from airflow_poison.core.conversations.services import Contract, Service
+    from airflow_poison.core.passes.conversations.acts import ActResult
+    from airflow_poison.core.store.seam import QueueTable
+
+
+@command
+def services(args: Namespace) -> None:
+    """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    from airflow_poison.core.passes.conversations.services import services_of
+
+    def look(table: QueueTable) -> list[tuple[str, Service]]:
+        return [(table.name, service) for service in services_of(table.snapshot().control).values()]
+
+    output, store = check_output(args.output), opened_store(args)
+    found, failed = looked_for(store, args.queue, look)
+    if output == "json":
+        rows = [{"queue": queue, **service.to_dict()} for queue, service in found]
+        write_json({"store": store.uri, "services": rows, "errors": failed})
+    elif found:
+        dialog_tables.print_services(found)
+    nothing = f"no queue of {store.uri} has a service. A DAG declares them: services=[...] of what receives."
+    end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
+
+
+@command
+def conversations(args: Namespace) -> None:
+    """Print conversation endpoints. Ends with exit code 1 when there is none."""
+    from airflow_poison.core.passes.conversations.browse import conversations as verb
+
+    output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
+    found = verb(table, handle=args.conversation, ended=args.ended)
+    if output == "json":
+        write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
+    elif args.conversation is not None:
+        dialog_tables.print_conversation(found[0], clock.now())
+    elif found:
+        dialog_tables.print_conversations(found, clock.now())
+    if not found:
+        if output != "json":
+            say("nothing", f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}.")
+        raise SystemExit(NO)
+
+
+@command
+def begin_dialog(args: Namespace) -> None:
+    """Begin a dialog, and print its handle."""
+    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.services import SentBy
+    from airflow_poison.core.passes.conversations.acts import begin_dialogs
+    from airflow_poison.core.passes.conversations.services import service_in
+
+    output, table = check_output(args.output), opened_queue(args)
+    contract = _contract(service_in(table, args.service), args.contract)
+    kind = _type(contract, SentBy.INITIATOR, args.message_type)
+    dialog = Dialog(
+        messages=_messages(kind, args.bodies),
+        group_id=args.group,
+        lifetime=_span("--lifetime", args.lifetime),
+        timer=_span("--timer", args.timer),
+        **({} if args.priority is None else {"priority": values.whole("--priority", args.priority)}),
+    )
+    done = begin_dialogs(
+        table,
+        service=args.service,
+        far_service=args.far_service,
+        contract=contract.name,
+        dialogs=[dialog],
+        key=_key(args, table),
+        clock=SystemClock(),
+    )
+    [handle] = done.conversations
+    again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
+    _told(args, output, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
+
+
+@command
+def send_on(args: Namespace) -> None:
+    """Send on a conversation."""
+    from airflow_poison.core.conversations.services import SentBy
+    from airflow_poison.core.passes.conversations.acts import send_on as verb
+    from airflow_poison.core.passes.conversations.browse import conversations as look
+    from airflow_poison.core.passes.conversations.services import service_in
+
+    output, table = check_output(args.output), opened_queue(args)
+    [row] = look(table, handle=args.conversation)
+    side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
+    kind = _type(_contract(service_in(table, row.service), row.contract), side, args.message_type)
+    done = verb(
+        table,
+        args.conversation,
+        _messages(kind, args.bodies),
+        key=_key(args, table),
+        clock=SystemClock(),
+        wait=_span("--wait", args.wait) or timedelta(0),
+    )
+    again = "An earlier call with this key has sent this; nothing was sent now."
+    _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
+
+
+@command
+def set_timer(args: Namespace) -> None:
+    """Set a conversation's timer."""
+    from airflow_poison.core.passes.conversations.acts import set_timer as verb
+
+    output, span, table = check_output(args.output), arguments.duration("DURATION", args.timeout), opened_queue(args)
+    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=SystemClock(), wait=_span("--wait", args.wait) or timedelta(0))
+    _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
+
+
+def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text: str) -> None:
+    """Let messages leave, and say what was done."""
+    from airflow_poison.core.passes.conversations.ending import left
+
+    done = left(opened_store(args), table, done, SystemClock())
+    if output == "json":
+        write_json(done.to_dict())
+        return
+    line(screen(), text)
+    dialog_tables.print_waiting(done)
+
+
+def _contract(service: Service, given: str | None) -> Contract:
+    """Return the contract of this name, or the only one. Raises InputError."""
+    names = ", ".join(sorted(service.contracts))
+    if given is None and len(service.contracts) != 1:
+        raise InputError(f"--contract is missing: service {service.name} has {names}.")
+    found = next(iter(service.contracts.values())) if given is None else service.contracts.get(given)
+    if found is None:
+        raise InputError(f"--contract {given}: expected one of service {service.name}: {names}.")
+    return found
+
+
+def _type(contract: Contract, side: object, given: str | None) -> str:
+    """Return the message type, or the only one that a side may send. Raises InputError."""
+    from airflow_poison.core.conversations.services import SentBy
+
+    allowed = sorted(contract.sent_by(SentBy(str(side))))
+    if given is None and len(allowed) != 1:
+        raise InputError(f"--message-type is missing: contract {contract.name} lets this side send {', '.join(allowed) or 'nothing'}.")
+    return allowed[0] if given is None else given
+
+
+def _messages(message_type: str, bodies: Sequence[str]) -> list[tuple[str, bytes]]:
+    return [(message_type, os.fsencode(body)) for body in bodies]
+
+
+def _span(option: str, given: str | None) -> timedelta | None:
+    return None if given is None else arguments.duration(option, given)
+
+
+def _key(args: Namespace, table: QueueTable) -> str:
+    from airflow_poison.core.passes.keys import run_key
+
+    return run_key(table.uri, uuid.uuid4().hex if args.send_key is None else args.send_key)

@@ -1,0 +1,202 @@
+"""The commands on conversations and services: what they print, their exit codes, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.services import ERROR, Contract, MessageType, Service
+from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations.services import declare_services
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.cli.running import Ran, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CLOCK = SystemClock()
+PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "late": "TARGET"}, [MessageType("order", "X")])
+TAKE = "--handler tests.unit.cli.shop:take --engine local --isolation none"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
+    """A queue of each service."""
+    monkeypatch.chdir(tmp_path)
+    store = DeltaStore(str(tmp_path / "q"), durable=False)
+    for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
+        declare_services(store, declare(store, queue, ServiceBroker(), CLOCK), [Service(service, [PARTS])], CLOCK)
+    return store
+
+
+@pytest.fixture
+def poison(store: DeltaStore, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command on the store of the test."""
+
+    def running(line: str, *, code: int = 0) -> Ran:
+        ran = run(capsys, f"{line} --store {store.uri}")
+        assert ran.code == code, ran
+        return ran
+
+    return running
+
+
+BEGIN = "begin-dialog orders '{}' --service Orders --far-service Warehouse"
+
+
+def begun(poison: Callable[..., Ran], body: str = "<bolt/>", more: str = "") -> tuple[str, str]:
+    """Begin a dialog; return its handles at the initiator and at the target."""
+    done = json.loads(poison(f"{BEGIN.format(body)} {more} -o json").out)
+    [handle] = done["conversations"]
+    [far] = [row for row in listed(poison, "warehouse") if row["conversation_id"] == handle]
+    return handle, far["handle"]
+
+
+def listed(poison: Callable[..., Ran], queue: str, more: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(poison(f"conversations {queue} {more} -o json").out)["conversations"]
+    return found
+
+
+def errors(store: DeltaStore, queue: str) -> list[tuple[int, str]]:
+    table = store.open(queue)
+    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    documents = [ErrorDocument.from_xml(row["body"]) for row in rows if row["message_type"] == ERROR]
+    return [(document.code, document.description) for document in documents]
+
+
+def state(store: DeltaStore) -> QueueState:
+    return store.open("warehouse").snapshot().control.state
+
+
+def test_services_are_listed_with_queue_contract_and_message_types(store: DeltaStore, poison: Callable[..., Ran]) -> None:
+    out = poison("services").out
+    assert "Warehouse" in out
+    assert "order (INITIATOR, X), shipped (TARGET, N), late (TARGET, N)" in out
+    told = json.loads(poison("services warehouse -o json").out)
+    assert (told["store"], [(each["queue"], each["name"]) for each in told["services"]]) == (store.uri, [("warehouse", "Warehouse")])
+    assert told["services"][0]["contracts"]["parts"]["senders"] == {"order": "INITIATOR", "shipped": "TARGET", "late": "TARGET"}
+
+
+def test_a_store_without_services_says_how_they_come(store: DeltaStore, poison: Callable[..., Ran]) -> None:
+    declare(store, "plain", Msmq4(), CLOCK)
+    assert "no queue" in poison("services plain", code=1).err
+    assert "plane" in poison("services plane", code=2).err
+
+
+def test_a_dialog_is_begun_and_shown_at_both_sides(poison: Callable[..., Ran]) -> None:
+    two = BEGIN.format("<bolt/>' '<nut/>")
+    ran = poison(f"{two} --priority 7 --lifetime 2h --timer 5m --send-key one")
+    [row] = listed(poison, "orders")
+    assert ran.out == f"Began dialog {row['handle']} with Warehouse; sent 2 messages.\n"
+    [far] = listed(poison, "warehouse")
+    assert (far["waiting"], far["priority"], far["far_service"], far["is_initiator"]) == ({"order": 2}, 7, "Orders", False)
+    shown = poison(f"conversations orders --conversation {row['handle']}").out
+    assert f"conversation {row['handle']}: CO, conversing\n  of both sides: {row['handle']}\n  side: initiator, service Orders\n" in shown
+    assert "timer: " in shown
+    assert "lifetime: " in shown
+    table = poison("conversations orders").out
+    assert row["handle"] in table
+    assert "in 5 min" in table or "in 4 min" in table
+
+    again = poison(f"{two} --send-key one")
+    assert "An earlier call with this key has begun" in again.out
+    assert len(listed(poison, "warehouse")) == 1
+
+
+def test_send_on_and_the_timer(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    near, far = begun(poison)
+    assert poison(f"send-on orders {near} '<nut/>'").out == "Sent 1 message to Warehouse.\n"
+    told = json.loads(poison(f"send-on warehouse {far} tomorrow --message-type late --send-key k -o json").out)
+    assert (told["sent"], told["arrived"], told["repeated"]) == (1, 1, False)
+    assert json.loads(poison(f"send-on warehouse {far} tomorrow --message-type late --send-key k -o json").out)["repeated"]
+    assert listed(poison, "orders")[0]["waiting"] == {"late": 1}
+    poison(f"set-timer warehouse {far} 90s")
+    [row] = conversations(store.open("warehouse"))
+    assert row.dialog_timer is not None
+
+
+def test_what_a_disabled_partner_does_not_take_is_said_and_comes_when_it_is_enabled(poison: Callable[..., Ran]) -> None:
+    poison("disable warehouse")
+    assert "1 message of this side wait until" in poison(BEGIN.format("<bolt/>")).out
+    poison("conversations warehouse", code=1)
+    poison("enable warehouse")
+    assert listed(poison, "warehouse")[0]["waiting"] == {"order": 1}
+
+
+@pytest.mark.parametrize("order", ["end_then_enable", "enable_then_end"])
+def test_a_poison_message_goes_with_its_conversation_and_the_queue_is_enabled(poison: Callable[..., Ran], store: DeltaStore, order: str) -> None:
+    _, far = begun(poison)
+    poison(f"alter warehouse --set recovery_order={order}")
+    poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
+    assert state(store) is QueueState.DISABLED
+    ran = poison(f"end-conversation warehouse {far} --error 127 --description 'Unable to process message.' --enable --save kept.jsonl --yes")
+    assert f"Ended conversation {far}; removed 1 message from warehouse. Queue warehouse is enabled." in ran.out
+    assert state(store) is QueueState.ENABLED
+    assert errors(store, "orders") == [(127, "Unable to process message.")]
+    assert listed(poison, "warehouse", "--ended")[0]["state"] == "CD"
+    assert listed(poison, "orders")[0]["state"] == "ER"
+
+
+def test_people_decide_from_the_shell_to_end_the_conversation(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    _, far = begun(poison)
+    poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
+    [halted] = json.loads(poison("decide warehouse -o json").out)["halted"]
+    assert (halted["decisions"][0], halted["conversation"]["handle"]) == ("end", far)
+    shown = poison("decide warehouse").out
+    assert f"conversation {far}" in shown
+    assert "decide warehouse end --sub-queue main" in shown
+    assert "--error" in poison("decide warehouse remove --error 3", code=2).err
+    assert "--error" in poison("decide warehouse --error 3", code=2).err
+    ran = poison("decide warehouse end --error 31 --description Torn.")
+    assert f"1 message went with conversation {far}; Orders is told error 31." in ran.out
+    assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(31, "Torn.")])
+
+
+def test_recover_tells_the_partner(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    _, far = begun(poison)
+    poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
+    ran = poison("recover warehouse --yes")
+    assert f"Conversation {far} was ended; Orders is told error 127: Unable to process message." in ran.out
+    assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(127, "Unable to process message.")])
+
+
+def test_an_end_prints_what_it_removes_and_wants_an_answer(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    near, far = begun(poison)
+    assert "--yes is missing" in poison(f"end-conversation warehouse {far}", code=2).err
+    assert listed(poison, "warehouse")[0]["waiting"] == {"order": 1}
+    assert "<bolt/>" in poison(f"end-conversation warehouse {far} --cleanup --yes").out
+    assert errors(store, "orders") == []
+    assert json.loads(poison(f"end-conversation orders {near} -o json").out) == {"queue": "orders", "messages": [], "saved": None}
+    assert listed(poison, "orders")[0]["state"] == "DO"
+
+
+def test_refusals(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    _, far = begun(poison)
+    declare_services(store, store.open("orders"), [Service("Two", [PARTS, Contract("more", {"x": "ANY"})])], CLOCK)
+    refused = {
+        f"{BEGIN.format('x')} --contract none": "--contract none: expected one of service Orders: parts",
+        "begin-dialog orders x --service Two --far-service W": "--contract is missing: service Two has more, parts",
+        f"{BEGIN.format('x')} --priority 11": "priority",
+        f"{BEGIN.format('x')} --lifetime soon": "--lifetime soon",
+        f"send-on warehouse {far} x": "--message-type is missing: contract parts lets this side send late, shipped",
+        f"send-on warehouse {far} x --message-type order": "order",
+        f"end-conversation warehouse {far} --cleanup --error 3": "--cleanup",
+        f"end-conversation warehouse {far} --description x --yes": "description",
+        f"end-conversation warehouse {far} --error 0 --yes": "--error 0",
+        f"set-timer warehouse {far} soon": "DURATION soon",
+        "begin-dialog orders x --service Nobody --far-service W": "Nobody",
+    }
+    for line, said in refused.items():
+        assert said in poison(line, code=2).err
+    assert listed(poison, "warehouse")[0]["state"] == "SI"
+    for line in ("conversations orders --conversation x", "send-on orders x y", "set-timer orders x 5", "end-conversation orders x"):
+        assert "8426" in poison(line, code=1).err
