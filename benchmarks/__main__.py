@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.receive import ReceivePass, ReceiveResult
+from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.store.seam import QueueStore
 
 CLOCK = SystemClock()

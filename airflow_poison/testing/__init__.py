@@ -7,7 +7,21 @@ from airflow_poison.core.delivery.replay import replay
 from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.delivery.sessiongram import sessiongram
 from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.testing.conversing import conversation
 from airflow_poison.testing.received import Call, Outcome, Received
 from airflow_poison.testing.receiving import receive
 
-__all__ = ["Action", "Call", "MemoryStore", "Outcome", "Received", "Script", "Scripted", "VirtualClock", "receive", "replay", "sessiongram"]
+__all__ = [
+    "Action",
+    "Call",
+    "MemoryStore",
+    "Outcome",
+    "Received",
+    "Script",
+    "Scripted",
+    "VirtualClock",
+    "conversation",
+    "receive",
+    "replay",
+    "sessiongram",
+]

@@ -25,8 +25,8 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import SENT, checked
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.seam import NOT_BEFORE_RESTART
 from airflow_poison.testing.received import Call, Outcome, Received
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.core.passes.receive import ReceiveResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueTable
 

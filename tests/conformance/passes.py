@@ -18,7 +18,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access
-from airflow_poison.core.store.seam import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from tests.conformance import by_hand
 from tests.conformance.found import Found, by_message, is_removal
 from tests.conformance.played import QUEUE, Played, Told
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import Control, QueueStore, QueueTable, Snapshot
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
     from tests.conformance.examples.shape import Calls, Example
 
 MOST_PASSES = 1_000
