@@ -11,11 +11,15 @@ import time
 from tests.faults.campaign import Budget, run_campaign
 from tests.faults.planted import BUGS
 from tests.faults.points import named_points
+from tests.faults.talks import TALKERS
+from tests.faults.world import queues
 
 _ENOUGH = 1_000
 """Kills from which on every point must have been visited."""
 _ELSEWHERE = ("pass.decide.", "pass.backlog.")
-"""Points of what nobody does in the campaign: tests/unit/passes/test_decide.py and test_backlog.py end a process at each of them."""
+"""Points of what nobody does in the campaign. Unit tests die at each of them and go on: tests/unit/passes/test_decide.py for decisions of people
+(test_recover_conversations.py for those that end a conversation), tests/unit/passes/test_backlog.py for alerts of backlogs."""
+_QUEUES = {"": (*queues(),), "conversations": (*TALKERS,), "messages": tuple(name for name in queues() if name not in TALKERS)}
 
 
 def main() -> int:
@@ -25,12 +29,13 @@ def main() -> int:
     parser.add_argument("--zombies", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=4_200, help="at most so long")
     parser.add_argument("--episode", type=float, default=15, help="seconds of faults in an episode")
+    parser.add_argument("--only", choices=sorted(_QUEUES), default="", help="those queues whose services converse, or only the others")
     parser.add_argument("--planted", choices=sorted(BUGS), default="", help="plant a bug in every process: the campaign must fail")
     parser.add_argument("--stop-at-first", action="store_true", help="end with the first episode that shows a violation")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     started = time.monotonic()
-    budget = Budget(given.kills, given.zombies, given.seconds, given.episode)
+    budget = Budget(given.kills, given.zombies, given.seconds, given.episode, _QUEUES[given.only])
     score = run_campaign(given.seed, budget, bug=given.planted, stop_at_first=given.stop_at_first, tell=lambda line: print(line, flush=True))
     unvisited = sorted(point for point in named_points() - score.visited.keys() if not point.startswith(_ELSEWHERE))
     for what, number in score.unnamed.most_common(15):

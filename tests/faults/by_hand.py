@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tests.faults.actors import Place
+    from tests.faults.actor import Place
 
 Row = dict[str, Any]
 
@@ -53,7 +53,7 @@ class Hand:
     def written(self, rows: Sequence[Row], sub_queue: str, m: int = 0, name: str = "") -> str:
         """Write a file; return its path."""
         path = f"sub_queue={sub_queue}/move_count={m}/{name}{uuid4().hex}.parquet"
-        schema = pq.read_schema(next(self.root.glob("sub_queue=main/*/*.parquet")))
+        schema = pq.read_schema(next(self.root.glob("sub_queue=*/*/*.parquet")))
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), self.root / path)
         return path

@@ -30,11 +30,12 @@ from deltalake.transaction import AddAction  # noqa: F401
 
 from airflow_poison.core.errors import PoisonError
 from tests.faults import actors, planted
-from tests.faults.actors import Place, Task
+from tests.faults.actor import Place, Task
 from tests.faults.checker import check
 from tests.faults.inject import CALLS, ERRORS, Injector, Plan, What
 from tests.faults.ledger import FOLDER, Reader, append, note
 from tests.faults.points import OF_THE_HANDLER, named_points
+from tests.faults.talks import TALKERS
 from tests.faults.verdict import Verdict
 from tests.faults.world import LEASE, LONGEST_STOP, SPEED, Strangers, queues
 
@@ -45,6 +46,7 @@ SIDE_BY_SIDE = 4  # runs that go on; those that are stopped wait beside them
 _MOST = 16
 _HOLDING = ("store.claim.before_fence", "store.claim.after", "pass.deliver", "delivery.", "store.outcomes", "store.seal", "store.finish.", "handler.")
 """Where a receiver has a claim: one that is stopped there can be overtaken."""
+_OF_DIALOGS = "delivery.dialogs."
 _MEMORY = "/dev/shm"
 """Where episodes take place if possible: no kill of a process takes anything from a file system, whatever it lies on."""
 _LONGEST_RUN = 60.0
@@ -90,9 +92,11 @@ class Run:
     overtaken: bool = False
 
 
-def _expected(role: str) -> Counter[str]:
-    """Return points that runs of a role will reach: where receivers have a claim; the others show it by and by."""
-    return Counter(point for point in (*named_points(), *OF_THE_HANDLER) if role == "receive" and point.startswith(_HOLDING))
+def _expected() -> dict[str, Counter[str]]:
+    """Return points that receivers will reach: where they have a claim; the others show it by and by."""
+    holding = [point for point in (*named_points(), *OF_THE_HANDLER) if point.startswith(_HOLDING)]
+    kinds = {Task("receive", queue, "", 0).kind: queue in TALKERS for queue in queues()}
+    return {kind: Counter(point for point in holding if talks or not point.startswith(_OF_DIALOGS)) for kind, talks in kinds.items()}
 
 
 @dataclass(slots=True)
@@ -112,7 +116,7 @@ class Score:
     removed: int = 0
     runs: int = 0
     visited: Counter[str] = field(default_factory=Counter)
-    visits: dict[str, Counter[str]] = field(default_factory=lambda: {role: _expected(role) for role in _ROLES})
+    visits: dict[str, Counter[str]] = field(default_factory=_expected)
     faulted: Counter[str] = field(default_factory=Counter)
     unnamed: Counter[str] = field(default_factory=Counter)
     drained: float = 0.0
@@ -130,17 +134,18 @@ class Episode:
     :param seed: fixes what is tried.
     :param seconds: how long actors run under faults.
     :param score: what the campaign has seen so far; added to, and asked which points have been met least.
+    :param names: its queues; empty: all.
     :ivar quiet: whether everything has come to its end, so far.
     """
 
-    def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "") -> None:
+    def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = ()) -> None:  # noqa: PLR0917
         self._chance, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
         self._patience = 12.0 if bug else 180.0
         old, power = self._chance.random() < 0.4, self._chance.random() < 0.5
         strangers = self._chance.choices([*Strangers], [70, 20, 10])[0]
-        self._place = Place(str(folder), time.monotonic(), old, power, strangers)
+        self._place = Place(str(folder), time.monotonic(), old, power, strangers, names or (*queues(),))
         self._roles = _ROLES | {"intrude": _STRANGERS if strangers is not Strangers.NONE else 0}
-        self._unopened = {*queues()} if old else set()
+        self._unopened = {*self._place.queues} - TALKERS.keys() if old else set()
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
         self._again: list[tuple[Task, int]] = []
@@ -195,7 +200,9 @@ class Episode:
             return self._again.pop(0)
         self._numbers += 1
         role = self._chance.choices([*self._roles], [*self._roles.values()])[0]
-        queue = self._chance.choice(["move", "reject"] if role == "return" else [*queues()])
+        names = self._place.queues
+        returning = [name for name in names if name in {"move", "reject"}]
+        queue = self._chance.choice(returning if role == "return" and returning else names)
         isolation = "process" if role == "receive" and self._chance.random() < _IN_SESSIONS else "none"
         return Task(role, queue, f"{role}-{self._numbers}", self._chance.getrandbits(40), isolation), 0
 
@@ -215,15 +222,18 @@ class Episode:
                 return Plan(what, number=chance.choice([0, 1, 2_000, 5_000, 40_000]))
             case _:
                 holding = what is What.STOP and role == "receive" and chance.random() < 0.9
-                point = self._point(role, _HOLDING if holding else ("",))
+                point = self._point(task, _HOLDING if holding else ("",))
                 return Plan(what, point, 1 if point else chance.randint(1, 9), number=chance.choice(ERRORS))
 
-    def _point(self, role: str, parts: tuple[str, ...]) -> str:
-        """Return a point that runs of the role reach, rather one where little has happened yet."""
-        reached = sorted(point for point in self._visits[role] if point.startswith(parts))
+    def _point(self, task: Task, parts: tuple[str, ...]) -> str:
+        """Return a point that such tasks reach, rather one where little has happened yet."""
+        reached = sorted(point for point in self._visits_of(task) if point.startswith(parts))
         if not reached:
             return ""
         return self._chance.choices(reached, [1 / (1 + self._score.faulted[point]) for point in reached])[0]
+
+    def _visits_of(self, task: Task) -> Counter[str]:
+        return self._visits.setdefault(task.kind, Counter())
 
     def _start(self, task: Task, tries: int) -> None:
         plan = Plan() if task.key in self._calm and self._chance.random() < 0.8 else self._plan(task)
@@ -240,7 +250,7 @@ class Episode:
         try:
             actors.act(task, self._place)
         finally:
-            note("points", role=task.role, visited=dict(injector.visited))
+            note("points", of=task.kind, visited=dict(injector.visited))
 
     def _fork(self, number: int, queue: str, act: Callable[[], None]) -> int:
         pid = os.fork()
@@ -329,19 +339,19 @@ class Episode:
                 self._score.io_errors += line["what"] in {"error", "call", "full"}
                 if run is not None and isinstance(visited := line.get("visited"), dict):
                     self._score.visited.update(visited)
-                    self._visits[run.task.role].update(visited)
+                    self._visits_of(run.task).update(visited)
             case "points":
                 visited = line["visited"]
                 assert isinstance(visited, dict)
                 self._score.visited.update(visited)
-                self._visits[str(line["role"])].update(visited)
+                self._visits.setdefault(str(line["of"]), Counter()).update(visited)
             case "error" if line["type"] == "QueueHaltedError" and run is not None:
                 self._follow_with("recover", run.task.queue)
             case "error" if run is not None and str(line["text"]).startswith("Somebody else has committed"):
                 self._follow_with("repair", run.task.queue)
             case "error" if line.get("unnamed"):
                 self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
-            case "sent":
+            case "sent" | "talked":
                 self._unsent.pop(str(line["key"]), None)
 
     def _follow_with(self, role: str, queue: str) -> None:
@@ -387,38 +397,40 @@ class Episode:
 
     def _drain(self) -> None:
         time.sleep(LEASE.total_seconds() / SPEED)
-        left, until = {*queues()}, time.monotonic() + self._patience
+        talking = tuple(name for name in self._place.queues if name in TALKERS)
+        left: set[tuple[str, ...]] = {(name,) for name in self._place.queues if name not in TALKERS} | ({talking} if talking else set())
+        until = time.monotonic() + self._patience
         while left:  # some messages end every process that delivers them
             if time.monotonic() > until:
                 self._stays(f"{sorted(left)} did not become quiet")
                 return
             for line in self._reader.news():
                 self._heed(line)
-            left = self._side_by_side({queue: self._ending(queue) for queue in left})
+            left = self._side_by_side({group: self._ending(group) for group in left})
 
-    def _ending(self, queue: str) -> Callable[[], None]:
-        unsent = [task for task in self._unsent.values() if task.queue == queue]
-        return lambda: actors.drain(self._place, queue, unsent)
+    def _ending(self, group: tuple[str, ...]) -> Callable[[], None]:
+        unsent = [task for task in self._unsent.values() if task.queue in group]
+        return lambda: actors.drain(self._place, group, unsent)
 
     def _alone(self, act: Callable[[], None]) -> None:
-        self._side_by_side({"": act})
+        self._side_by_side({("",): act})
 
-    def _side_by_side(self, acts: Mapping[str, Callable[[], None]]) -> set[str]:
+    def _side_by_side(self, acts: Mapping[tuple[str, ...], Callable[[], None]]) -> set[tuple[str, ...]]:
         """Do things without faults, each in a process of its own, and wait for them; return those that were killed all the same."""
         started = {}
-        for queue, act in acts.items():
+        for group, act in acts.items():
             number = self._score.runs = self._score.runs + 1
-            started[self._fork(number, queue, act)] = number, queue
+            started[self._fork(number, group[0], act)] = number, group
         killed, until = set(), time.monotonic() + self._patience
-        for pid, (number, queue) in started.items():
+        for pid, (number, group) in started.items():
             status = self._ended(pid, until)
             if status is None:
-                self._stays(f"the quiet end of {queue!r} did not come")
+                self._stays(f"the quiet end of {group} did not come")
             elif os.WIFSIGNALED(status):
                 self._killed[number] = False
-                killed.add(queue)
+                killed.add(group)
             elif os.WEXITSTATUS(status):
-                self._stays(f"the quiet end of {queue!r} failed")
+                self._stays(f"the quiet end of {group} failed")
         return killed
 
     def _stays(self, what: str) -> None:
@@ -483,12 +495,14 @@ class Budget:
     :param zombies: at least so many.
     :param seconds: at most so long.
     :param episode: seconds of faults in an episode.
+    :param queues: which of them there are; empty: all.
     """
 
     kills: int
     zombies: int
     seconds: float
     episode: float = 10.0
+    queues: tuple[str, ...] = ()
 
 
 def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: bool = False, tell: Callable[[str], None] = lambda _: None) -> Score:
@@ -497,7 +511,7 @@ def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: boo
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     while time.monotonic() - started < budget.seconds and (score.kills < budget.kills or score.zombies < budget.zombies):
         folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
-        episode = Episode(folder, seed + number, budget.episode, score, bug)
+        episode = Episode(folder, seed + number, budget.episode, score, bug, budget.queues)
         verdict = episode.run()
         score.verdict.add(verdict)
         number += 1

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.faults.dialogs import check_dialogs
 from tests.faults.history import OUTBOX, History, read_histories
 from tests.faults.keeping import kept_in
 from tests.faults.ledger import Reader
@@ -52,6 +53,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_places(histories, lines, verdict)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
     _check_order(lines, verdict)
+    check_dialogs(histories, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
     if not quiet:
         verdict.alerts_missing.clear()
@@ -69,6 +71,7 @@ class Call:
     :param last: nothing was called after it in its process.
     :param power: how often the power had failed before.
     :param told: its run has said that it received, before the power failed.
+    :param in_dialog: its message belongs to a dialog.
     """
 
     seen: tuple[int, int]
@@ -78,6 +81,7 @@ class Call:
     how: str = ""
     last: bool = True
     told: bool = False
+    in_dialog: bool = False
 
     def forgotten(self, losses: int) -> bool:
         """Whether one of so many losses of power may have taken back what became of it."""
@@ -95,7 +99,7 @@ def _calls(lines: Iterable[Line]) -> dict[Key, list[Call]]:
                 process = line["run"], line["pid"]
                 if process in last:
                     last[process].last = False
-                made = last[process] = Call((line["m"], line["a"]), line["run"], process, power)
+                made = last[process] = Call((line["m"], line["a"]), line["run"], process, power, in_dialog="dialog" in line)
                 found[line["queue"], line["id"]].append(made)
                 of_run[line["run"]].append(made)
             case "end":
@@ -117,6 +121,7 @@ class Deaths:
         and their call.
     :param losses: how often the power failed.
     :param quiet: whether all passes were finished.
+    :param unwritten: runs in which it could not be written down what a delivery had done in its conversation: it has not committed.
     """
 
     processes: frozenset[Process]
@@ -124,6 +129,7 @@ class Deaths:
     innocents: int
     losses: int = 0
     quiet: bool = True
+    unwritten: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool], *, quiet: bool) -> Deaths:
@@ -133,11 +139,19 @@ class Deaths:
         busy_runs = {run for run, _ in busy} - with_children
         late = sum(late and run not in busy_runs for run, late in killed.items())
         losses = sum(line["kind"] == "power" for line in lines)
-        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses, quiet)
+        unwritten = {line["run"] for line in lines if line["kind"] == "fault" and _prevents_effects(line)}
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses, quiet, frozenset(unwritten))
 
     def hit(self, call: Call) -> bool:
-        """Whether a process was killed when nothing had been called after this call."""
-        return call.last and (call.run in self.runs or call.process in self.processes)
+        """Whether a process was killed when nothing had been called after this call, or could not write down what it had done."""
+        unwritten = call.in_dialog and call.run in self.unwritten
+        return call.last and (call.run in self.runs or call.process in self.processes or unwritten)
+
+
+def _prevents_effects(fault: Line) -> bool:
+    return fault["what"] == "full" or (
+        fault["what"] == "error" and fault["point"] in {f"delivery.dialogs.{side}_effect" for side in ("before", "after")}
+    )
 
 
 # What was acknowledged, and what was removed --------------------------------------------------------------------------
@@ -302,7 +316,7 @@ def _check_alerts(histories: Mapping[str, History], lines: Iterable[Line], verdi
     for facts in alerts.values():
         told[facts["queue"], facts["event"]] += facts["count"]
     for queue in queues().keys() & histories.keys():
-        wanted = Counter(event.type for event in histories[queue].events if _is_told_of(event.type) and not event.by_hand)
+        wanted = Counter(event.type for event in histories[queue].events if _is_told_of(event.type) and event.is_news)
         kinds = wanted.keys() | {kind for about, kind in told if about == queue}
         for kind, number in ((kind, wanted[kind]) for kind in sorted(kinds)):
             if told[queue, kind] < number:

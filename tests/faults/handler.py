@@ -6,9 +6,11 @@ import os
 import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.fault_points import reach
+from tests.faults.conversing import converse
 from tests.faults.ledger import PARENT, QUEUE, note
 from tests.faults.world import FastClock
 
@@ -23,8 +25,13 @@ def handle(message: Message) -> None:
     queue, number = os.environ[QUEUE], message.lookup_id
     child = os.getpid() != int(os.environ[PARENT])
     counts = {"a": message.abort_count, "m": message.move_count}
-    note("call", queue=queue, id=number, mid=message.message_id, pid=os.getpid(), child=child, **counts)
+    call, conversation = uuid4().hex, message.conversation
+    dialog = {} if conversation is None else {"call": call, "dialog": conversation.conversation_id, "what": message.message_type}
+    note("call", queue=queue, id=number, mid=message.message_id, pid=os.getpid(), child=child, **counts, **dialog)
     reach("handler.begin")
+    if conversation is not None:
+        converse(message, conversation, queue, call)
+        return
     first = message.abort_count == message.move_count == 0
     match message.body.split():
         case [b"bad"]:

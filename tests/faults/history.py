@@ -45,7 +45,12 @@ class Happened:
 
     @property
     def by_hand(self) -> bool:
-        return self.details.get("by") == "hand"
+        return self.details.get("by") in {"hand", "end conversation"}
+
+    @property
+    def is_news(self) -> bool:
+        """Whether people are alerted of it: nobody has done it by hand, and it is not how every dialog ends."""
+        return not self.by_hand and self.details.get("by") != "conversation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class History:
     :ivar left: those that left the queue for good: settled, dropped, removed by hand.
     :ivar settled: of them, those that a pass has settled.
     :ivar delivered: counts of each DELIVERED event by message.
+    :ivar dropped: by message, the event that says why it was dropped.
     """
 
     name: str
@@ -101,6 +107,7 @@ class History:
     settled: list[Row] = field(default_factory=list)
     events: list[Happened] = field(default_factory=list)
     delivered: dict[int, Counter[tuple[int, int]]] = field(default_factory=lambda: defaultdict(Counter))
+    dropped: dict[int, Happened] = field(default_factory=dict)
     live: dict[str, File] = field(default_factory=dict)
     _rows: dict[str, tuple[Row, ...]] = field(default_factory=dict)
 
@@ -133,6 +140,10 @@ class History:
             details.pop("lookup_ids", None)  # what joining adds
             found.append(Happened(row["message_type"], row["lookup_id"], details.pop("move_count"), row["abort_count"] or 0, details))
         return found
+
+    def of_dialogs(self, file: File) -> list[dict[str, Any]]:
+        """Return the rows of a file of conversation endpoints, or of messages that are on their way to the partner."""
+        return self._read(file.path, ["lookup_id", "message_id", "message_type", "conversation_id", "body", "properties"])
 
     def body(self, file: File) -> tuple[str, str, dict[str, Any]]:
         """Return the name, the type and the JSON of a row that is no message: of a claim its key, of the control row its state."""

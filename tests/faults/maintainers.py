@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     import random
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.delta.store import DeltaStore
     from airflow_poison.core.store.log import Commit
-    from airflow_poison.core.store.seam import Control, QueueTable
+    from airflow_poison.core.store.seam import QueueTable
 
 
 def maintain_one(table: QueueTable, store: DeltaStore, clock: Clock) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions import journalfile, tries
+from airflow_poison.core.conversations.transaction import Conversation
+from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.passes.conversations import carrying
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.table import base, stage
 
@@ -74,6 +77,43 @@ def _charge_the_batch() -> None:
     replace(tries, "sections", sections)
 
 
+def _ghosts() -> None:
+    """What a delivery that was rolled back did in its conversation counts all the same."""
+    rolled_back = dialoghost.DialogHost.rolled_back
+
+    def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
+        conversation = Conversation(begun, services, self._clock.now)
+        failure = self.call(message.within(conversation))
+        return failure, conversation.close()
+
+    def applied(self: Any, entries: Any, culprit: Any, failure: Any) -> None:
+        for entry in entries:
+            self._dialogs.done(entry.row, self._done.pop(entry.row, None))
+        rolled_back(self, entries, culprit, failure)
+
+    replace(work.Endpoint, "call_in_dialog", call)
+    replace(dialoghost.DialogHost, "rolled_back", applied)
+
+
+def _remove_first() -> None:
+    """What leaves for the partner is taken from the sender's side before the partner's queue has it."""
+    holds = carrying._holds
+
+    def removing(target: Any, table: Any, messages: Any) -> bool:
+        if holds(target, table, messages):
+            return True
+        table.remove_transmissions(table.snapshot().transmissions[:1], datetime.now(UTC))
+        return False
+
+    replace(carrying, "_holds", removing)
+
+
+def _no_effects() -> None:
+    """The effects of earlier deliveries are not looked for: a pass that goes on does not know what they did."""
+    replace(dialogs.Dialogs, "_counts", lambda _self, _told: False)
+    replace(dialogs.Dialogs, "_is_lost", lambda _self, _id: False)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
     "no-held-check": _no_held_check,
@@ -81,4 +121,7 @@ BUGS: dict[str, Callable[[], None]] = {
     "no-revalidation": _no_revalidation,
     "no-sync": _no_sync,
     "charge-the-batch": _charge_the_batch,
+    "ghosts": _ghosts,
+    "remove-first": _remove_first,
+    "no-effects": _no_effects,
 }

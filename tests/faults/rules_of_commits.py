@@ -132,7 +132,7 @@ class _Replay:
         if made.operation == "finish":
             self._history.settled += [row for row in gone if row.number not in dropped]
             self._history.left += gone
-        elif made.operation == "replace":
+        elif made.operation in {"replace", "transact"}:
             self._history.left += gone
             unknown = [row.number for row in gone if row.number not in dropped]
             if unknown:
@@ -190,6 +190,7 @@ class _Replay:
 
     def _events(self, made: Made, events: list[Happened]) -> None:
         self._history.events += events
+        self._history.dropped |= {event.number: event for event in events if event.type == "DROPPED" and event.number is not None}
         for event in events:
             if event.type == "DELIVERED" and event.number is not None:
                 self._history.delivered[event.number][event.m, event.a] += 1

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.faults.points import named_points
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
 VIOLATIONS = ("lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "events", "fell", "order", "log", "stuck")
@@ -24,15 +27,36 @@ FOUND = {
     "no-revalidation": (_QUIET, {"doubled", "lost"}),
     "charge-the-batch": (_QUIET, {"innocents_charged"}),
     "no-sync": (_POWER, {"lost"}),
+    "ghosts": (_QUIET, {"doubled"}),
 }
-SHORT = ("--kills", "5", "--zombies", "0", "--episode", "5", "--seconds", "6")
-PLANTED = ("--kills", "10000", "--episode", "3", "--seconds", "12", "--stop-at-first")
+IN_CONVERSATIONS = frozenset({"ghosts"})
+SHORT = ("--only", "messages", "--kills", "5", "--zombies", "0", "--episode", "5", "--seconds", "6")
+CONVERSATIONS = ("--only", "conversations", "--kills", "20", "--zombies", "0", "--episode", "7", "--seconds", "60")
+PLANTED = ("--kills", "10000", "--episode", "3", "--seconds", "120", "--stop-at-first")
+"""They end when they have found it; a busy machine takes its time."""
+
+
+Ended = tuple[int, dict[str, Any], str]
+"""Of a campaign: exit code, last line, and all that was printed."""
 
 
 @pytest.fixture(scope="module")
-def campaigns() -> dict[str, tuple[int, dict[str, Any], str]]:
-    """Run a campaign without and one with each planted bug, side by side; return exit code, last line, and all that was printed."""
-    wanted = {"": SHORT} | {bug: (*PLANTED, "--seed", seed, "--planted", bug) for bug, (seed, _) in FOUND.items()}
+def campaigns() -> dict[str, Ended]:
+    """Run a campaign without and one with each planted bug, side by side."""
+    return _side_by_side({"": SHORT} | {bug: (*PLANTED, "--only", "messages", *_bug(bug)) for bug in FOUND.keys() - IN_CONVERSATIONS})
+
+
+@pytest.fixture(scope="module")
+def conversations() -> dict[str, Ended]:
+    """The same of conversations."""
+    return _side_by_side({"": CONVERSATIONS} | {bug: (*PLANTED, "--only", "conversations", *_bug(bug)) for bug in IN_CONVERSATIONS})
+
+
+def _bug(bug: str) -> tuple[str, ...]:
+    return "--seed", FOUND[bug][0], "--planted", bug
+
+
+def _side_by_side(wanted: Mapping[str, tuple[str, ...]]) -> dict[str, Ended]:
     started = {
         bug: subprocess.Popen([sys.executable, "-m", "tests.faults", *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for bug, options in wanted.items()
@@ -41,8 +65,9 @@ def campaigns() -> dict[str, tuple[int, dict[str, Any], str]]:
     return {bug: (started[bug].returncode, json.loads(text.splitlines()[-1]), text) for bug, text in printed.items()}
 
 
-def test_a_short_campaign_finds_nothing(campaigns: dict[str, tuple[int, dict[str, Any], str]]) -> None:
-    code, last, printed = campaigns[""]
+@pytest.mark.parametrize("kind", ["campaigns", "conversations"])
+def test_a_short_campaign_finds_nothing(kind: str, request: pytest.FixtureRequest) -> None:
+    code, last, printed = request.getfixturevalue(kind)[""]
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
     assert code == 0
     assert last.keys() >= REPORTED
@@ -50,8 +75,8 @@ def test_a_short_campaign_finds_nothing(campaigns: dict[str, tuple[int, dict[str
 
 
 @pytest.mark.parametrize("bug", FOUND)
-def test_a_planted_bug_is_found(campaigns: dict[str, tuple[int, dict[str, Any], str]], bug: str) -> None:
-    code, last, printed = campaigns[bug]
+def test_a_planted_bug_is_found(bug: str, request: pytest.FixtureRequest) -> None:
+    code, last, printed = request.getfixturevalue("conversations" if bug in IN_CONVERSATIONS else "campaigns")[bug]
     assert code == 1
     assert any(last[name] for name in FOUND[bug][1]), printed
 

@@ -18,7 +18,8 @@ from airflow_poison.core.message import DESTINATION
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.send import send
 from tests.faults import ledger
-from tests.faults.actors import Place, Task, act_quietly, enter
+from tests.faults.actor import Place, Task
+from tests.faults.actors import act_quietly, enter
 from tests.faults.by_hand import Hand
 from tests.faults.checker import check
 from tests.faults.world import LEASE, RETENTION, queues

@@ -13,6 +13,7 @@ from airflow_poison.core.policies.activation_specification import ActivationSpec
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from tests.faults.talks import TALKERS
 
 if TYPE_CHECKING:
     import random
@@ -81,6 +82,7 @@ def queues() -> Mapping[str, Rules]:
                 tells=False,
             ),
             "engine": Rules(DefaultMessaging(max_failed_deliveries=2, persist_redelivery_count=True)),
+            **dict.fromkeys(TALKERS, Rules(ServiceBroker(rollback_limit=3), tells=False)),
         }
 
 

@@ -1,0 +1,93 @@
+"""An actor: a task in the hands of a process of its own, and the place where it is done."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.faults.powerloss import Disk
+from tests.faults.talks import TALKERS
+from tests.faults.world import FastClock, Strangers, queues
+
+if TYPE_CHECKING:
+    from airflow_poison.core.store.table.queue import Queue
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What Airflow would run again under the same key.
+
+    :param seed: decides what it does; the same for every try.
+    """
+
+    role: str
+    queue: str
+    key: str
+    seed: int
+    isolation: str = "none"
+
+    @property
+    def kind(self) -> str:
+        """What tasks have in common that reach the same points."""
+        return f"{self.role} of a talker" if self.queue in TALKERS else self.role
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an episode takes place.
+
+    :param origin: when its clock began.
+    :param old: whether its tables are made in format 1, and upgraded by whoever opens them first.
+    :param power: whether the power will fail.
+    :param strangers: what writers that are not ours do.
+    :param queues: those that it has.
+    """
+
+    folder: str
+    origin: float
+    old: bool = False
+    power: bool = False
+    strangers: Strangers = Strangers.NONE
+    queues: tuple[str, ...] = field(default_factory=lambda: (*queues(),))
+
+    @property
+    def clock(self) -> FastClock:
+        return FastClock(self.origin)
+
+    @property
+    def store(self) -> DeltaStore:
+        return DeltaStore(f"{self.folder}/store")
+
+    @property
+    def disk(self) -> Disk:
+        return Disk(Path(self.folder, "store"), Path(self.folder, "memory"))
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A task in the hands of a process."""
+
+    task: Task
+    place: Place
+    chance: random.Random
+
+    @classmethod
+    def of(cls, task: Task, place: Place) -> Actor:
+        return cls(task, place, random.Random(task.seed))
+
+    @property
+    def clock(self) -> FastClock:
+        return self.place.clock
+
+    @cached_property
+    def store(self) -> DeltaStore:
+        return self.place.store
+
+    @cached_property
+    def table(self) -> Queue:
+        """The queue, opened when it is first asked for: a repair must not open what is refused."""
+        return self.store.open(self.task.queue)

@@ -1,0 +1,48 @@
+"""Watches: note for the checker what this process commits and claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.store.delta.log import DeltaLog
+from airflow_poison.core.store.table import queue as tables
+from airflow_poison.core.store.table import stage
+from tests.faults.ledger import note
+from tests.faults.planted import replace
+
+if TYPE_CHECKING:
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.log import Commit, State
+
+
+def watch_commits() -> None:
+    """Note each commit that this process makes, when it has been acknowledged: whatever happens then, the log has it."""
+    commit = DeltaLog.commit
+
+    def noted(log: DeltaLog, base: State, made: Commit) -> bool:
+        done = commit(log, base, made)
+        if done and (details := log.details(base.version + 1)) is not None:
+            note("committed", queue=Path(log._root).name, version=base.version + 1, mark=details["mark"])
+        return done
+
+    replace(DeltaLog, "commit", noted)
+
+
+def watch_claims() -> None:
+    """Note which claims this process makes and holds: the controller sees whose claim has been taken over."""
+    claim, take_over, made = tables.Queue.claim, tables.Queue.take_over, stage.Attempt.made
+
+    def noted(held: Claim | None) -> Claim | None:
+        if held is not None:
+            note("held", key=held.key, epoch=held.epoch, attempt=held.attempt, earlier=held.earlier)
+        return held
+
+    def noted_made(attempt: stage.Attempt) -> str:
+        name = made(attempt)
+        note("made", key=attempt.key, attempt=name)
+        return name
+
+    replace(tables.Queue, "claim", lambda *given, **named: noted(claim(*given, **named)))
+    replace(tables.Queue, "take_over", lambda *given, **named: noted(take_over(*given, **named)))
+    replace(stage.Attempt, "made", noted_made)

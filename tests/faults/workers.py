@@ -1,0 +1,87 @@
+"""Workers: what the tasks of a DAG do with a queue, one verb each."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_poison.core.passes.alerts import send_alerts
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.send import send
+from tests.faults.ledger import note
+from tests.faults.world import LEASE, bodies, queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.passes.alerts import Alert
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.seam import QueueTable
+    from tests.faults.actor import Actor
+
+HANDLER = "tests.faults.handler:handle"
+SUBSCRIBER = "people"
+
+
+def sends(actor: Actor) -> None:
+    send_as(actor, actor.task.key)
+
+
+def send_as(actor: Actor, key: str) -> None:
+    found = bodies(actor.chance, actor.task.queue)
+    batch = pa.record_batch({"body": found, "message_id": [f"{key}/{number}" for number in range(len(found))]})
+    sent = send(actor.table, [batch], key=key, clock=actor.clock)
+    note("sent", queue=actor.task.queue, key=key, first=sent.first_lookup_id, count=sent.sent)
+
+
+class Lingering(LocalEngine):
+    """Takes its time, and renews its claim as Spark's driver does."""
+
+    def run(self, table: QueueTable, claim: Claim, job: object, *, keep_alive: Callable[[], None]) -> None:
+        time.sleep(LEASE.total_seconds() / 60 / 2)
+        keep_alive()
+        super().run(table, claim, job, keep_alive=keep_alive)  # type: ignore[arg-type]
+
+
+def receives(actor: Actor) -> None:
+    engine = Lingering if actor.chance.random() < 0.1 else LocalEngine
+    ReceivePass(
+        actor.table,
+        queues()[actor.task.queue].policy,
+        HANDLER,
+        engine,
+        actor.clock,
+        max_messages=actor.chance.choice([5, 20, 1_000]),
+        isolation=actor.task.isolation,
+        lease=LEASE,
+        record_all=True,
+        store=actor.store,
+    ).run(actor.task.key)
+    note("received", queue=actor.task.queue)
+
+
+def returns(actor: Actor) -> None:
+    return_due(actor.table, actor.clock)
+
+
+def alerts(actor: Actor) -> None:
+    def tell(alert: Alert) -> None:
+        note("told", queue=alert.queue, key=alert.key, event=alert.event, count=alert.count, ids=alert.lookup_ids)
+
+    send_alerts(actor.table, SUBSCRIBER, tell, actor.clock)
+
+
+def declares(actor: Actor) -> None:
+    declare(actor.store, f"made-{actor.task.key}", queues()[actor.task.queue].policy, actor.clock)
+
+
+def gives_up(actor: Actor) -> None:
+    """Claim a little and release it."""
+    held = actor.table.claim(actor.task.key, lease=LEASE, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
+    if held is not None:
+        actor.table.release(held)
