@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 API = "/api/v2"
 PAGE = 100
 ENDED = frozenset({"success", "failed"})
+TRIES = 10
+"""With SQLite as its database, Airflow answers 500 when it has waited for others that write."""
 NOT_FOUND, CONFLICT, SERVER_ERROR = 404, 409, 500
 HEALTH = ("metadatabase", "scheduler", "dag_processor")
 
@@ -189,7 +191,7 @@ class Airflow:
     def _json(self, method: str, path: str, headers: Mapping[str, str], body: object) -> Any:
         return self._request(method, path, headers, body).body
 
-    def _request(self, method: str, path: str, headers: Mapping[str, str], body: object, tries: int = 3) -> Answer:
+    def _request(self, method: str, path: str, headers: Mapping[str, str], body: object, tries: int = TRIES) -> Answer:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **headers}, method=method)
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import Claim
+    from airflow_poison.core.store.files import Claim
 
 QUEUE = "flights"
 
