@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 60.0
+PATIENCE = 180.0
 _PR_SET_PDEATHSIG = 1
 _LARGEST_ANSWER = 64 << 20
 

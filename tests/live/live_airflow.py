@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -26,21 +26,25 @@ from tools.airflow.left_over import processes
 from tools.airflow.services import WITH_TRIGGERER, Services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.store.seam import QueueStore
+    from tests.live.statsd_listener import Listener
 
 T = TypeVar("T")
 
 CLONE = Path(__file__).resolve().parents[2]
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.3
 PATIENCE = float(os.environ.get("POISON_LIVE_PATIENCE", "1"))
-"""All time-outs are multiplied by it; a machine that does much else at the same time wants more (and ``--timeout``)."""
-START_SECONDS = 120.0 * PATIENCE
-PARSE_SECONDS = 60.0 * PATIENCE
-RUN_SECONDS = 120.0 * PATIENCE
+"""All time-outs are multiplied by it; a machine that does much else at the same time wants more."""
+START_SECONDS = 300.0 * PATIENCE
+PARSE_SECONDS = 300.0 * PATIENCE
+RUN_SECONDS = 900.0 * PATIENCE
+END_SECONDS = 120.0 * PATIENCE
+"""So long may a process take that was told to end."""
 TAIL = 60
 HEALTH = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+LINEAGE = "lineage.jsonl"
 JOBS = {"scheduler": "SchedulerJob", "dag-processor": "DagProcessorJob", "triggerer": "TriggererJob"}
 USERS = {"admin": "ADMIN", "op": "OP", "user": "USER", "viewer": "VIEWER"}
 """Names of the users and their roles; the password of each is its name and ``-password``."""
@@ -49,15 +53,19 @@ SETTINGS = {
     "CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
     "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
     "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
-    "CORE__PARALLELISM": "4",
+    "CORE__PARALLELISM": "8",
     "CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",
     "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",  # asset watchers start at the first parse
     "CORE__KILLED_TASK_CLEANUP_TIME": "20",
     "DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+    "METRICS__STATSD_ON": "True",
+    "METRICS__STATSD_HOST": "127.0.0.1",
+    "OPENLINEAGE__EXECUTION_TIMEOUT": "120",
+    "OPENLINEAGE__SELECTIVE_ENABLE": "True",  # for DAGs that say so
     "DAG_PROCESSOR__REFRESH_INTERVAL": "0",
     "DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
-    "DAG_PROCESSOR__PARSING_PROCESSES": "1",
-    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",  # a changed file is parsed at once
+    "DAG_PROCESSOR__PARSING_PROCESSES": "2",
+    "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",  # a new file is parsed at once
     "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
     "SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
     "TRIGGERER__JOB_HEARTBEAT_SEC": "1",
@@ -66,8 +74,13 @@ SETTINGS = {
 }
 
 
-def settings_of(home: Home, port: int, dags: Path, store: Path, java_options: str) -> dict[str, str]:
+def settings_of(home: Home, port: int, dags: Path, store: Path, metrics: Listener, *, java_options: str) -> dict[str, str]:
     """Return the environment of the processes."""
+    own = {
+        "CORE__DAGS_FOLDER": str(dags),
+        "METRICS__STATSD_PORT": str(metrics.port),
+        "OPENLINEAGE__TRANSPORT": json.dumps({"type": "file", "log_file_path": str(home.path / LINEAGE), "append": True}),
+    }
     spark = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java_options}
     poison = {"conn_type": "poison", "extra": {"store": str(store), "spark": "local[2]", "spark_conf": spark}}
     others = {
@@ -76,7 +89,7 @@ def settings_of(home: Home, port: int, dags: Path, store: Path, java_options: st
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join([str(CLONE), *filter(None, [os.environ.get("PYTHONPATH")])]),  # DAG files import from tests.live
     }
-    return home.environment(port, {**SETTINGS, "CORE__DAGS_FOLDER": str(dags)}, others)
+    return home.environment(port, {**SETTINGS, **own}, others)
 
 
 def write_passwords(home: Home) -> None:
@@ -95,13 +108,16 @@ class LiveAirflow:
     :param url: of the API server.
     :param dags: the folder of the DAG files.
     :param store_root: the store behind the connection ``poison_default``.
+    :param metrics: the StatsD server that its processes send to.
     """
 
     home: Path
     url: str
     dags: Path
     store_root: Path
+    metrics: Listener
     services: Services
+    _numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     @cached_property
     def clients(self) -> dict[str, Airflow]:
@@ -119,10 +135,6 @@ class LiveAirflow:
         from airflow_poison.core.store import open_store
 
         return open_store(str(self.store_root))
-
-    @cached_property
-    def _numbers(self) -> Any:
-        return count(1)
 
     # DAG files
 
@@ -147,7 +159,8 @@ class LiveAirflow:
         part.rename(self.dags / name)
         found = self.until(lambda: self._parsed(name, written), f"the file {name} is parsed, and has a DAG as a global variable", timeout)
         for dag_id in found:
-            self.client.pause(dag_id, paused=False)
+            if self.client.call("GET", f"{API}/dags/{quote(dag_id)}")["is_paused"]:
+                self.client.pause(dag_id, paused=False)
         return found
 
     def _parsed(self, name: str, written: datetime) -> list[str]:
@@ -221,16 +234,6 @@ class LiveAirflow:
         body = {"dry_run": False, "dag_run_id": run.run_id, "task_ids": list(task_ids), "only_failed": False, "reset_dag_runs": True}
         self.client.call("POST", f"{API}/dags/{quote(run.dag_id)}/clearTaskInstances", body)
 
-    # Assets
-
-    def events(self, asset: str) -> list[dict[str, Any]]:
-        """Return the events of an asset, given by its URI or its name, oldest first."""
-        found = self.client.call("GET", f"{API}/assets?{urlencode({'limit': 1000})}")["assets"]
-        wanted = [entry["id"] for entry in found if asset in {entry["uri"], entry["name"]}]
-        return [
-            event for number in wanted for event in self.client.pages(f"{API}/assets/events", "asset_events", asset_id=str(number), order_by="id")
-        ]
-
     # Logs
 
     def log(self, run: Run, task_id: str, map_index: int = -1, attempt: int | None = None) -> str:
@@ -258,13 +261,19 @@ class LiveAirflow:
                 lines += [f"\nLog of {task.task_id}, try {task.try_number}:", *[_shown(entry) for entry in entries[-TAIL:]]]
         return "\n".join(lines)
 
-    # Alerts
+    # Alerts and lineage
 
     def alerts(self, queue: str) -> list[dict[str, Any]]:
         """Return what ``tests.live.alert_file.AlertFile`` was told of a queue, oldest first."""
         file = self.home / "alerts.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         return [alert for line in lines if (alert := json.loads(line))["queue"] == queue]
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """Return the OpenLineage events of DAGs that have ``enable_lineage``, oldest first."""
+        file = self.home / LINEAGE
+        text = file.read_text() if file.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     # Rights
 
@@ -357,9 +366,10 @@ def _shown(entry: Mapping[str, Any]) -> str:
     return f"  {entry.get('level', '')} {entry.get('event')}{''.join(causes)}"
 
 
-def live_airflow(folder: Path, port: int, java_options: str = "") -> LiveAirflow:
+def live_airflow(folder: Path, port: int, metrics: Listener, java_options: str = "") -> LiveAirflow:
     """Return an Airflow with its home in a folder, its database made, not started yet.
 
+    :param metrics: a listener for its metrics.
     :param java_options: of the JVMs that tasks start.
     """
     home, dags, store = Home(folder / "home"), folder / "dags", folder / "store"
@@ -367,6 +377,6 @@ def live_airflow(folder: Path, port: int, java_options: str = "") -> LiveAirflow
     store.mkdir()
     home.logs.mkdir(parents=True)
     write_passwords(home)
-    services = Services(home, settings_of(home, port, dags, store, java_options), port, WITH_TRIGGERER)
+    services = Services(home, settings_of(home, port, dags, store, metrics, java_options=java_options), port, WITH_TRIGGERER)
     services.prepare()
-    return LiveAirflow(home.path, f"http://127.0.0.1:{port}", dags, store, services)
+    return LiveAirflow(home.path, f"http://127.0.0.1:{port}", dags, store, metrics, services)

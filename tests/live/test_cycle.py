@@ -11,7 +11,9 @@ import psutil
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
+from tests.live.beside import beside
+from tests.live.live_airflow import END_SECONDS
 
 if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
@@ -35,6 +37,7 @@ def happened(table: QueueTable) -> Counter[EventType]:
     return Counter(event.type for event in table.events())
 
 
+@beside
 def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_with_one_alert(airflow: LiveAirflow) -> None:
     dag_id = airflow.dag(DAGS / "odd_numbers.py")
 
@@ -61,6 +64,7 @@ def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_wi
     assert (alert["dag_id"], alert["run_id"]) == (dag_id, second.run_id)
 
 
+@beside
 def test_a_message_that_always_fails_disables_its_queue_and_fails_the_run(airflow: LiveAirflow) -> None:
     dag_id = airflow.dag(DAGS / "disabled_orders.py")
 
@@ -94,8 +98,8 @@ def test_a_receive_that_is_marked_failed_stops_and_any_other_run_goes_on_at_once
     airflow.mark(run, "receive", "failed")
 
     airflow.wait(run, until="failed")
-    airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", timeout=30)
-    airflow.until(lambda: "java" not in airflow.process_names().values(), "Spark has ended", timeout=30)
+    airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", END_SECONDS)
+    airflow.until(lambda: "java" not in airflow.process_names().values(), "Spark has ended", END_SECONDS)
     table = airflow.store.open("stuck")
     assert messages(table) == {"main": 5}
 

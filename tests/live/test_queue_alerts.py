@@ -6,8 +6,6 @@ import sqlite3
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.declare import declare
@@ -20,10 +18,7 @@ if TYPE_CHECKING:
     from tests.live.live_airflow import LiveAirflow
 
 CLOCK = SystemClock()
-LONG = 900.0
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
-
-pytestmark = pytest.mark.timeout(1_800)
 
 ALERTS = """
 from datetime import timedelta
@@ -67,18 +62,18 @@ def test_a_team_is_told_in_one_place_of_each_thing_once(airflow: LiveAirflow) ->
     _until_watched(airflow)
 
     put(airflow, "team_orders", MOVE, "one")
-    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 1, "the poison of orders is told", LONG)
+    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 1, "the poison of orders is told")
     put(airflow, "team_bills", ServiceBroker(), "two")
-    airflow.until(lambda: told(airflow)["team_bills", "QUEUE_DISABLED"] == 1, "the halt of bills is told", LONG)
-    airflow.until(lambda: told(airflow)["team_bills", "BACKLOG_TOO_OLD"] == 1, "the backlog of bills is told", LONG)
+    airflow.until(lambda: told(airflow)["team_bills", "QUEUE_DISABLED"] == 1, "the halt of bills is told")
+    airflow.until(lambda: told(airflow)["team_bills", "BACKLOG_TOO_OLD"] == 1, "the backlog of bills is told")
     airflow.kill("triggerer", whole=True)
     put(airflow, "team_orders", MOVE, "three")  # while no triggerer runs
     airflow.restart("triggerer")
-    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 2, "the poison of orders is told again", LONG)
+    airflow.until(lambda: told(airflow)["team_orders", "MOVED_POISON"] == 2, "the poison of orders is told again")
     runs = airflow.runs(dag_id)
     airflow.clear(runs[0], "team_orders", "team_bills")
-    airflow.wait_for_run(dag_id, len(runs) + 1, LONG)
-    airflow.until(lambda: all(run.ended for run in airflow.runs(dag_id)), "all runs have ended", LONG)
+    airflow.wait_for_run(dag_id, len(runs) + 1)
+    airflow.until(lambda: all(run.ended for run in airflow.runs(dag_id)), "all runs have ended")
 
     assert told(airflow) == {
         ("team_orders", "MOVED_POISON"): 2,
@@ -94,7 +89,7 @@ def test_a_team_is_told_in_one_place_of_each_thing_once(airflow: LiveAirflow) ->
 def _until_watched(airflow: LiveAirflow) -> None:
     """Wait until the watchers have written down where they begin: what happens before is not theirs to tell."""
     wanted = {f"airflow_poison.{what}.{queue}" for what in ("poisoned", "disabled") for queue in ("team_orders", "team_bills")}
-    airflow.until(lambda: wanted <= _states(airflow), "the watchers have begun", LONG)
+    airflow.until(lambda: wanted <= _states(airflow), "the watchers have begun")
 
 
 def _states(airflow: LiveAirflow) -> set[str]:

@@ -14,7 +14,8 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.seam import QueueState
+from airflow_poison.core.store.control import QueueState
+from tests.live.beside import beside
 
 if TYPE_CHECKING:
     from airflow_poison.core.policies.seam import Policy
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
 
 CLOCK = SystemClock()
 DAGS = Path(__file__).parents[2] / "dags"
-LONG = 900.0
 USERS = [(None, 401), ("viewer", 403), ("user", 200)]
-
-pytestmark = pytest.mark.timeout(1_800)
 
 ASK = """
 from datetime import timedelta
@@ -77,17 +75,16 @@ def asked(airflow: LiveAirflow, queue: str, parameters: str = "") -> tuple[Run, 
 
 def parked(airflow: LiveAirflow, run: Run, attempt: int = 1) -> None:
     """Wait until the question is asked, and its process has ended: an answer that comes before makes Airflow's scheduler fail the task."""
-    airflow.wait_task(run, "recovery.ask", until="awaiting_input", timeout=LONG)
+    airflow.wait_task(run, "recovery.ask", until="awaiting_input")
     ended = f"task_id='recovery.ask', run_id='{run.run_id}', try_number={attempt}, "
     airflow.until(
         lambda: any(ended in line for line in airflow.service_log("scheduler").splitlines() if "Received executor event" in line),
         "it is parked",
-        LONG,
     )
 
 
 def said(airflow: LiveAirflow, run: Run, task_id: str, text: str) -> None:
-    airflow.until(lambda: any(text in str(entry) for entry in airflow.log_entries(run, task_id)), f"{task_id} says {text!r}", 60, run)
+    airflow.until(lambda: any(text in str(entry) for entry in airflow.log_entries(run, task_id)), f"{task_id} says {text!r}", run=run)
 
 
 def path(run: Run) -> str:
@@ -106,6 +103,7 @@ def answer(airflow: LiveAirflow, run: Run, chosen: str, user: str | None = "user
         pytest.param("ms", Msmq4(receive_retry_count=0, max_retry_cycles=0), "faulted", id="MSMQ 4"),
     ],
 )
+@beside
 def test_a_user_with_the_right_decides_and_others_cannot(airflow: LiveAirflow, name: str, policy: Policy, state: str) -> None:
     queue = f"decided_{name}"
     table = halted(airflow, queue, policy)
@@ -120,7 +118,7 @@ def test_a_user_with_the_right_decides_and_others_cannot(airflow: LiveAirflow, n
     assert answer(airflow, run, "Remove message 1 and enable") == 200
     assert answer(airflow, run, f"Leave it {state}") == 409
 
-    airflow.wait(run, timeout=LONG)
+    airflow.wait(run)
     assert airflow.result(run, "go_on") == "received"
     assert (airflow.result(run, "recovery.ask")["by"]["name"], airflow.result(run, "recovery.recover")["to"]) == ("user", f"{queue};poison")
     assert (places(table), table.snapshot().control.state) == ({1: "poison", 2: "main"}, QueueState.ENABLED)
@@ -129,6 +127,7 @@ def test_a_user_with_the_right_decides_and_others_cannot(airflow: LiveAirflow, n
     assert f"/dags/{run.dag_id}/runs/" in told["line"].replace("%3A", ":")
 
 
+@beside
 def test_only_the_users_that_are_named_decide(airflow: LiveAirflow) -> None:
     table = halted(airflow, "named", ServiceBroker())
     run, _ = asked(airflow, "named", 'assigned_users=[{"id": "op", "name": "op"}]')
@@ -136,10 +135,11 @@ def test_only_the_users_that_are_named_decide(airflow: LiveAirflow) -> None:
     assert answer(airflow, run, "Return message 1 and enable", "user") == 403
     assert answer(airflow, run, "Return message 1 and enable", "op") == 200
 
-    airflow.wait(run, timeout=LONG)
+    airflow.wait(run)
     assert (places(table), table.snapshot().control.state) == ({1: "main", 2: "main"}, QueueState.ENABLED)
 
 
+@beside
 def test_a_refusal_changes_nothing_and_skips_what_follows(airflow: LiveAirflow) -> None:
     table = halted(airflow, "refused", ServiceBroker())
     version = table.snapshot().version
@@ -147,7 +147,7 @@ def test_a_refusal_changes_nothing_and_skips_what_follows(airflow: LiveAirflow) 
 
     assert answer(airflow, run, "Leave it disabled") == 200
 
-    airflow.wait(run, timeout=LONG)
+    airflow.wait(run)
     assert airflow.tasks(run) == {"recovery.ask": "success", "recovery.recover": "skipped", "go_on": "skipped"}
     assert table.snapshot().version == version
     assert [alert["event"] for alert in airflow.alerts("refused")] == ["DECISION_WANTED"]
@@ -156,13 +156,14 @@ def test_a_refusal_changes_nothing_and_skips_what_follows(airflow: LiveAirflow) 
 @pytest.mark.parametrize(
     ("on_timeout", "ends", "place"), [("leave", "skipped", "main"), ("remove", "success", "poison"), ("fail", "upstream_failed", "main")]
 )
+@beside
 def test_too_late_does_what_it_says(airflow: LiveAirflow, on_timeout: str, ends: str, place: str) -> None:
     queue = f"late_{on_timeout}"
     table = halted(airflow, queue, ServiceBroker())
-    run, question = asked(airflow, queue, f'response_timeout=timedelta(seconds=5), on_timeout="{on_timeout}"')
+    run, question = asked(airflow, queue, f'response_timeout=timedelta(seconds=15), on_timeout="{on_timeout}"')
     assert (question["defaults"] is None) == (on_timeout == "fail")
 
-    airflow.wait(run, "failed" if on_timeout == "fail" else "success", LONG)
+    airflow.wait(run, "failed" if on_timeout == "fail" else "success")
 
     assert airflow.tasks(run)["recovery.recover"] == ends
     assert places(table) == {1: place, 2: "main"}
@@ -170,6 +171,7 @@ def test_too_late_does_what_it_says(airflow: LiveAirflow, on_timeout: str, ends:
     assert [alert["event"] for alert in airflow.alerts(queue)] == ["DECISION_WANTED"] + ["UNDECIDED"] * (on_timeout != "fail")
 
 
+@beside
 def test_an_answer_about_a_message_that_is_no_suspect_any_more_fails_clearly(airflow: LiveAirflow) -> None:
     table = halted(airflow, "outdated", ServiceBroker())
     run, _ = asked(airflow, "outdated")
@@ -182,30 +184,31 @@ def test_an_answer_about_a_message_that_is_no_suspect_any_more_fails_clearly(air
 
     assert answer(airflow, run, "Remove message 1 and enable") == 200
 
-    airflow.wait(run, "failed", LONG)
+    airflow.wait(run, "failed")
     assert places(table) == {3: "main"}
     said(airflow, run, "recovery.recover", "was disabled by message 1 when people were asked")
     airflow.clear(run, "recovery.ask")  # Airflow shows the first question again
     parked(airflow, run, 2)
     assert answer(airflow, run, "Remove message 1 and enable") == 200
-    airflow.wait(run, "failed", LONG)
+    airflow.wait(run, "failed")
     said(airflow, run, "recovery.ask", "Start a new run of the DAG")
     assert places(table) == {3: "main"}
 
 
+@beside
 def test_the_example_asks_when_its_queue_is_disabled_and_goes_on_when_people_have_decided(airflow: LiveAirflow) -> None:
     table = declare(airflow.store, "invoices", ServiceBroker(), CLOCK)
     pay, decide = sorted(airflow.dags_of(DAGS / "decide_by_people.py"), reverse=True)
     send(table, messages_to_batches([b'{"amount": 10}', b'{"amount": -1}', b'{"amount": 20}']), key="three", clock=CLOCK)
 
-    run = airflow.wait_for_run(decide, timeout=LONG)
+    run = airflow.wait_for_run(decide)
     parked(airflow, run)
     assert places(table) == {2: "main", 3: "main"}
     question = airflow.call("GET", path(run)).body
     assert '```json\n{"amount": -1}\n```' in question["body"]
     assert answer(airflow, run, question["options"][0]) == 200
 
-    airflow.wait(run, timeout=LONG)
-    airflow.until(lambda: places(table) == {2: "poison"}, "the invoice behind it is paid", LONG)
+    airflow.wait(run)
+    airflow.until(lambda: places(table) == {2: "poison"}, "the invoice behind it is paid")
     airflow.client.pause(decide, paused=True)
     airflow.remove_dag(pay)

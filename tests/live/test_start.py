@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.live.beside import beside
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -40,6 +42,7 @@ with DAG("two_tasks", schedule=None):
 """
 
 
+@beside
 def test_a_dag_file_is_parsed_and_its_run_asked_for(airflow: LiveAirflow) -> None:
     dag_id = airflow.dag(TWO_TASKS)
     run = airflow.trigger(dag_id, {"number": 7})

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from tests.live.beside import beside
+from tests.live.live_airflow import END_SECONDS
 from tests.spark.places.servers import connect_server
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class Stopped:
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
+@beside
 def test_a_receive_that_takes_too_long_ends_and_any_other_run_goes_on_at_once(airflow: LiveAirflow, tmp_path: Path) -> None:
     stopped = Stopped(airflow, tmp_path, "timed-out", STOPPED_SECONDS=str(TIMEOUT_SECONDS))
     run, handler = stopped.started()
@@ -58,7 +61,7 @@ def test_a_receive_that_takes_too_long_ends_and_any_other_run_goes_on_at_once(ai
     airflow.wait(run, until="failed")
 
     assert "AirflowTaskTimeout" in airflow.log(run, "receive")
-    airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", timeout=30)
+    airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", END_SECONDS)
     result = stopped.goes_on()
     assert (result["received"], result["settled"], result["crashes"]) == (5, 5, 1)
 
@@ -74,7 +77,7 @@ def test_a_receive_on_a_spark_connect_server_that_is_marked_failed_ends_there(ai
         airflow.mark(run, "receive", "failed")
 
         airflow.wait(run, until="failed")
-        airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", timeout=30)
+        airflow.until(lambda: not psutil.pid_exists(handler), "the handler has ended", END_SECONDS)
         assert server.process.poll() is None
         result = stopped.goes_on()
         assert (result["received"], result["settled"]) == (5, 5)

@@ -19,7 +19,6 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from tests.live import chromium
-from tests.live.live_airflow import PATIENCE
 from tools.airflow.client import API
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def put(table: QueueTable, bodies: list[str], key: str) -> None:
 def talked(airflow: LiveAirflow) -> Run:
     """A run that has sent three messages and received them."""
     dag_id = airflow.dag(TALKING)
-    return airflow.wait(airflow.trigger(dag_id), timeout=240 * PATIENCE)
+    return airflow.wait(airflow.trigger(dag_id))
 
 
 # Rights, in the real API server ---------------------------------------------------------------------------------------
