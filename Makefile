@@ -1,7 +1,9 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test live faults demo docs bench lock clean
+PARTS := test-core test-airflow test-spark test-sessions test-docs test-faults
+LIVE := test-live test-places test-tutorial
+.PHONY: help setup lint format test $(PARTS) $(LIVE) live faults demo demo-conversations docs bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 
 help:  ## list what there is to do
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready  ## make the locked environment in .venv (every other target does it when needed)
 
@@ -19,6 +21,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml tools/setup.sh
 
 demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow
 	@$(BIN)/python -m tools.demo
+
+demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
+	@$(BIN)/python -m tools.demo_conversations
 
 lint: setup  ## formatting, lint rules, types, layers
 	$(BIN)/ruff format --check .
@@ -30,18 +35,37 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## the tests: unit and store, then real processes, Spark, Airflow, a short fault campaign and the documentation, each in a run of its own
+test: setup  ## the tests: unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
+
+test-live: setup  # an Airflow with all its processes
+	$(BIN)/python -m pytest tests/live
+
+test-core: setup
 	$(BIN)/python -m pytest tests/unit tests/store
-	$(BIN)/python -m pytest tests/sessions
+
+test-spark: setup
 	$(BIN)/python -m pytest tests/spark -m "not campaign" --ignore tests/spark/places
-	$(BIN)/python -m pytest tests/airflow
+
+test-places: setup  # a Spark cluster, a Spark Connect server
+	$(BIN)/python -m pytest tests/spark/places tests/airflow/test_submit.py
+
+test-sessions: setup
+	$(BIN)/python -m pytest tests/sessions
+
+test-airflow: setup
+	$(BIN)/python -m pytest tests/airflow --ignore tests/airflow/test_submit.py
+
+test-faults: setup
 	$(BIN)/python -m pytest tests/faults
+
+test-docs: setup
 	$(BIN)/python -m pytest tests/docs --ignore tests/docs/test_tutorial.py
 
-live: setup  ## tests with real servers: an Airflow with all its processes, a Spark cluster, a Spark Connect server, and the tutorial
-	$(BIN)/python -m pytest tests/live
-	$(BIN)/python -m pytest tests/spark/places
+test-tutorial: setup  # every command of the tutorial, in a real Airflow
 	$(BIN)/python -m pytest tests/docs/test_tutorial.py
+
+live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes, Spark clusters, a Spark Connect server, and the tutorial
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
 	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
