@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
+from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
@@ -72,8 +72,9 @@ def test_sb_23_sb_e14_a_value_that_is_not_allowed_is_refused(setting: str, value
 
 def test_sb_23_up_to_32767_readers() -> None:
     assert ServiceBroker(max_queue_readers=32767).server_sessions == 32767
-    with pytest.raises(SettingError, match="from 0 to 32767"):
+    with pytest.raises(MaxQueueReadersError, match="from 0 to 32767") as refused:
         ServiceBroker(max_queue_readers=32768)
+    assert refused.value.number == 187
 
 
 def test_sb_23_with_no_reader_nobody_receives_and_people_are_warned() -> None:
