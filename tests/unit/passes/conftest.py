@@ -1,22 +1,38 @@
-"""A queue in each store."""
+"""Queues: a new one in each store, and one with a history."""
 
 from __future__ import annotations
 
+import shutil
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.move import move, put_back
+from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.restart import restart
+from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.send_to import send_to
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 from tests.store.points import AtPoint
-from tests.unit.passes.given import Queue, a_queue
+from tests.unit.passes.given import Handler, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.core.store.seam import QueueStore
+
+POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Reject")
+AN_HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=["memory", "delta"])
@@ -36,3 +52,40 @@ def at_point() -> Iterator[AtPoint]:
     fault_points.install(hook)
     yield hook
     fault_points.install(None)
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Queue:
+    """A queue with a history: every verb was used, and messages are in main, retry, postponed and poison."""
+    folder = tmp_path_factory.mktemp("history")
+    store = DeltaStore(str(folder / "store"), durable=False)
+    queue = a_queue(store, folder, POLICY)
+    queue.sent("ok 1", "bad 2", "later 3", "never 4").receive("one")
+    queue.clock.advance(AN_HOUR)
+    return_due(queue.table, queue.clock)
+    queue.receive("two")
+    disable(queue.table, queue.clock)
+    queue.sent("ok 5", "bad 6", "bad 7")
+    enable(queue.table, queue.clock)
+    queue.receive("three")
+    move(queue.table, queue.clock, [6], SubQueue.POISON)
+    put_back(queue.table, queue.clock, [6])
+    move(queue.table, queue.clock, [6], SubQueue.POISON)
+    queue.sent("ok 8", "ok 9", "ok 10", "ok 11", "ok 12")
+    remove(queue.table, 8, queue.clock)
+    declare(store, "elsewhere", POLICY, queue.clock)
+    send_to(queue.table, store, queue.clock, [9], "elsewhere")
+    restart(queue.table, queue.clock, Restart.BROKER)
+    queue.receive("four", max_messages=2)
+    queue.sent("ok 13", "ok 14", "ok 15")
+    return queue
+
+
+@pytest.fixture
+def worked(history: Queue, tmp_path: Path) -> Queue:
+    """A copy of it."""
+    shutil.copytree(history.store.uri, tmp_path / "store")
+    store = DeltaStore(str(tmp_path / "store"), durable=False)
+    clock = VirtualClock()
+    clock.advance(history.clock.now() - clock.now())
+    return history.having(store=store, table=store.open("orders"), clock=clock, handler=Handler(str(tmp_path / "calls")))
