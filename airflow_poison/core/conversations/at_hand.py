@@ -37,12 +37,14 @@ class AtHand:
     :param endpoints: this side's endpoints, by handle, as they are stored; a conversation that only begins has none.
     :param waiting: the types of the messages that have arrived and wait in the queue, by handle.
     :param exceptions: the messages that are received elsewhere than in the order of their lookup ids, by lookup id.
+    :param begun: the endpoints that are not stored yet, of conversations in which such a message goes before the first one.
     """
 
     services: Mapping[str, Service] = field(default_factory=dict)
     endpoints: Mapping[str, ConversationEndpoint] = field(default_factory=dict)
     waiting: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     exceptions: Mapping[int, Place] = field(default_factory=dict)
+    begun: Mapping[str, ConversationEndpoint] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -51,6 +53,7 @@ class AtHand:
             "endpoints": [endpoint.to_dict() for endpoint in self.endpoints.values()],
             "waiting": {handle: list(types) for handle, types in self.waiting.items()},
             "exceptions": [[lookup_id, *place] for lookup_id, place in self.exceptions.items()],
+            "begun": [endpoint.to_dict() for endpoint in self.begun.values()],
         }
         path.write_text(json.dumps(told))
 
@@ -58,10 +61,11 @@ class AtHand:
     def load(cls, path: Path) -> Self:
         """Read what ``save`` wrote."""
         told = json.loads(path.read_text())
-        endpoints = [ConversationEndpoint.from_dict(values) for values in told["endpoints"]]
+        endpoints, begun = ([ConversationEndpoint.from_dict(values) for values in told[name]] for name in ("endpoints", "begun"))
         return cls(
             {name: Service.from_dict(values) for name, values in told["services"].items()},
             {endpoint.handle: endpoint for endpoint in endpoints},
             {handle: tuple(types) for handle, types in told["waiting"].items()},
             {lookup_id: Place(anchor, precedence) for lookup_id, anchor, precedence in told["exceptions"]},
+            {endpoint.handle: endpoint for endpoint in begun},
         )

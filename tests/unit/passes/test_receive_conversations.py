@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_poison import ServiceBroker
@@ -24,6 +25,7 @@ from airflow_poison.core.passes.conversations.services import declare_services
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,3 +215,21 @@ def test_sb_37_error_end_dialog_and_its_own_timer_come_to_every_application_and_
     sides.receive(sides.orders, knows_them)
     assert kinds == [("DialogTimer", True, False, False), ("Error", False, True, False), ("EndDialog", False, False, True)]
     assert [kind for kind, _ in sides.seen if kind == "DialogTimer"] == ["DialogTimer"] * 6, "only the orders' side has set one"
+
+
+@pytest.mark.parametrize("why", ["partner", "lifetime"])
+def test_sb_38_43_an_error_is_received_when_it_overtakes_the_first_message_of_its_dialog_into_another_batch(sides: Sides, why: str) -> None:
+    a_batch_but_one = 4_096 - 1
+    bodies = pa.RecordBatch.from_pydict({"body": pa.array([b"plain"] * a_batch_but_one, pa.binary())})
+    send(sides.warehouse, [bodies], key="plain", clock=sides.clock)
+    handle = sides.begin(b"one", lifetime=timedelta(minutes=1) if why == "lifetime" else None)
+    if why == "lifetime":
+        sides.clock.advance(timedelta(minutes=1))
+    else:
+        end_conversation(sides.orders, handle, error=9, key="end", clock=sides.clock)
+        transmit(sides.store, sides.orders, sides.clock)
+
+    sides.receive(sides.warehouse, lambda _message: None)
+
+    assert [kind for kind, _ in sides.seen[a_batch_but_one:]] == ["Error", "order"]
+    assert sides.states(sides.warehouse) == ["ER"]

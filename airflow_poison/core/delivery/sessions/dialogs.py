@@ -101,10 +101,13 @@ class Dialogs:
         return conversed
 
     def _open(self, message: Outgoing) -> None:
-        """Find the endpoint of a conversation, with what earlier tries did. The first message of a dialog creates it where it arrives."""
-        handle = message.envelope.to_handle
+        """Find the endpoint of a conversation, with what earlier tries did.
+
+        The first message of a dialog creates it where it arrives; an Error that goes before that message may be in an earlier batch.
+        """
+        handle, at_hand = message.envelope.to_handle, self._at_hand
         if self._endpoints.get(handle) is None:
-            stored = self._at_hand.endpoints.get(handle) or arrivals.begun_with(message)
+            stored = at_hand.endpoints.get(handle) or at_hand.begun.get(handle) or arrivals.begun_with(message)
             self._endpoints[handle] = stored
             for told in self._followed(handle, stored):
                 self._known.add((told.effect.lookup_id, told.effect.needs))

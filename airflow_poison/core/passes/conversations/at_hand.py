@@ -23,11 +23,14 @@ def at_hand(table: QueueTable, claim: Claim) -> AtHand:
     claimed = list(_claimed(table, claim))
     handles = {row.handle for row in claimed if row.handle is not None}
     waiting = ledger.waiting(table, snapshot, handles)
+    stored, overtaking = ledger.stored(table, snapshot, handles), exceptions(claimed)
+    overtaken = {row.handle for row in claimed if row.handle is not None and row.lookup_id in overtaking}
     return AtHand(
         services=services_of(snapshot.control),
-        endpoints=ledger.stored(table, snapshot, handles),
+        endpoints=stored,
         waiting={handle: tuple(types) for handle, types in waiting.items()},
-        exceptions=exceptions(claimed),
+        exceptions=overtaking,
+        begun=ledger.begun(table, snapshot, overtaken - stored.keys()),
     )
 
 
