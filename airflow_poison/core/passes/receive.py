@@ -126,7 +126,7 @@ class ReceivePass:
 
     def _carry_in(self) -> None:
         """Let in what partners hold for the queue, and what its timers and lifetimes have made (spec SB-19, SB-22)."""
-        if self.policy.reads is SubQueue.MAIN and has_conversations(self.table.snapshot()):
+        if self._converses:
             if self.store is not None:
                 pull(self.store, self.table, self.clock)
             tick(self.table, self.clock)
@@ -145,7 +145,11 @@ class ReceivePass:
 
     @property
     def _exclusive(self) -> bool:
-        return self.policy.halting or self.policy.locks_groups
+        return self.policy.halting or self.policy.locks_groups or self._converses
+
+    @property
+    def _converses(self) -> bool:
+        return self.policy.reads is SubQueue.MAIN and has_conversations(self.table.snapshot())
 
     def _refuse_halted(self) -> None:
         state, reason = self.table.snapshot().control.endpoint(self.policy.reads)

@@ -32,10 +32,15 @@ NOT_BEFORE_RESTART = datetime(9999, 12, 31, tzinfo=UTC)
 """The end of a block that only a restart of the broker, or the removal of the message, ends."""
 HALTED_BY, POISON_HALTED_BY = "halted_by", "poison_halted_by"
 """Counters of the control row: the message that halted the endpoint, and the one that halted the reader of the poison sub-queue."""
+SERVICES_DROPPED = "services_dropped"
+"""Counter of the control row: services that were taken from the queue. Messages of their dialogs may wait there, or be on their way."""
+
+
+_OURS = frozenset({BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY, SERVICES_DROPPED})
 
 
 def _is_ours(counter: str) -> bool:
-    return counter.startswith(("told:", "telling:", "backlog:")) or counter in {BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY}
+    return counter.startswith(("told:", "telling:", "backlog:")) or counter in _OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Control:
 
     @property
     def endpoint_counters(self) -> Mapping[str, int]:
-        """Return what the endpoint of the application queue left behind; the other counters are those of subscriptions, blocks and halts."""
+        """Return what the endpoint of the application queue left behind; the others are those of subscriptions, blocks, halts and services."""
         return {name: number for name, number in self.counters.items() if not _is_ours(name)}
 
     def with_endpoint_counters(self, counters: Mapping[str, int]) -> Control:

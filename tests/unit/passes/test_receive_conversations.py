@@ -21,17 +21,19 @@ from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.conversations.browse import conversations
 from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
+from airflow_poison.core.passes.conversations.services import declare_services, drop_service
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
@@ -41,7 +43,8 @@ class Sides:
     """Two services with a queue each, and what their handlers saw."""
 
     def __init__(self, store: QueueStore) -> None:
-        self.store, self.policy, self.clock = store, ServiceBroker(), VirtualClock()
+        self.store, self.clock = store, VirtualClock()
+        self.policy: Policy = ServiceBroker()
         self.orders, self.warehouse = (declare(store, name, self.policy, self.clock) for name in ("orders", "warehouse"))
         declare_services(store, self.orders, [Service("Orders", [PARTS])], self.clock)
         declare_services(store, self.warehouse, [Service("Warehouse", [PARTS])], self.clock)
@@ -233,3 +236,28 @@ def test_sb_38_43_an_error_is_received_when_it_overtakes_the_first_message_of_it
 
     assert [kind for kind, _ in sides.seen[a_batch_but_one:]] == ["Error", "order"]
     assert sides.states(sides.warehouse) == ["ER"]
+
+
+def test_sb_47_a_pass_holds_all_groups_whatever_rules_the_queue_was_given_since(sides: Sides) -> None:
+    """Two passes at once would number their replies alike, and the partner would take one of two for a repetition."""
+    handle = sides.begin(b"one")
+    send_on(sides.orders, handle, [("order", b"two")], key="two", clock=sides.clock)
+    transmit(sides.store, sides.orders, sides.clock)
+    sides.policy = Msmq4(receive_error_handling="Drop")
+    assert not sides.policy.halting
+    declare(sides.store, "warehouse", sides.policy, sides.clock)
+    assert sides.warehouse.claim("other", lease=timedelta(minutes=2), now=sides.clock.now(), max_messages=1) is not None
+
+    assert sides.receive(sides.warehouse, ship).received == 0
+    assert sides.seen == []
+
+
+def test_sb_57_what_waits_for_a_dropped_service_is_no_plain_message_also_when_it_was_the_queues_only_one(sides: Sides) -> None:
+    sides.begin(b"bolt")
+    drop_service(sides.warehouse, "Warehouse", sides.clock)
+
+    assert sides.receive(sides.warehouse, ship).discarded == 1
+    assert sides.seen == []
+    told: list[int | None] = []
+    sides.receive(sides.orders, lambda message: told.append(message.error.code if message.error else None))
+    assert told == [-8470]

@@ -8,6 +8,7 @@ from airflow_poison.core.conversations.at_hand import AtHand
 from airflow_poison.core.conversations.precedence import Waiting, exceptions
 from airflow_poison.core.passes.conversations import ledger
 from airflow_poison.core.passes.conversations.services import services_of
+from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,5 +44,6 @@ def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
 
 
 def has_conversations(snapshot: Snapshot) -> bool:
-    """Whether a queue has conversations."""
-    return bool(snapshot.control.services or snapshot.conversations or snapshot.transmissions)
+    """Whether a queue has conversations, or has had a service whose dialogs may still bring messages."""
+    control = snapshot.control
+    return bool(control.services or control.counters.get(SERVICES_DROPPED) or snapshot.conversations or snapshot.transmissions)

@@ -11,6 +11,7 @@ from airflow_poison.core.errors import QueueNotFoundError, ServiceNotFoundError,
 from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.inspection import printed
+from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,7 +51,8 @@ def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
         raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", table.snapshot().control.services))
 
     def change(row: Control) -> Control:
-        return replace(row, services={other: definition for other, definition in row.services.items() if other != name})
+        left = {other: definition for other, definition in row.services.items() if other != name}
+        return replace(row.with_counters({SERVICES_DROPPED: row.counters.get(SERVICES_DROPPED, 0) + 1}), services=left)
 
     table.alter(change, lambda _before, _after: (), clock.now())
 
