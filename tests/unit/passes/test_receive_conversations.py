@@ -17,7 +17,7 @@ from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
 from airflow_poison.core.errors import ConservationError
 from airflow_poison.core.passes.alerts import Alert, send_alerts
-from airflow_poison.core.passes.alter import enable
+from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.conversations.browse import conversations
 from airflow_poison.core.passes.conversations.carrying import transmit
@@ -261,3 +261,23 @@ def test_sb_57_what_waits_for_a_dropped_service_is_no_plain_message_also_when_it
     told: list[int | None] = []
     sides.receive(sides.orders, lambda message: told.append(message.error.code if message.error else None))
     assert told == [-8470]
+
+
+def test_sb_57_each_dialog_of_a_commit_hears_of_its_missing_partner_also_when_another_one_was_missed_before(sides: Sides) -> None:
+    """A disabled partner has a commit carried in parts; what comes of its later parts goes to queues that have earlier ones."""
+    garage = declare(sides.store, "garage", sides.policy, sides.clock)
+    declare_services(sides.store, garage, [Service("Garage", [PARTS])], sides.clock)
+    dialog = Dialog(messages=[("order", b"wheel")])
+    begin_dialogs(garage, service="Garage", far_service="Warehouse", contract="parts", dialogs=[dialog], key="garage", clock=sides.clock)
+    transmit(sides.store, garage, sides.clock)
+    sides.begin(b"bolt")
+    drop_service(sides.orders, "Orders", sides.clock)
+    disable(garage, sides.clock)
+    assert sides.receive(sides.warehouse, ship).sent == 2
+    assert sorted(sides.states(sides.warehouse)) == ["CO", "ER"]
+
+    drop_service(garage, "Garage", sides.clock)
+    transmit(sides.store, sides.warehouse, sides.clock)
+
+    assert sides.states(sides.warehouse) == ["ER", "ER"]
+    assert sides.warehouse.snapshot().transmissions == ()

@@ -50,14 +50,14 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
     directory, held, sent = Directory(store), set[str](), 0
     for file, messages in contents:
         leaving = [message for message in messages if not _is_dropped(message, ends)]
-        arrivals, away = _addressed(table, leaving, directory), True
-        for target, group in arrivals.items():
+        away = True
+        for (target, what), group in _addressed(table, leaving, directory).items():
             if target.name in held or _holds(target, table, group):
                 held.add(target.name)
                 away = False
                 continue
             reach("pass.transmit.before_send")
-            arrived = target.append(_batches(group, clock), f"transmit:{table.name}:{file.path}:{target.name}", clock.now())
+            arrived = target.append(_batches(group, clock), f"transmit:{table.name}:{file.path}:{what}", clock.now())
             sent += arrived.messages
             told(target.name, arrived.messages)
         if away:
@@ -117,21 +117,26 @@ def _is_dropped(message: Outgoing, ends: dict[tuple[str, bool], int]) -> bool:
     return not envelope.is_local and envelope.sequence < ends.get((envelope.conversation_id, envelope.from_initiator), 0)
 
 
-def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Directory) -> dict[QueueTable, list[Outgoing]]:
-    """Return the messages by the queue that they go to, in order; what cannot be delivered becomes an Error in this side's own queue."""
-    found: dict[str, tuple[QueueTable, list[Outgoing]]] = defaultdict(lambda: (table, []))
+def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Directory) -> dict[tuple[QueueTable, str], list[Outgoing]]:
+    """Return the messages by the queue that they go to, in order; what cannot be delivered becomes an Error in this side's own queue.
+
+    What one service gets, or what comes back because it is missing, is a group of its own, which its words tell from all others: services of
+    one commit may be found missing, and disabled, at different times, and each group is put into its queue once.
+    """
+    found: dict[tuple[QueueTable, str], list[Outgoing]] = defaultdict(list)
     for message in messages:
-        target: QueueTable | None = table
-        if not message.envelope.is_local:
-            target = directory.queue_of(message.envelope.to_service)
-        arriving = message
-        if target is None:
-            if is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
-                continue  # nobody is left who could be told
+        service, target = message.envelope.to_service, table
+        if message.envelope.is_local:
+            what, arriving = f"at:{service}", message
+        elif (far := directory.queue_of(service)) is not None:
+            what, arriving, target = f"to:{service}", message, far
+        elif is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
+            continue  # nobody is left who could be told
+        else:
             problem = BrokerError.SERVICE_UNKNOWN if message.envelope.sequence == 1 else BrokerError.SERVICE_DROPPED
-            target, arriving = table, changes.undeliverable(message, problem)
-        found.setdefault(target.name, (target, []))[1].append(arriving)
-    return dict(found.values())
+            what, arriving = f"back:{service}", changes.undeliverable(message, problem)
+        found[target, what].append(arriving)
+    return found
 
 
 def _holds(target: QueueTable, table: QueueTable, messages: Sequence[Outgoing]) -> bool:
