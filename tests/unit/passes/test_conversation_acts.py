@@ -205,6 +205,16 @@ def test_sb_57_who_sends_to_a_service_that_does_not_exist_hears_8490_and_to_one_
     assert errors(two.orders) == [-8490, -8470]
 
 
+def test_sb_57_a_first_reply_hears_8470_its_initiator_was_there(two: Two) -> None:
+    two.begin(b"1")
+    two.carry()
+    drop_service(two.orders, "Orders", two.clock)
+    [target] = conversations(two.warehouse)
+    send_on(two.warehouse, target.handle, [("shipped", b"1")], key="reply", clock=two.clock)
+    two.carry()
+    assert errors(two.warehouse) == [-8470]
+
+
 def test_sb_30_ending_a_conversation_removes_its_messages_and_no_others(two: Two) -> None:
     """Also one of which no message has been received: a poison message is often the first of its dialog."""
     first, second = two.begin(b"a1", b"a2"), two.begin(b"b1")
@@ -239,6 +249,16 @@ def test_sb_e13_an_end_with_an_error_drops_what_has_not_left(two: Two) -> None:
     two.carry()
     assert [kind for kind, _ in waiting(two.warehouse)] == ["order", "order", ERROR]
     assert errors(two.warehouse) == [9]
+
+
+def test_sb_54_only_what_the_partner_gets_counts_as_sent(two: Two) -> None:
+    cleaned, ended = two.begin(b"1"), two.begin(b"2")
+    two.carry()
+    [target] = [row for row in conversations(two.warehouse) if row.conversation_id == ended]
+    assert two.end(two.orders, cleaned, cleanup=True).sent == 0
+    assert two.end(two.orders, ended).sent == 1
+    two.carry()
+    assert two.end(two.warehouse, target.handle).sent == 0, "that both have ended it only the brokers tell each other"
 
 
 def test_sb_e13_a_cleanup_tells_the_partner_nothing(two: Two) -> None:

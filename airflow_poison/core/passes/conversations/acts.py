@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import acts
 from airflow_poison.core.conversations.endpoint import Change, Outgoing
+from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.errors import ConversationLockedError, InputError, SettingError
 from airflow_poison.core.events import Event, EventType
@@ -87,7 +88,7 @@ def begin_dialogs(
     changes = [
         _begun(handle, dialog, agreed, clock, service=service, far_service=far_service) for handle, dialog in zip(handles, dialogs, strict=True)
     ]
-    sent = sum(len(change.sent) for change in changes)
+    sent = sum(map(_sent_by, changes))
 
     def plan(snapshot: Snapshot) -> Transaction:
         for group in {dialog.group_id for dialog in dialogs} - {None}:
@@ -183,7 +184,12 @@ def _act(  # noqa: PLR0917  (its own parts)
     if not done:
         return ActResult(table.name, (handle,), repeated=True)
     change, removed = changed[0]
-    return ActResult(table.name, (handle,), len(change.sent), removed, states=(change.endpoint.state.value,))
+    return ActResult(table.name, (handle,), _sent_by(change), removed, states=(change.endpoint.state.value,))
+
+
+def _sent_by(change: Change) -> int:
+    """Return how many messages the partner's application gets."""
+    return sum(map(is_for_partner, change.sent))
 
 
 def _patiently(act: Callable[[], T], wait: timedelta) -> T:

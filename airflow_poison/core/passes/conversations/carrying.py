@@ -133,7 +133,8 @@ def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Direc
         elif is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
             continue  # nobody is left who could be told
         else:
-            problem = BrokerError.SERVICE_UNKNOWN if message.envelope.sequence == 1 else BrokerError.SERVICE_DROPPED
+            begins = message.envelope.from_initiator and message.envelope.sequence == 1
+            problem = BrokerError.SERVICE_UNKNOWN if begins else BrokerError.SERVICE_DROPPED
             what, arriving = f"back:{service}", changes.undeliverable(message, problem)
         found[target, what].append(arriving)
     return found
