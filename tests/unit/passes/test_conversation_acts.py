@@ -120,6 +120,18 @@ def test_what_is_done_again_under_its_key_is_done_once(two: Two) -> None:
     assert sorted(waiting(two.warehouse)) == [("order", b"a"), ("order", b"b"), ("order", b"c")]
 
 
+def test_a_key_names_what_is_done_on_one_conversation(two: Two) -> None:
+    """Whoever goes through several with one key ends, sends and sets timers on each of them."""
+    handles = [two.begin(b"a"), two.begin(b"b")]
+    done = [two.send(handle, b"c", key="same") for handle in handles]
+    done += [set_timer(two.orders, handle, MINUTE, key="same", clock=two.clock) for handle in handles]
+    done += [end_conversation(two.orders, handle, key="same", clock=two.clock) for handle in handles]
+    assert [each.repeated for each in done] == [False] * 6
+    assert [each.sent for each in done] == [1, 1, 0, 0, 1, 1]
+    assert states(two.orders) == ["DO", "DO"]
+    assert [end_conversation(two.orders, handle, key="same", clock=two.clock).repeated for handle in handles] == [True, True]
+
+
 def test_sb_19_a_disabled_queue_leaves_messages_with_their_sender_and_gets_them_in_order(two: Two) -> None:
     handle = two.begin(b"1")
     two.carry()

@@ -106,6 +106,7 @@ def send_on(
     """Send on a conversation, once for each key. They leave with ``transmit``.
 
     :param messages: types and bodies.
+    :param key: tells this call from others on the same conversation.
     :param wait: how long to wait while a pass holds the conversation's group.
     Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError and InputError; nothing was sent
     then.
@@ -179,7 +180,7 @@ def _act(  # noqa: PLR0917  (its own parts)
         changed[:] = [(change, sum(replacement.removed for replacement in replacements))]
         return Transaction(_rows([change], clock), replacements=tuple(replacements), events=tuple(events), alone=True)
 
-    done = _patiently(lambda: table.transact(plan, key, clock.now()), wait)
+    done = _patiently(lambda: table.transact(plan, f"{key}:{handle}", clock.now()), wait)
     reach("pass.act.after_commit")
     if not done:
         return ActResult(table.name, (handle,), repeated=True)
