@@ -13,8 +13,9 @@ from fastapi.responses import JSONResponse
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import reading
+from airflow_poison.ui import dialogs, reading
 from airflow_poison.ui.neutral import neutral
+from airflow_poison.ui.opened import NotReadableError, NotThereError
 
 NOT_THERE, UNREADABLE = 404, 503
 READERS = 4
@@ -29,6 +30,7 @@ HEADERS = {
 
 ConnId = Annotated[str, Query(max_length=250, pattern=r"^[\w.\-]+$", description="A connection of type poison.")]
 QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
+Handle = Annotated[str, Query(min_length=1, max_length=200, description="A conversation's handle at this side.")]
 LookupId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
@@ -50,6 +52,8 @@ def app() -> FastAPI:
     served.get("/api/messages")(_messages)
     served.get("/api/message")(_message)
     served.get("/api/events")(_events)
+    served.get("/api/conversations")(_conversations)
+    served.get("/api/conversation")(_conversation)
     return served
 
 
@@ -92,12 +96,24 @@ async def _events(
     return await _answer(lambda: reading.events(conn_id, queue, lookup_id, event, limit))
 
 
+async def _conversations(
+    queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
+) -> Response:
+    """Return the conversations of a queue that need somebody first."""
+    return await _answer(lambda: dialogs.conversations(conn_id, queue, limit, ended=ended))
+
+
+async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
+    """Return one conversation with the messages that wait for it."""
+    return await _answer(lambda: dialogs.conversation(conn_id, queue, handle, limit))
+
+
 async def _answer(read: Callable[[], dict[str, object]]) -> Response:
     try:
         found = await to_thread.run_sync(read, limiter=_readers())
-    except reading.NotThereError as error:
+    except NotThereError as error:
         raise HTTPException(NOT_THERE, neutral(str(error)), HEADERS) from error
-    except reading.NotReadableError as error:
+    except NotReadableError as error:
         raise HTTPException(UNREADABLE, neutral(str(error)), HEADERS) from error
     return JSONResponse(neutral(found), headers=HEADERS)
 

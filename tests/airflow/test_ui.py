@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import warnings
@@ -10,19 +11,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from fastapi import HTTPException
 from fastapi.routing import APIRoute
 
-from airflow_poison import Msmq4
+from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import disable
+from airflow_poison.core.message import CONVERSATION, table_schema
+from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
+from airflow_poison.core.passes.conversations.carrying import transmit
+from airflow_poison.core.passes.conversations.services import declare_services
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.store.files import Transaction
 from airflow_poison.plugins.poison import PoisonPlugin
 from tests.airflow.conftest import define_connection
 
@@ -33,12 +41,18 @@ with warnings.catch_warnings():
     from airflow_poison.ui.app import app
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 SCRIPT = "<script>document.title = 'taken'</script>"
 SECRET = "hunter2-and-more"
+FAR = "0a668759-281a-55ba-bc48-b0ab5cfb010b"
+"""The handle of the dialog below at its initiator: it is begun under a key."""
+HANDLE = target_handle(FAR)
+CLOCK = SystemClock()
+ORDER, SHOP, WAREHOUSE = "//Shop/Order", f"//Shop{SCRIPT}", "//Warehouse"
+PARTS = Contract("//Shop/Parts", {ORDER: "INITIATOR"})
 ROLES = {"viewer": 200, "user": 200, "op": 200, "admin": 200, "nobody": 403, None: 401}
 READS: dict[str, dict[str, Any]] = {
     "/api/queues": {},
@@ -46,6 +60,8 @@ READS: dict[str, dict[str, Any]] = {
     "/api/messages": {"queue": "orders", "sub_queue": "poison"},
     "/api/message": {"queue": "orders", "lookup_id": 1},
     "/api/events": {"queue": "orders"},
+    "/api/conversations": {"queue": "warehouse"},
+    "/api/conversation": {"queue": "warehouse", "handle": HANDLE},
     "/ui/poison.js": {},
 }
 
@@ -63,6 +79,32 @@ def orders(store: QueueStore) -> QueueTable:
     ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
     put(table, b"\x00\xff bytes")
     return table
+
+
+@pytest.fixture
+def warehouse(store: QueueStore) -> QueueTable:
+    """A queue that a message of a dialog has disabled; what its partner, whose name is hostile, has sent since waits at the other side."""
+    rules = ServiceBroker()
+    shop, table = (declare(store, name, rules, CLOCK) for name in ("shop", "warehouse"))
+    declare_services(store, shop, [Service(SHOP, [PARTS])], CLOCK)
+    declare_services(store, table, [Service(WAREHOUSE, [PARTS])], CLOCK)
+    begin(shop, "parts", b"gear", b"shaft")
+    transmit(store, shop, CLOCK)
+    ReceivePass(table=table, policy=rules, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("1" * 40)
+    send_on(shop, FAR, [(ORDER, b"late")], key="late", clock=CLOCK)
+    transmit(store, shop, CLOCK)
+    return table
+
+
+def begin(shop: QueueTable, key: str, *bodies: bytes) -> None:
+    dialogs = [Dialog(messages=[(ORDER, body) for body in bodies])]
+    begin_dialogs(shop, service=SHOP, far_service=WAREHOUSE, contract=PARTS.name, dialogs=dialogs, key=key, clock=CLOCK)
+
+
+@pytest.fixture
+def both(orders: QueueTable, warehouse: QueueTable) -> QueueTable:
+    """Everything that ``READS`` asks for."""
+    return orders
 
 
 def put(table: QueueTable, body: str | bytes) -> None:
@@ -109,7 +151,7 @@ class Browser:
 
 @pytest.mark.parametrize("path", READS)
 @pytest.mark.parametrize("role", ROLES)
-def test_whoever_may_read_assets_can_read_and_nobody_else(browser: Browser, orders: QueueTable, path: str, role: str | None) -> None:
+def test_whoever_may_read_assets_can_read_and_nobody_else(browser: Browser, both: QueueTable, path: str, role: str | None) -> None:
     answer = browser.ask(path, role, **READS[path])
     assert answer.status_code == ROLES[role]
     if role in {"nobody", None}:
@@ -143,14 +185,14 @@ def test_nothing_else_is_there(browser: Browser, path: str) -> None:
     assert browser.ask(path, "admin").status_code == 404
 
 
-def test_reading_changes_nothing(browser: Browser, orders: QueueTable) -> None:
-    before = _files(_path(orders))
+def test_reading_changes_nothing(browser: Browser, both: QueueTable) -> None:
+    before = _files(_path(both))
     for path, query in READS.items():
         assert browser.ask(path, **query).status_code == 200
-    assert _files(_path(orders)) == before
+    assert _files(_path(both)) == before
 
 
-def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_poison.core.store.control import FORMAT_VERSION
     from airflow_poison.core.store.delta import store
 
@@ -227,7 +269,7 @@ def test_events_of_a_queue_and_of_a_message(browser: Browser, orders: QueueTable
 
 
 @pytest.mark.parametrize("path", [path for path in READS if path.startswith("/api")])
-def test_texts_of_strangers_have_no_control_characters_and_are_no_page(browser: Browser, orders: QueueTable, path: str) -> None:
+def test_texts_of_strangers_have_no_control_characters_and_are_no_page(browser: Browser, both: QueueTable, path: str) -> None:
     answer = browser.ask(path, **READS[path])
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -242,6 +284,135 @@ def test_a_hostile_body_is_shown_as_what_it_is(browser: Browser, orders: QueueTa
     assert message["body"] == SCRIPT + r"\x1b]0;owned\x07\u202e"
 
 
+# Conversations --------------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_says_how_many_conversations_go_on_where_it_has_any(browser: Browser, both: QueueTable) -> None:
+    def told(queue: str) -> tuple[bool, int | None]:
+        answer = browser.read("/api/queue", queue=queue)
+        return answer["has_conversations"], answer["conversations"]
+
+    assert [told(queue) for queue in ("orders", "warehouse", "shop")] == [(False, 0), (True, 1), (True, 1)]
+
+
+def test_the_conversations_of_a_queue(browser: Browser, warehouse: QueueTable) -> None:
+    told = browser.read("/api/conversations", queue="warehouse")
+    (row,) = told["conversations"]
+    assert (row["handle"], row["conversation_id"], row["state"], row["is_initiator"]) == (HANDLE, FAR, "SI", False)
+    assert (row["service"], row["far_service"], row["contract"], row["waiting"]) == (WAREHOUSE, SHOP, PARTS.name, {ORDER: 2})
+    assert told["more"] == 0
+    assert browser.read("/api/conversations", queue="shop")["conversations"][0]["state"] == "CO"
+
+
+def test_conversations_are_cut_and_those_with_messages_come_first(browser: Browser, warehouse: QueueTable, store: QueueStore) -> None:
+    shop = store.open("shop")
+    for number in range(3):
+        begin(shop, f"more {number}", b"gear")
+    told = browser.read("/api/conversations", queue="shop", limit=3)
+    assert (len(told["conversations"]), told["more"]) == (3, 1)
+    enable(warehouse, CLOCK)
+    end_conversation(warehouse, HANDLE, error=127, description="Unable to process message.", key="end", clock=CLOCK)
+    transmit(store, warehouse, CLOCK)
+    told = browser.read("/api/conversations", queue="shop", limit=1)
+    assert [(row["handle"], row["state"], sum(row["waiting"].values())) for row in told["conversations"]] == [(FAR, "ER", 1)]
+
+
+def test_conversations_that_have_ended_are_told_when_they_are_wanted(browser: Browser, warehouse: QueueTable) -> None:
+    end_conversation(warehouse, HANDLE, cleanup=True, key="end", clock=CLOCK)
+    assert browser.read("/api/conversations", queue="warehouse")["conversations"] == []
+    assert browser.read("/api/queue", queue="warehouse")["conversations"] == 0
+    assert [row["state"] for row in browser.read("/api/conversations", queue="warehouse", ended=True)["conversations"]] == ["CD"]
+    assert browser.read("/api/conversation", queue="warehouse", handle=HANDLE)["ended_by"] is None
+
+
+def test_the_conversation_of_a_suspect_says_who_waits_and_what_ends_it(browser: Browser, warehouse: QueueTable) -> None:
+    suspect = browser.read("/api/queue", queue="warehouse")["halted_by"]
+    handle = browser.read("/api/message", queue="warehouse", lookup_id=suspect)["message"]["conversation_id"]
+    told = browser.read("/api/conversation", queue="warehouse", handle=handle)
+    assert (told["conversation"]["far_service"], told["far_queue"]) == (SHOP, {"queue": "shop", "state": "enabled"})
+    assert [(message["lookup_id"], message["message_type"]) for message in told["messages"]] == [(1, ORDER), (2, ORDER)]
+    assert [message for message in told["messages"] if "body" in message] == []
+    assert (told["halts"], told["unsent"]) == (True, {})
+    assert told["ended_by"] == f"airflow poison end-conversation warehouse {HANDLE} --error 127 --description 'Unable to process message.' --enable"
+
+
+def test_the_command_that_ends_a_conversation_does_so(browser: Browser, warehouse: QueueTable, store: QueueStore) -> None:
+    command = browser.read("/api/conversation", queue="warehouse", handle=HANDLE)["ended_by"]
+    words = [*shlex.split(command)[2:], "--yes", "--store", store.uri]
+    subprocess.run([sys.executable, "-m", "airflow_poison", *words], check=True, capture_output=True)
+    assert browser.read("/api/queue", queue="warehouse")["state"] == "enabled"
+    error = browser.read("/api/conversation", queue="shop", handle=FAR)
+    assert (error["conversation"]["state"], error["ended_by"]) == ("ER", f"airflow poison end-conversation shop {FAR}")
+
+
+def test_only_the_conversation_of_the_suspect_enables_the_queue(browser: Browser, warehouse: QueueTable, store: QueueStore) -> None:
+    begin(store.open("shop"), "innocent", b"gear")
+    enable(warehouse, CLOCK)
+    transmit(store, store.open("shop"), CLOCK)
+    disable(warehouse, CLOCK, reason="stocktaking")
+    for row in browser.read("/api/conversations", queue="warehouse")["conversations"]:
+        told = browser.read("/api/conversation", queue="warehouse", handle=row["handle"])
+        assert not told["halts"]
+        assert "--enable" not in told["ended_by"]
+
+
+def test_a_conversation_names_the_connection_in_its_command_where_that_is_needed(
+    browser: Browser, warehouse: QueueTable, store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define_connection(monkeypatch, "other", {"store": store.uri})
+    told = browser.read("/api/conversation", queue="warehouse", handle=HANDLE, conn_id="other")
+    assert told["ended_by"].endswith("--conn-id other")
+
+
+def test_a_conversation_says_what_is_held_back_for_its_partner(browser: Browser, warehouse: QueueTable) -> None:
+    told = browser.read("/api/conversation", queue="shop", handle=FAR)
+    assert (told["unsent"], told["far_queue"]) == ({ORDER: 1}, {"queue": "warehouse", "state": "disabled"})
+    assert (told["messages"], told["halts"]) == ([], False)
+    assert browser.read("/api/conversation", queue="warehouse", handle=told["conversation"]["far_handle"])["conversation"]["handle"] == HANDLE
+
+
+def test_the_messages_of_a_conversation_are_cut(browser: Browser, warehouse: QueueTable) -> None:
+    told = browser.read("/api/conversation", queue="warehouse", handle=HANDLE, limit=1)
+    assert ([message["lookup_id"] for message in told["messages"]], told["more"]) == ([1], 1)
+
+
+@pytest.mark.parametrize(
+    ("harm", "status"),
+    [(Path.unlink, 503), (lambda file: file.write_bytes(b"x"), 503), (lambda file: file.write_bytes(bytes(file.stat().st_size)), 200)],
+)
+def test_conversations_that_cannot_be_read_are_told(
+    browser: Browser, warehouse: QueueTable, store: QueueStore, harm: Callable[[Path], object], status: int
+) -> None:
+    shop = _path(store.open("shop"))
+    for file in (shop / "sub_queue=_conversation").rglob("*.parquet"):
+        harm(file)
+    for path, query in (("/api/conversations", {}), ("/api/conversation", {"handle": FAR})):
+        answer = browser.ask(path, queue="shop", **query)
+        assert (answer.status_code, str(shop) in answer.text) == (503, False)
+        assert "Queue 'shop' of connection 'poison_default' cannot be read" in answer.json()["detail"]
+    queue = browser.ask("/api/queue", queue="shop")
+    assert queue.status_code == status
+    if status == 200:
+        assert (queue.json()["state"], queue.json()["has_conversations"], queue.json()["conversations"]) == ("enabled", True, None)
+
+
+def test_an_endpoint_that_is_none_of_ours_is_told_as_damage(browser: Browser, warehouse: QueueTable, store: QueueStore) -> None:
+    table = store.open("shop")
+    row = {"conversation_id": FAR, "lookup_id": 99, "body": SECRET.encode(), "sub_queue": CONVERSATION, "move_count": 0}
+    rows = pa.Table.from_pylist([row], schema=table_schema())
+    table.transact(lambda _snapshot: Transaction(rows), "forged", CLOCK.now())
+    for path, query in (("/api/conversations", {}), ("/api/conversation", {"handle": FAR})):
+        answer = browser.ask(path, queue="shop", **query)
+        assert (answer.status_code, SECRET in answer.text) == (503, False)
+    assert browser.read("/api/queue", queue="shop")["conversations"] is None
+
+
+def test_the_partner_is_named_also_where_its_queue_cannot_be_found(browser: Browser, warehouse: QueueTable) -> None:
+    min((_path(warehouse) / "_delta_log").glob("*.json")).write_text("no JSON\n")
+    told = browser.read("/api/conversation", queue="shop", handle=FAR)
+    assert (told["conversation"]["far_service"], told["far_queue"]) == (WAREHOUSE, None)
+
+
 # What is not there, and what is hidden --------------------------------------------------------------------------------
 
 
@@ -252,12 +423,19 @@ def test_a_hostile_body_is_shown_as_what_it_is(browser: Browser, orders: QueueTa
         (("/api/queue", {"queue": "../orders"}), "There is no queue '../orders'"),
         (("/api/messages", {"queue": "orders/../orders"}), "There is no queue"),
         (("/api/message", {"queue": "orders", "lookup_id": 99}), "Message 99 is not in queue 'orders'"),
+        (("/api/conversations", {"queue": "bills"}), "There is no queue 'bills' in the store of connection 'poison_default'."),
+        (("/api/conversation", {"queue": "../warehouse", "handle": HANDLE}), "There is no queue '../warehouse'"),
+        (("/api/conversation", {"queue": "orders", "handle": HANDLE}), f"Queue 'orders' has no conversation '{HANDLE}'"),
+        (("/api/conversation", {"queue": "warehouse", "handle": FAR}), f"Queue 'warehouse' has no conversation '{FAR}'"),
+        (("/api/conversation", {"queue": "warehouse", "handle": "../x"}), "Queue 'warehouse' has no conversation '../x'"),
+        (("/api/conversation", {"queue": "warehouse", "handle": "\x1b\x00"}), "Queue 'warehouse' has no conversation"),
+        (("/api/conversations", {"queue": "orders", "conn_id": "nowhere"}), "No connection of type 'poison' has the id 'nowhere'."),
         (("/api/queues", {"conn_id": "nowhere"}), "No connection of type 'poison' has the id 'nowhere'."),
         (("/api/queues", {"conn_id": "warehouse"}), "No connection of type 'poison' has the id 'warehouse'."),
     ],
 )
 def test_what_is_not_there_is_said_plainly(
-    browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, dict[str, Any]], text: str
+    browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, dict[str, Any]], text: str
 ) -> None:
     path, query = asked
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "postgres", "password": SECRET}))
@@ -269,6 +447,11 @@ def test_what_is_not_there_is_said_plainly(
 @pytest.mark.parametrize(("name", "value"), [("conn_id", "a b"), ("conn_id", "<x>"), ("conn_id", "x" * 251), ("sub_queue", "lost"), ("limit", 201)])
 def test_what_cannot_be_is_refused(browser: Browser, orders: QueueTable, name: str, value: Any) -> None:
     assert browser.ask("/api/messages", **{"queue": "orders", name: value}).status_code == 422
+
+
+@pytest.mark.parametrize("asked", [{}, {"handle": ""}, {"handle": "x" * 201}, {"handle": HANDLE, "limit": 0}, {"handle": HANDLE, "limit": 201}])
+def test_a_handle_that_cannot_be_is_refused(browser: Browser, warehouse: QueueTable, asked: dict[str, Any]) -> None:
+    assert browser.ask("/api/conversation", queue="warehouse", **asked).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -290,9 +473,9 @@ def test_secrets_of_a_connection_never_appear(browser: Browser, monkeypatch: pyt
         assert answer.status_code == (200 if path.endswith(".js") else 503)
 
 
-def test_where_the_tables_lie_is_not_told(browser: Browser, orders: QueueTable) -> None:
+def test_where_the_tables_lie_is_not_told(browser: Browser, both: QueueTable) -> None:
     for path, query in READS.items():
-        assert str(_path(orders).parent) not in browser.ask(path, **query).text
+        assert str(_path(both).parent) not in browser.ask(path, **query).text
 
 
 # The plugin -----------------------------------------------------------------------------------------------------------
