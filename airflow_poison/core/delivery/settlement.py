@@ -88,7 +88,7 @@ def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
         discarded=conversed.discarded,
         deliveries=conversed.savepoints,
     )
-    rows = [endpoints_to_table(conversed.endpoints)] if conversed.endpoints else []
+    rows = [endpoints_to_table(conversed.endpoints, delivered.at)] if conversed.endpoints else []
     return rows + ([messages_to_table(conversed.sent, delivered.at)] if conversed.sent else [])
 
 

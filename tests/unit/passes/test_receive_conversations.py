@@ -24,6 +24,7 @@ from airflow_poison.core.passes.conversations.carrying import transmit
 from airflow_poison.core.passes.conversations.services import declare_services, drop_service
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.maintain import REMEMBER, maintain
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -281,3 +282,19 @@ def test_sb_57_each_dialog_of_a_commit_hears_of_its_missing_partner_also_when_an
 
     assert sides.states(sides.warehouse) == ["ER", "ER"]
     assert sides.warehouse.snapshot().transmissions == ()
+
+
+def test_maintenance_forgets_what_a_pass_has_ended_long_ago_and_nothing_before(sides: Sides) -> None:
+    sides.begin(b"last")
+    sides.begin(b"bolt")
+    sides.receive(sides.warehouse, ship)
+    sides.receive(sides.orders, close)
+    sides.receive(sides.warehouse, ship)
+    tables = (sides.orders, sides.warehouse)
+    still = [row.handle for table in tables for row in conversations(table)]
+    for since, states in ((REMEMBER, ["CD", "CO"]), (timedelta(seconds=1), ["CO"])):
+        sides.clock.advance(since)
+        for table, handle in zip(tables, still, strict=True):
+            send_on(table, handle, [("question", b"?")], key=f"{since}", clock=sides.clock)  # files are joined, a single one is left alone
+            maintain(table, sides.clock, min_files=2)
+            assert sorted(sides.states(table)) == states
