@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_poison.core.conversations.precedence import Waiting
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.events import Event
 from airflow_poison.core.message import SubQueue, table_schema
@@ -23,7 +24,7 @@ from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
@@ -116,11 +117,12 @@ def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.
     if how.receives:
         _refuse_halted(table.name, snapshot.control)
     hidden = claimed_paths(snapshot) if how.receives else set[str]()
+    places = frozenset({SubQueue.MAIN}) if how.receives else EVERYWHERE
     if chosen is not None:
-        return _rows(table, snapshot, chosen, how, hidden)
+        return _rows(table, snapshot, chosen, places, hidden)
     suspect = snapshot.control.halted_by
-    rows = None if suspect is None else _rows(table, snapshot, Chosen((suspect,)), how, hidden)
-    return rows if rows is not None and rows.num_rows else _head(table, snapshot, hidden)
+    rows = None if suspect is None else _rows(table, snapshot, Chosen((suspect,)), places, hidden)
+    return rows if rows is not None and rows.num_rows else _first(table, snapshot, hidden)
 
 
 def _refuse_halted(queue: str, control: Control) -> None:
@@ -131,22 +133,33 @@ def _refuse_halted(queue: str, control: Control) -> None:
         )
 
 
-def _rows(table: QueueTable, snapshot: Snapshot, chosen: Chosen, how: Inspection, hidden: set[str]) -> pa.Table:
-    places = frozenset({SubQueue.MAIN}) if how.receives else EVERYWHERE
+def _rows(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collection[SubQueue], hidden: set[str]) -> pa.Table:
     found = [table.read(holder.file) for holder in find(table, snapshot, chosen, places) if holder.file.path not in hidden]
     rows = [whole.filter(chosen.mask(whole)) for whole in found]
     return _in_receive_order(pa.concat_tables(rows)) if rows else table_schema().empty_table()
 
 
 def _in_receive_order(rows: pa.Table) -> pa.Table:
-    """Sort by sub-queue, ``main`` first, then as a receive would take them."""
+    """Sort messages of one conversation by sub-queue, ``main`` first, then as a receive would take them (spec SB-41)."""
     places = pa.array([_PLACES.index(SubQueue(place)) for place in rows["sub_queue"].to_pylist() if place is not None], pa.int32())
-    placed = rows.append_column("place", places)
-    return placed.sort_by([("place", "ascending"), ("priority", "descending"), ("lookup_id", "ascending")]).drop_columns(["place"])
+    cells = zip(*(rows[name].to_pylist() for name in ("lookup_id", "conversation_id", "group_id", "message_type")), strict=True)
+    precedence = pa.array([Waiting(*cell).precedence for cell in cells], pa.int32())
+    placed = rows.append_column("place", places).append_column("precedence", precedence)
+    keys = [("place", "ascending"), ("priority", "descending"), ("precedence", "ascending"), ("lookup_id", "ascending")]
+    return placed.sort_by(keys).drop_columns(["place", "precedence"])
+
+
+def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
+    """Return the message that would be received first; an empty table when there is none."""
+    head = _head(table, snapshot, hidden)
+    conversation = head["conversation_id"][0].as_py() if head.num_rows else None
+    if conversation is None:
+        return head
+    return _rows(table, snapshot, Chosen(conversation_id=conversation), {SubQueue.MAIN}, hidden).slice(0, 1)
 
 
 def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
-    """Return the message that would be received first; an empty table when there is none."""
+    """Return the oldest message of the highest priority; an empty table when there is none."""
     best = table_schema().empty_table()
     for file in snapshot.files:  # by highest priority, then lowest lookup id
         if file.sub_queue != SubQueue.MAIN or file.path in hidden:

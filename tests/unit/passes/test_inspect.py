@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
@@ -40,11 +41,12 @@ def queue(store: QueueStore, tmp_path: Path) -> Queue:
     return sent(queue, ("d1", b"<a/>"), ("d5", b"\xff\x00"), ("d6", b""), ("d1", b"<b/>"))
 
 
-def sent(queue: Queue, *messages: tuple[str, bytes], priority: int = 5) -> Queue:
+def sent(queue: Queue, *messages: tuple[str, bytes], priority: int = 5, kind: str | None = None) -> Queue:
     conversations, contents = zip(*messages, strict=True)
     columns: dict[str, pa.Array[Any]] = {
         "body": pa.array(contents, pa.binary()),
         "conversation_id": pa.array(conversations, pa.string()),
+        "message_type": pa.array([kind] * len(messages), pa.string()),
         "priority": pa.array([priority] * len(messages), pa.int32()),
     }
     send(queue.table, [pa.RecordBatch.from_pydict(columns)], key=f"{queue.table.snapshot().version}", clock=queue.clock)
@@ -87,6 +89,18 @@ def test_sb_27_a_conversation_shows_its_first_message_and_returns_it(queue: Queu
 
 def test_sb_28_every_message_of_a_conversation_can_be_listed(queue: Queue) -> None:
     assert seen(look(queue, conversation_id="d1", every=True)) == [1, 4]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sb_41_the_timer_and_the_error_of_a_conversation_are_seen_before_older_messages_of_it(queue: Queue, mode: str) -> None:
+    """As RECEIVE TOP(1) takes them (spec section 10, Q-8); messages of other conversations are not overtaken."""
+    for kind in (END_DIALOG, ERROR, DIALOG_TIMER):
+        sent(queue, ("d5", b""), kind=kind)
+    assert seen(look(queue, conversation_id="d5", mode=mode)) == [7]
+    assert seen(look(queue, conversation_id="d5", mode=mode, every=True)) == [7, 6, 2, 5]
+    assert seen(look(queue, mode=mode)) == [1]
+    sent(queue, ("d1", b""), kind=ERROR)
+    assert seen(look(queue, mode=mode)) == [8], "the conversation with the oldest message comes first, and in it the error"
 
 
 @pytest.mark.parametrize("mode", MODES)
