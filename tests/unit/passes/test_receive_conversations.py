@@ -16,6 +16,7 @@ from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
 from airflow_poison.core.errors import ConservationError
+from airflow_poison.core.failures import Postpone
 from airflow_poison.core.passes.alerts import Alert, send_alerts
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
@@ -298,3 +299,21 @@ def test_maintenance_forgets_what_a_pass_has_ended_long_ago_and_nothing_before(s
             send_on(table, handle, [("question", b"?")], key=f"{since}", clock=sides.clock)  # files are joined, a single one is left alone
             maintain(table, sides.clock, min_files=2)
             assert sorted(sides.states(table)) == states
+
+
+def test_a_timer_that_was_postponed_is_not_made_again_beside_another_one(sides: Sides) -> None:
+    for body in (b"a", b"b"):
+        sides.begin(body)
+    minutes = iter([1, 10])
+    sides.receive(sides.warehouse, lambda message: message.conversation.set_timer(timedelta(minutes=next(minutes))))  # type: ignore[union-attr]
+    sides.clock.advance(timedelta(minutes=1))
+
+    def later(_message: Message) -> None:
+        raise Postpone(timedelta(hours=1))
+
+    sides.receive(sides.warehouse, later)
+    fired = list[object]()
+    for wait in (timedelta(minutes=9), timedelta(hours=1)):
+        sides.clock.advance(wait)
+        fired.append(sides.receive(sides.warehouse, lambda message: message.conversation.handle).settled)  # type: ignore[union-attr]
+    assert fired == [1, 1]

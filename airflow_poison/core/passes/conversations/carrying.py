@@ -17,7 +17,6 @@ from airflow_poison.core.conversations.services import BOTH_ENDED, ERROR, is_sys
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
 from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations import ledger
 from airflow_poison.core.passes.conversations.services import Directory
 
@@ -151,10 +150,10 @@ def _batches(messages: Sequence[Outgoing], clock: Clock) -> list[pa.RecordBatch]
 
 
 def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:
-    """Return the keys of what the local broker has made for these endpoints and waits in the queue."""
+    """Return the keys of what the local broker has made for these endpoints and is in the queue, wherever a handler or people have put it."""
     found = set[str]()
     for file in table.snapshot().files:
-        if file.sub_queue in {SubQueue.MAIN, SubQueue.TRANSMISSION} and handles & set(ledger.members(table, file)["conversation_id"].to_pylist()):
+        if handles & set(ledger.members(table, file)["conversation_id"].to_pylist()):
             rows = table.read(file, [*MESSAGE_COLUMNS, "conversation_id"])
             for message in table_to_messages(rows):
                 if message is not None and message.envelope.is_local:
