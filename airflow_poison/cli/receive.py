@@ -33,6 +33,7 @@ _PATIENCE = 15.0
 """How many seconds Spark has to cancel its job when the pass is interrupted."""
 _MOST = {"spark": 10_000_000, "local": 100_000}
 """How many messages a pass takes when nobody says: a local one holds them all in memory."""
+_WRITTEN_DOWN = "What was delivered is written down and is not delivered again; a message that was alone with its handler counts one rollback."
 
 
 @command
@@ -109,12 +110,10 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    def make() -> Engine:
-        from airflow_poison.core.passes.attended import AttendedEngine
+    from airflow_poison.core.passes.attended import AttendedEngine
 
-        return AttendedEngine() if engine == "local" else AttendedEngine(spark, patience=_PATIENCE)
-
-    return make
+    attended = AttendedEngine() if engine == "local" else AttendedEngine(spark, patience=_PATIENCE)
+    return lambda: attended
 
 
 def _stop_spark() -> None:
@@ -129,15 +128,16 @@ def _stop_spark() -> None:
 
 
 def _left(table: QueueTable, key: str, named: str) -> str:
-    """Say what an interrupted pass leaves behind."""
+    """Say what an interrupted pass leaves behind, and how it goes on."""
     mine = [claim for claim in table.snapshot().claims if claim.key.startswith(f"{key}-")]
     if not mine:
-        return f"nothing of queue {table.name!r} is claimed; what is claimed no more is settled, or where it was."
-    claimed = messages(sum(claim.messages for claim in mine))
+        return f"nothing of queue {table.name!r} is claimed by this pass: its messages are settled, or where they were."
+    claimed, until = messages(sum(claim.messages for claim in mine)), max(claim.expires_at for claim in mine)
+    if until <= SystemClock().now():
+        return f"the claim of {claimed} of queue {table.name!r} is given up: any receive goes on with them at once. {_WRITTEN_DOWN}"
     return (
-        f"{claimed} of queue {table.name!r} stay claimed; what was delivered of them is written down and is not delivered again, and one that was "
-        f"being delivered counts one rollback. Go on at once with --run-key {named}, or with any receive when the claim has expired "
-        f"({max(claim.expires_at for claim in mine):%H:%M:%S} UTC)."
+        f"{claimed} of queue {table.name!r} stay claimed, for what works on them had not ended yet. {_WRITTEN_DOWN} "
+        f"Go on at once with --run-key {named}, or from {until:%H:%M:%S} UTC on with any receive."
     )
 
 

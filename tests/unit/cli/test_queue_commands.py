@@ -607,15 +607,45 @@ def test_an_interrupt_says_what_is_left_and_the_run_key_goes_on_at_once(poison: 
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     [told] = err.splitlines()
-    assert told.startswith("interrupted: 3 messages of queue 'orders' stay claimed; ")
-    key = re.search(r"--run-key (\w+)", told)
+    assert told.startswith("interrupted: 3 messages of queue 'orders' stay claimed, for what works on them had not ended yet. ")
+    key = re.search(r"--run-key (\w+), or from [0-9:]{8} UTC on with any receive\.$", told)
     assert key is not None
     Path("quick").touch()
     with start(f"{line} --run-key {key[1]} -o json") as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert json.loads(out)["settled"] == 3
+    numbers = json.loads(out)
+    assert (numbers["settled"], numbers["crashes"], numbers["rollbacks"]) == (3, 1, 1), "it was alone with its handler, and counts a rollback"
     assert sorted(Path("taken").read_text().split()) == ["1", "2", "2", "3"], "what had returned is not delivered again"
+
+
+def test_an_interrupt_of_a_pass_that_can_give_its_claim_up_says_that_any_receive_goes_on(poison: Callable[..., Ran]) -> None:
+    line = "receive orders --handler tests.unit.cli.shop:linger_a_little --engine local --isolation none --store q"
+    poison("send orders one two --system Msmq4")
+    with start(line) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (Path("taken").exists() and "2\n" in Path("taken").read_text()):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == (
+        "interrupted: the claim of 2 messages of queue 'orders' is given up: any receive goes on with them at once. "
+        "What was delivered is written down and is not delivered again; a message that was alone with its handler counts one rollback."
+    )
+    assert json.loads(poison(f"{line.removesuffix(' --store q')} -o json").out)["settled"] == 2
+    assert Path("taken").read_text() == "1\n2\n", "what had returned is not delivered again"
+
+
+def test_an_interrupt_before_anything_is_claimed_says_so(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_poison.core.passes.attended.AttendedEngine.prepare", interrupt)
+    poison("send orders one --system Msmq4")
+    assert poison(f"receive orders {TAKE}", code=130).err == (
+        "interrupted: nothing of queue 'orders' is claimed by this pass: its messages are settled, or where they were.\n"
+    )
 
 
 @pytest.mark.parametrize("isolation", ["process", "none"])

@@ -14,12 +14,15 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
 from airflow_poison.core.passes.attended import AttendedEngine
 from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from airflow_poison.core.store.seam import QueueTable
 
 CLOCK = VirtualClock()
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
@@ -124,3 +127,25 @@ def test_an_interrupted_caller_tells_the_engine_and_waits_for_its_end(receiving:
     with pytest.raises(KeyboardInterrupt):
         engine.run(receiving.table, SimpleNamespace(key="run"), None, keep_alive=Interrupting())  # type: ignore[arg-type]  # nothing is looked at
     assert ended.is_set()
+
+
+def test_the_engine_is_made_once_and_asked_before_anything_is_claimed(receiving: ReceivePass) -> None:
+    made: list[str] = []
+
+    class Asked(LocalEngine):
+        def __init__(self) -> None:
+            made.append(threading.current_thread().name)
+
+        def prepare(self, table: QueueTable, handler: object) -> None:
+            del handler
+            made.append(f"prepared with {len(table.snapshot().claims)} claims")
+
+    engine = AttendedEngine(Asked, seconds=0.01)
+    go_on.set()
+    assert ReceivePass(receiving.table, POLICY, wait, lambda: engine, CLOCK, isolation="none").run("run").settled == 1
+    assert made == ["poison-deliver", "prepared with 0 claims"]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_an_engine_whose_processes_are_all_here_is_known_as_one_so_that_who_is_to_blame_is_known(*, local: bool) -> None:
+    assert AttendedEngine(lambda: SimpleNamespace(local=local)).local is local
