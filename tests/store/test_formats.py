@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.errors import NewerFormatError
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.conversations.carrying import pull
+from airflow_poison.core.passes.conversations.services import declare_services
+from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.restarts import Restart
@@ -101,6 +106,15 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     table = store.open("orders")
     assert table._table.log.load().number("seq") == 3  # type: ignore[attr-defined]  # the log is no part of the seam
     assert send(table, 2, "more").first_lookup_id == 4
+
+
+def test_who_looks_for_services_and_for_what_partners_hold_upgrades_no_queue_of_others(written: DeltaStore, earlier_format: int) -> None:
+    """Else a pass over one queue would stop the passes of workers that still run an earlier version, whatever queues they are on."""
+    clock = VirtualClock()
+    table = declare(written, "dialogs", ServiceBroker(), clock)
+    declare_services(written, table, [Service("Dialogs", [DEFAULT_CONTRACT])], clock)
+    pull(written, table, clock)
+    assert written.open("orders", upgrade=False).snapshot().control.format_version == earlier_format
 
 
 # What is refused ---------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_poison import ServiceBroker
@@ -21,6 +23,7 @@ from airflow_poison.core.errors import (
     InputError,
     ServiceNotFoundError,
     SettingError,
+    TableChangedError,
 )
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.alter import disable, enable
@@ -32,6 +35,7 @@ from airflow_poison.core.passes.conversations.services import declare_services, 
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -345,6 +349,23 @@ def test_two_that_carry_at_once_neither_lose_nor_double_one(two: Two, at_point: 
     at_point.do("pass.transmit.before_send", two.carry)
     two.carry()
     assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2")]
+
+
+@pytest.mark.parametrize("name", ["archive", "zoo"])
+def test_a_damaged_queue_stops_no_dialog_of_others(two: Two, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    if isinstance(two.store, MemoryStore):
+        pytest.skip("nobody takes files of a store in memory away")
+    other = declare(two.store, name, ServiceBroker(), two.clock)
+    send(other, [pa.RecordBatch.from_pydict({"body": [b"lost"]})], key="lost", clock=two.clock)
+    Path(other.uri, other.snapshot().files[0].path).unlink()
+    two.begin(b"1")
+    pull(two.store, two.warehouse, two.clock)
+    assert waiting(two.warehouse) == [("order", b"1")]
+    assert f"queue {name!r}" in caplog.text
+    two.begun([Dialog(messages=[("order", b"2")])], "nobody", "Nobody")
+    with pytest.raises(TableChangedError, match=name):
+        two.carry()  # the service may be there: it is not said to be missing
+    assert len(two.orders.snapshot().transmissions) == 1
 
 
 def test_services_have_one_queue_each_with_service_brokers_rules(two: Two) -> None:

@@ -6,6 +6,7 @@ repeated, by whoever and at the same time: what is put into a queue has a key, a
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from airflow_poison.core.conversations.endpoint import Final
 from airflow_poison.core.conversations.error_document import BrokerError
 from airflow_poison.core.conversations.services import BOTH_ENDED, ERROR, is_system
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
-from airflow_poison.core.errors import QueueNotFoundError
+from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import ledger
 from airflow_poison.core.passes.conversations.services import Directory
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
+log = logging.getLogger(__name__)
 _SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "enqueued_at")
 
 
@@ -66,15 +68,20 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
 
 
 def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
-    """Have every other queue with services carry what it holds, so that a queue that is ON again waits for nobody's schedule."""
+    """Have every other queue with services carry what it holds, so that a queue that is ON again waits for nobody's schedule.
+
+    What another queue cannot tell or carry now, its own next pass does: no queue waits for another one to be mended.
+    """
     for name in store.names():
         if name != table.name:
             try:
-                other = store.open(name)
+                other = store.open(name, upgrade=False)
+                if other.snapshot().transmissions:
+                    transmit(store, other, clock)
             except QueueNotFoundError:  # removed meanwhile
                 continue
-            if other.snapshot().transmissions:
-                transmit(store, other, clock)
+            except PoisonError as error:
+                log.warning("What queue %r holds for queue %r was not carried: %s", name, table.name, error)
 
 
 def tick(table: QueueTable, clock: Clock) -> int:

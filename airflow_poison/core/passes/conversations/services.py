@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.services import Service
 from airflow_poison.core.conversations.validations import validation_of
-from airflow_poison.core.errors import QueueNotFoundError, ServiceNotFoundError, SettingError
+from airflow_poison.core.errors import PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.inspection import printed
 from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.message_rows import MessageRow
@@ -95,15 +95,22 @@ class Directory:
 
 
 def _queue_of(store: QueueStore, service: str) -> QueueTable | None:
+    """Return the queue of a service; None when there is none. Raises what a queue does that cannot be read, unless another one has the service."""
     return next((table for table in _queues(store) if service in table.snapshot().control.services), None)
 
 
-def _queues(store: QueueStore) -> Iterable[QueueTable]:
+def _queues(store: QueueStore) -> Iterator[QueueTable]:
+    """Yield the queues; at last raise what one did that could not be read."""
+    unread: PoisonError | None = None
     for name in store.names():
         try:
             yield store.open(name, upgrade=False)
         except QueueNotFoundError:  # removed meanwhile
             continue
+        except PoisonError as error:
+            unread = unread or error
+    if unread is not None:
+        raise unread
 
 
 def _not_found(name: str, place: str, known: Iterable[str] | Mapping[str, object]) -> str:
