@@ -41,7 +41,7 @@ def services(args: Namespace) -> None:
         write_json({"store": store.uri, "services": rows, "errors": failed})
     elif found:
         dialog_tables.print_services(found)
-    nothing = f"no queue of {store.uri} has a service. A DAG declares them: services=[...] of what receives."
+    nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.given_policy import given_policy
+from airflow_poison.cli.given_services import given_services
 from airflow_poison.cli.humanly import messages
 from airflow_poison.cli.looking import write_json
 from airflow_poison.cli.screen import line, screen
@@ -39,6 +40,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 @command
 def receive(args: Namespace) -> None:
     """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
+    from airflow_poison.core.passes.conversations.services import declare_services
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
 
@@ -51,7 +53,10 @@ def receive(args: Namespace) -> None:
     policy = given_policy(args)
     if args.store is None:
         hook_of(args).import_here(files)
+    services = given_services(args.services or ())
     table = opened_queue(args, policy)
+    if services:
+        declare_services(opened_store(args), table, services, SystemClock())
     progress = Progress()
     receiving = ReceivePass(
         table=table,

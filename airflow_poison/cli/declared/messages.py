@@ -50,6 +50,9 @@ RECEIVE: Final = Command(
         QUEUE,
         Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
         *POLICY,
+        several(
+            "--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"
+        ),
         option(
             "--engine",
             "ENGINE",

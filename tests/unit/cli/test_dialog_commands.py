@@ -11,7 +11,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.error_document import ErrorDocument
 from airflow_poison.core.conversations.services import ERROR, Contract, MessageType, Service
 from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.services import declare_services
+from airflow_poison.core.passes.conversations.services import declare_services, drop_service
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -200,3 +200,64 @@ def test_refusals(poison: Callable[..., Ran], store: DeltaStore) -> None:
     assert listed(poison, "warehouse")[0]["state"] == "SI"
     for line in ("conversations orders --conversation x", "send-on orders x y", "set-timer orders x 5", "end-conversation orders x"):
         assert "8426" in poison(line, code=1).err
+
+
+# Services that a receive declares -------------------------------------------------------------------------------------
+
+NAMED = "tests.unit.cli.services"
+BROKER = "--system ServiceBroker"
+
+
+@pytest.mark.parametrize("names", [f"{NAMED}:both {NAMED}:orders", f"{NAMED}:listed --services {NAMED}:orders"])
+def test_a_receive_declares_services_and_makes_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: Callable[..., Ran], names: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drop_all(DeltaStore(str(tmp_path / "q"), durable=False))
+    assert poison(f"receive parts {TAKE} {BROKER} --services {names}").err == ""
+    told = json.loads(poison("services parts -o json").out)["services"]
+    assert [(each["queue"], each["name"]) for each in told] == [("parts", "Warehouse"), ("parts", "Spares"), ("parts", "Orders")]
+
+
+def drop_all(store: DeltaStore) -> None:
+    """Take the services of the fixture away, whose names are wanted."""
+    for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
+        drop_service(store.open(queue), service, CLOCK)
+
+
+def test_services_are_declared_again_and_a_dialog_follows_them(poison: Callable[..., Ran]) -> None:
+    poison(f"receive orders {TAKE} --services {NAMED}:orders")
+    handle, far = begun(poison)
+    assert json.loads(poison("services orders -o json").out)["services"][0]["contracts"]["parts"]["senders"] == {
+        "order": "INITIATOR",
+        "shipped": "TARGET",
+    }
+    assert (handle, far) != ("", "")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--services nosuch:orders", "--services nosuch:orders: importing the module 'nosuch' failed with ModuleNotFoundError"),
+        (f"--services {NAMED}:other", f"--services {NAMED}:other: the module '{NAMED}'"),
+        (f"--services {NAMED}:other", "has no 'other'"),
+        ("--services orders", "--services orders: expected MODULE:NAME"),
+        (f"--services {NAMED}:PARTS", f"--services {NAMED}:PARTS: expected a Service, or a list or tuple of them, not Contract"),
+        (f"--services {NAMED}:mixed", f"--services {NAMED}:mixed: expected a Service, or a list or tuple of them, not a list with str"),
+        (f"--services {NAMED}:none", f"--services {NAMED}:none: expected a Service, or a list or tuple of them, not an empty tuple"),
+        (f"--services {NAMED}:both", "a name that no other queue's service has; queue 'warehouse' has one"),
+        (f"--services {NAMED}:orders {NAMED}:orders", "--services: service Orders is given twice"),
+    ],
+)
+def test_services_that_are_none_change_nothing(store: DeltaStore, poison: Callable[..., Ran], more: str, said: str) -> None:
+    before = store.open("orders").snapshot().control
+    ran = poison(f"receive orders {TAKE} {more}", code=2)
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+    assert store.open("orders").snapshot().control == before
+    assert poison(f"receive fresh {TAKE} {BROKER} {more}", code=2).err.count("\n") == 1
+
+
+def test_services_need_service_brokers_rules(poison: Callable[..., Ran]) -> None:
+    said = poison(f"receive plain {TAKE} --system Msmq4 --services {NAMED}:orders", code=2).err
+    assert "only on a queue with Service Broker's rules; queue 'plain' has others" in said
