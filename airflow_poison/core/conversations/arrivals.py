@@ -155,15 +155,16 @@ def _receive_error(endpoint: ConversationEndpoint, message: Outgoing) -> Recepti
 
 
 def _receive_application(endpoint: ConversationEndpoint, message: Outgoing, services: Mapping[str, Service], waiting: Collection[str]) -> Reception:
-    problem, is_new = _problem(message, services), not endpoint.is_initiator and not endpoint.received
+    problem = _problem(message, services)
+    is_new = not endpoint.is_initiator and not endpoint.received and endpoint.error_code is None  # the application knows of none
     received = _received(endpoint, message.envelope.sequence)
     if problem is None:
         state = S.CONVERSING if endpoint.state is S.STARTED_INBOUND else endpoint.state
         return Handed(arrived(changed(received, state=state), waiting))
     change = ended_with(received, problem.told_there.document(problem.details))
+    if is_new:  # nobody here has to end it; a partner that has hears that it is over
+        return Discarded(problem.told_here.text, change if endpoint.state in SENDS else both_ended(received))
     told = change.sent if endpoint.state in SENDS else ()  # a partner that has ended it is not told
-    if is_new:
-        return Discarded(problem.told_here.text, Change(change.endpoint, told))
     here = local_error(endpoint, problem.told_here, problem.details)
     return Discarded(problem.told_here.text, Change(replace(change.endpoint, state=S.ERROR), (*told, here)))
 

@@ -333,6 +333,32 @@ def test_sb_38_a_first_message_that_is_invalid_tells_only_the_sender_since_nobod
     assert reception.change.endpoint.state is S.CLOSED
 
 
+def test_sb_55_a_partner_that_has_ended_hears_that_an_invalid_first_message_has_ended_this_side_too() -> None:
+    """Else it would wait for that in DO for ever."""
+    ended = acts.end(acts.send(begun(), "paper", b"no XML", PARTS).endpoint).endpoint
+    endpoint = arrivals.begun_with(first("paper", b"no XML"))
+    assert endpoint is not None
+    known = arrivals.arrived(endpoint, [END_DIALOG])
+    refused = arrivals.receive(known, first("paper", b"no XML"), WAREHOUSE)
+    assert isinstance(refused, Discarded)
+    assert refused.change is not None
+    (acknowledgement,) = refused.change.sent
+    heard = arrivals.receive(ended, acknowledgement, WAREHOUSE)
+    assert isinstance(heard, Discarded)
+    assert heard.change is not None
+    assert (ended.state, heard.change.endpoint.state) == (S.DISCONNECTED_OUTBOUND, S.CLOSED)
+
+
+def test_sb_43_an_invalid_first_message_behind_an_error_leaves_the_end_to_the_application_that_knows_of_the_dialog() -> None:
+    endpoint = arrivals.begun_with(first("paper", b"no XML"))
+    told = arrivals.receive(endpoint, error(), WAREHOUSE)
+    assert isinstance(told, Handed)
+    refused = arrivals.receive(told.endpoint, first("paper", b"no XML"), WAREHOUSE)
+    assert isinstance(refused, Discarded)
+    assert refused.change is not None
+    assert refused.change.endpoint.state is S.ERROR
+
+
 @pytest.mark.parametrize(
     ("services", "code"),
     [({}, -8470), ({"Warehouse": Service("Warehouse", [Contract("others", {"order": "ANY"})])}, -8487)],
