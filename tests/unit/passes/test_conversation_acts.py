@@ -26,6 +26,7 @@ from airflow_poison.core.errors import (
     TableChangedError,
 )
 from airflow_poison.core.mapping import ColumnMapping
+from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import ActResult, begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.conversations.browse import conversations
@@ -33,6 +34,7 @@ from airflow_poison.core.passes.conversations.carrying import pull, tick, transm
 from airflow_poison.core.passes.conversations.due_times import MANY, refresh
 from airflow_poison.core.passes.conversations.services import declare_services, drop_service, queue_of
 from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.memory import MemoryStore
@@ -295,6 +297,21 @@ def test_sb_43_sending_is_refused_from_the_arrival_of_an_error_on(two: Two) -> N
     with pytest.raises(ConversationSendError, match=r"8429(?s:.*)ER"):
         two.send(handle, b"2")
     assert two.orders.snapshot().transmissions == ()
+
+
+def test_sb_43_an_error_and_a_first_message_that_people_have_put_aside_have_arrived(two: Two) -> None:
+    """Where nobody receives them they still are what the partner has said."""
+    handle = two.begun([Dialog(messages=[("order", b"1")])], "nobody", "Nobody").conversations[0]
+    two.begin(b"2")
+    two.carry()
+    for table in (two.orders, two.warehouse):
+        move(table, two.clock, [1], SubQueue.POISON)
+    with pytest.raises(ConversationSendError, match=r"8429(?s:.*)ER"):
+        two.send(handle, b"2")
+    [target] = conversations(two.warehouse)
+    assert two.end(two.warehouse, target.handle, error=127).removed == 1
+    two.carry()
+    assert errors(two.orders) == [127]
 
 
 def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on(two: Two) -> None:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import ConversationState, target_handle
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.browse import look_up
 from airflow_poison.core.passes.conversations import ledger
 from airflow_poison.core.passes.messages import Chosen, find
@@ -107,7 +106,7 @@ def conversations(table: QueueTable, *, handle: str | None = None, ended: bool =
 def number(table: QueueTable) -> int | None:
     """Return how many conversations go on; None where more would have to be read for it than whoever only passes by should wait for."""
     snapshot = table.snapshot()
-    looked_at = [*snapshot.conversations, *(file for file in snapshot.files if file.sub_queue in {SubQueue.MAIN, SubQueue.TRANSMISSION})]
+    looked_at = [*snapshot.conversations, *snapshot.files]
     if sum(file.rows for file in looked_at) > COUNTED_ROWS or sum(file.size for file in looked_at) > COUNTED_BYTES:
         return None
     return len(conversations(table))

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.message import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _VERSIONED = ["conversation_id", "lookup_id", "body"]
 ARRIVALS = ["lookup_id", "conversation_id", "group_id", "message_type", "priority"]
 """The columns that arrivals are looked up by."""
-_WAITING = frozenset({SubQueue.MAIN.value, SubQueue.TRANSMISSION.value})
 
 
 def stored(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, ConversationEndpoint]:
@@ -51,14 +49,13 @@ def due(table: QueueTable, snapshot: Snapshot, now: datetime) -> dict[str, Conve
 
 
 def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the types of the messages that wait in each conversation, claimed or held back ones, too."""
+    """Return the types of the messages of each conversation that are in the queue, claimed or held back ones, and those put aside, too."""
     found: dict[str, list[str]] = {}
     for file in snapshot.files:
-        if file.sub_queue in _WAITING:
-            rows = members(table, file)
-            for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
-                if handle is not None and (handles is None or handle in handles):
-                    found.setdefault(handle, []).append(message_type or "")
+        rows = members(table, file)
+        for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
+            if handle is not None and (handles is None or handle in handles):
+                found.setdefault(handle, []).append(message_type or "")
     return found
 
 
@@ -73,11 +70,10 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
     found: dict[str, ConversationEndpoint] = {}
     wanted = pa.array(sorted(handles), pa.string())
     for file in snapshot.files if handles else ():
-        if file.sub_queue in _WAITING:
-            here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
-            messages = table_to_messages(table.read(file, list(MESSAGE_COLUMNS)).filter(here))
-            endpoints = (arrivals.begun_with(message) for message in messages if message is not None)
-            found |= {endpoint.handle: endpoint for endpoint in endpoints if endpoint is not None}
+        here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
+        messages = table_to_messages(table.read(file, list(MESSAGE_COLUMNS)).filter(here))
+        endpoints = (arrivals.begun_with(message) for message in messages if message is not None)
+        found |= {endpoint.handle: endpoint for endpoint in endpoints if endpoint is not None}
     return found
 
 
