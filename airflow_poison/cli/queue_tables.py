@@ -192,14 +192,15 @@ def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)
         return
-    text, cut = message.text, most is not None and len(message.body) > most
-    shown = message.body[:most]
-    line(out, ("body", "dim"), f" ({humanly.size(len(message.body))}{f', the first {humanly.size(most or 0)} of it' if cut else ''})", ":", indent=2)
+    text, cut = message.shown(most), most is not None and len(message.body) > most
+    facts = [humanly.size(len(message.body)), *([f"the first {humanly.size(most or 0)} of it"] if cut else [])]
+    facts += [f"XML in {text.encoding}"] if text is not None and text.encoding else []
+    line(out, ("body", "dim"), f" ({', '.join(facts)})", ":", indent=2)
     if text is None:
         line(out, BINARY, indent=4)
-        line(out, f"0x{shown.hex().upper()}", indent=4)
+        line(out, f"0x{message.body[:most].hex().upper()}", indent=4)
     else:
-        for each in shown.decode(errors="ignore").splitlines() or [""]:
+        for each in text.text.splitlines() or [""]:
             line(out, block(each), indent=4)
 
 

@@ -148,13 +148,14 @@ def _body(message: MessageRow, most: int) -> Iterator[str]:
     if not message.body:
         yield "**Body**: empty."
         return
-    text = message.text
+    text = message.shown()
     if text is None:
         shown, what = base64.b64encode(message.body[: most * 3 // 4]).decode(), f"{size}, no UTF-8 text: Base64"
         is_cut = len(message.body) > most * 3 // 4
     else:
-        shown, what, is_cut = text[:most], size, len(text) > most
-    yield f"**Body** ({what}{', the beginning' if is_cut else ''})\n\n{_block(shown, most, 'json' if _is_json(text) and not is_cut else '')}"
+        shown, what, is_cut = text.text[:most], f"{size}, XML in {text.encoding}" if text.encoding else size, len(text.text) > most
+    language = "json" if text is not None and not is_cut and _is_json(text.text) else ""
+    yield f"**Body** ({what}{', the beginning' if is_cut else ''})\n\n{_block(shown, most, language)}"
 
 
 # Markdown --------------------------------------------------------------------------------------------------------------
@@ -186,9 +187,9 @@ def _instant(instant: datetime | None) -> str:
     return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _is_json(text: str | None) -> bool:
+def _is_json(text: str) -> bool:
     try:
-        json.loads(text or "")
+        json.loads(text)
     except ValueError:
         return False
     return True

@@ -68,7 +68,7 @@ def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
         found = look_up(table, Chosen.ids([lookup_id]))
     if not found:
         raise NotThereError(f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell.")
-    return {"conn_id": conn_id, "queue": name, "message": found[0].to_dict()}
+    return {"conn_id": conn_id, "queue": name, "message": _with_body(found[0])}
 
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
@@ -97,6 +97,14 @@ def _conversations(table: QueueTable) -> dict[str, object]:
     except DAMAGED as error:  # all else of the queue can be read
         log.warning("The conversations of queue %r cannot be counted: %s", table.name, error)
         return {"has_conversations": True, "conversations": None}
+
+
+def _with_body(row: MessageRow) -> dict[str, object]:
+    """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
+    from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
+
+    shown = row.shown(MOST_BODY_BYTES)
+    return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
 
 
 def without_body(row: MessageRow) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shlex
 import subprocess
@@ -90,10 +91,17 @@ def warehouse(store: QueueStore) -> QueueTable:
     declare_services(store, table, [Service(WAREHOUSE, [PARTS])], CLOCK)
     begin(shop, "parts", b"gear", b"shaft")
     transmit(store, shop, CLOCK)
-    ReceivePass(table=table, policy=rules, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("1" * 40)
+    fail(store, table, "1")
     send_on(shop, FAR, [(ORDER, b"late")], key="late", clock=CLOCK)
     transmit(store, shop, CLOCK)
     return table
+
+
+def fail(store: QueueStore, table: QueueTable, key: str) -> None:
+    """Let a pass disable a queue."""
+    receiving = ReceivePass(table=table, policy=ServiceBroker(), handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store)
+    receiving.run(key * 40)
+    assert table.snapshot().control.halted_by == 1
 
 
 def begin(shop: QueueTable, key: str, *bodies: bytes) -> None:
@@ -279,6 +287,12 @@ def test_texts_of_strangers_have_no_control_characters_and_are_no_page(browser: 
         assert all(sign.isprintable() or sign in "\n\t" for sign in text), text
 
 
+def test_xml_is_served_as_it_says_itself(browser: Browser, orders: QueueTable) -> None:
+    put(orders, codecs.BOM_UTF16_LE + "<order>Größe</order>".encode("utf-16-le"))
+    message = browser.read("/api/message", queue="orders", lookup_id=3)["message"]
+    assert (message["body"], message["body_encoding"], message["body_bytes"]) == ("<order>Größe</order>", "UTF-16", 42)
+
+
 def test_a_hostile_body_is_shown_as_what_it_is(browser: Browser, orders: QueueTable) -> None:
     message = browser.read("/api/message", queue="orders", lookup_id=1)["message"]
     assert message["body"] == SCRIPT + r"\x1b]0;owned\x07\u202e"
@@ -310,11 +324,13 @@ def test_conversations_are_cut_and_those_with_messages_come_first(browser: Brows
         begin(shop, f"more {number}", b"gear")
     told = browser.read("/api/conversations", queue="shop", limit=3)
     assert (len(told["conversations"]), told["more"]) == (3, 1)
+    last = max(row["handle"] for row in browser.read("/api/conversations", queue="shop")["conversations"])
     enable(warehouse, CLOCK)
-    end_conversation(warehouse, HANDLE, error=127, description="Unable to process message.", key="end", clock=CLOCK)
+    transmit(store, shop, CLOCK)
+    end_conversation(warehouse, target_handle(last), error=127, description="Unable to process message.", key="end", clock=CLOCK)
     transmit(store, warehouse, CLOCK)
     told = browser.read("/api/conversations", queue="shop", limit=1)
-    assert [(row["handle"], row["state"], sum(row["waiting"].values())) for row in told["conversations"]] == [(FAR, "ER", 1)]
+    assert [(row["handle"], row["state"], sum(row["waiting"].values())) for row in told["conversations"]] == [(last, "ER", 1)]
 
 
 def test_conversations_that_have_ended_are_told_when_they_are_wanted(browser: Browser, warehouse: QueueTable) -> None:
@@ -346,14 +362,22 @@ def test_the_command_that_ends_a_conversation_does_so(browser: Browser, warehous
 
 
 def test_only_the_conversation_of_the_suspect_enables_the_queue(browser: Browser, warehouse: QueueTable, store: QueueStore) -> None:
+    def enabling() -> list[str]:
+        handles = [row["handle"] for row in browser.read("/api/conversations", queue="warehouse")["conversations"]]
+        told = [browser.read("/api/conversation", queue="warehouse", handle=handle) for handle in handles]
+        assert [each["halts"] for each in told] == ["--enable" in each["ended_by"] for each in told]
+        return [each["conversation"]["handle"] for each in told if each["halts"]]
+
     begin(store.open("shop"), "innocent", b"gear")
     enable(warehouse, CLOCK)
     transmit(store, store.open("shop"), CLOCK)
+    assert browser.read("/api/queue", queue="warehouse")["conversations"] == 2
+    assert enabling() == []
+    fail(store, warehouse, "2")
+    assert enabling() == [HANDLE]
+    enable(warehouse, CLOCK)
     disable(warehouse, CLOCK, reason="stocktaking")
-    for row in browser.read("/api/conversations", queue="warehouse")["conversations"]:
-        told = browser.read("/api/conversation", queue="warehouse", handle=row["handle"])
-        assert not told["halts"]
-        assert "--enable" not in told["ended_by"]
+    assert enabling() == []
 
 
 def test_a_conversation_names_the_connection_in_its_command_where_that_is_needed(

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_poison.core.body_text import body_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+
+    from airflow_poison.core.body_text import BodyText
 
 MOST_BODY_BYTES = 64 * 1024
 """How much of a body ``to_dict`` keeps."""
@@ -57,6 +61,13 @@ class MessageRow:
             return self.body.decode()
         except UnicodeDecodeError:
             return None
+
+    def shown(self, most: int | None = None) -> BodyText | None:
+        """Return the body as people read it: XML as it says itself, all else as UTF-8. None: it is no text.
+
+        :param most: so many bytes of it.
+        """
+        return body_text(self.body, most)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values. The body is text where it is UTF-8, else Base64, of its first 64 KiB.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.body_text import xml_codec
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Halt, Return
@@ -25,7 +25,6 @@ EMPTY = "Empty message."
 BINARY = "No validation -- binary message:"
 
 _INSPECTED = Failure(FailureKind.EXCEPTION, text="rolled back by an inspection")
-_UTF_16_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 
 
 class Inspection(StrEnum):
@@ -103,6 +102,5 @@ def printed(body: bytes | None, validation: str = "") -> Printed:
 
 
 def _xml_text(body: bytes) -> str:
-    """Return XML as text: UTF-16 as SQL Server keeps nvarchar, else UTF-8; what is neither is shown with escapes."""
-    encoding = _UTF_16_MARKS.get(body[:2], "utf-8-sig")
-    return body.decode(encoding, "backslashreplace")
+    """Return XML as text, in the encoding that it says; what is none of that is shown with escapes."""
+    return body.decode(xml_codec(body) or "utf-8", "backslashreplace")

@@ -110,6 +110,11 @@ def test_binary_and_empty_bodies_are_told_as_such() -> None:
     assert "**Body**: empty." in question(HALT, row(body=b""), 0).body
 
 
+def test_xml_is_shown_as_it_says_itself() -> None:
+    shown = question(HALT, row(body="<order>Größe</order>".encode("utf-16")), 0).body
+    assert "**Body** (42 bytes, XML in UTF-16)\n\n```\n<order>Größe</order>\n```" in shown
+
+
 def test_the_answers_name_the_message_that_they_are_about() -> None:
     asked = question(HALT, row(conversation_id="d1"), 2)
     assert asked.subject == "Queue orders is disabled by message 17. What shall be done?"

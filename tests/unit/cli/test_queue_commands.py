@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -254,6 +255,19 @@ def test_sb_27_no_message_is_an_answer_of_1_and_binary_is_hexadecimal(poison: Ca
     Path("binary").write_bytes(b"\xff\x00")
     poison("send orders --file binary")
     assert "No validation -- binary message:\n    0xFF00" in poison("show orders --lookup-id 2").out
+
+
+def test_xml_is_printed_as_it_says_itself_and_saved_as_it_came(poison: Callable[..., Ran]) -> None:
+    body = "<order>Größe</order>".encode("utf-16-le")
+    Path("xml.jsonl").write_text(json.dumps({"body": base64.b64encode(body).decode(), "body_encoding": "base64"}))
+    poison(f"send orders --file xml.jsonl --format saved {MOVE}")
+    printed = "  body (40 bytes, XML in UTF-16):\n    <order>Größe</order>\n"
+    assert printed in poison("inspect orders").out
+    assert printed in poison("show orders --body").out
+    assert poison("remove orders 1 --save kept --yes").out.startswith("Saved 1 message")
+    poison("send orders --file kept --format saved")
+    [again] = orders().read(orders().snapshot().files[0]).to_pylist()
+    assert again["body"] == body
 
 
 def test_what_is_due_is_returned(poison: Callable[..., Ran]) -> None:
