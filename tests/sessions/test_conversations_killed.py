@@ -129,6 +129,16 @@ def test_killed_for_good_between_effect_and_word(tmp_path: Path, undisturbed: An
 
 
 @pytest.mark.parametrize("isolation", ["process", "none"])
+def test_killed_a_dialog_whose_first_message_only_left_is_known_to_the_next_try(tmp_path: Path, isolation: str) -> None:
+    """Else the messages behind it would find no endpoint, and be answered with -8462."""
+    messages = ["d1:1:postpone", "d2:1:unprocessable", "d3:1:answer first"]
+    assert work(tmp_path, messages, "delivery.dialogs.after_word:1", isolation).code == -signal.SIGKILL
+    resumed = work(tmp_path, messages, isolation=isolation)
+    assert deliveries(tmp_path) == Counter({0: 1, 1: 1, 2: 1})
+    assert {name: each["state"] for name, each in resumed.seen["states"].items()} == {"d1": "SI", "d2": "SI", "d3": "CO"}
+
+
+@pytest.mark.parametrize("isolation", ["process", "none"])
 @pytest.mark.parametrize("word", ["worker", "all"])
 def test_killed_by_a_handler_nothing_that_it_did_is_seen(tmp_path: Path, word: str, isolation: str) -> None:
     messages = ["d1:1:answer first", f"d1:2:answer no,{word},answer yes", "d1:3:end", "d1:4:answer never"]

@@ -156,10 +156,14 @@ class Dialogs:
         message = replace(self._messages[row], body=self._batch.column("body")[row].as_py() or b"")
         handle = message.envelope.to_handle
         stored, waiting = self._endpoints[handle], self._at_hand.waiting.get(handle, ())
-        if stored is not None and handle not in self._at_hand.endpoints:
-            self._changed.add(handle)
+        self._keep(handle)
         saved = arrivals.arrived(stored, waiting) if stored is not None and stored.is_open else stored
         return saved, arrivals.receive(saved, message, self.services, waiting=waiting)
+
+    def _keep(self, handle: str) -> None:
+        """Store an endpoint that is new: its first message may leave without having been processed, and others come behind it."""
+        if handle not in self._at_hand.endpoints and self._endpoints[handle] is not None:
+            self._changed.add(handle)
 
     def begun(self, row: int) -> Begun | None:
         """Return how the delivery of a message begins; None: it belongs to no dialog."""
@@ -212,7 +216,10 @@ class Dialogs:
     def had_left(self, row: int, *, for_good: bool, now: datetime) -> None:
         """Take note of a message that left in an earlier try, where what that meant for its conversation has been lost."""
         message, needs = self._messages.get(row), Needs.ENDED if for_good else Needs.NOTHING
-        if message is None or is_system(message.message_type) is None or (self._ids[row], needs) in self._known:
+        if message is None:
+            return
+        self._keep(message.envelope.to_handle)
+        if is_system(message.message_type) is None or (self._ids[row], needs) in self._known:
             return
         saved, reception = self._reception(row)
         if saved is not None and isinstance(reception, Handed):
