@@ -279,7 +279,7 @@ def test_ranges_are_read_as_they_were_written(numbers: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 9]), st.sampled_from(["free", "claimed", "parked"])), min_size=1, max_size=10))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_whatever_lies_there_nothing_is_lost_and_order_stays(files: list[tuple[int, int, str]]) -> None:
     queue = MemoryStore().create("orders", CONTROL, NOW)
     for number, (count, priority, _) in enumerate(files):

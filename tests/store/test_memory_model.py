@@ -154,5 +154,5 @@ class QueueMachine(RuleBasedStateMachine):
         return held is not None and held.attempt == claim.attempt
 
 
-QueueMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
 TestQueueAgainstItsModel = QueueMachine.TestCase

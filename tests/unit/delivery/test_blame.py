@@ -358,7 +358,7 @@ class World:
         return value & ~0xFF | (State.IN_FLIGHT if number in self.culprits else State.COMMITTED)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.frozensets(st.sampled_from(IDS), max_size=4), st.randoms(use_true_random=False), st.sampled_from([None, Begun(platform.machine()), ELSEWHERE])
 )

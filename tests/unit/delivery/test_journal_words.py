@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
@@ -144,7 +144,6 @@ ended_processes = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(outcomes, st.integers(0, 4), st.frozensets(st.integers(0, ROWS - 1), max_size=3))
 def test_every_prefix_of_the_stores_settles_to_what_was_decided(
     failing: dict[tuple[int, int], FailureKind], batch_size: int, carried: frozenset[int]
@@ -154,7 +153,6 @@ def test_every_prefix_of_the_stores_settles_to_what_was_decided(
     assert_every_prefix_settles(*run(policy, failing, carried), carried)
 
 
-@settings(deadline=None)
 @given(ended_processes, st.integers(2, 4), st.integers(0, 2), st.integers(1, 9), st.frozensets(st.integers(0, ROWS - 1), max_size=3))
 def test_wmq_17_with_several_sessions_too(
     failing: dict[tuple[int, int], FailureKind], sessions: int, early: int, failures: int, carried: frozenset[int]
@@ -164,7 +162,6 @@ def test_wmq_17_with_several_sessions_too(
     assert_every_prefix_settles(*run(policy, failing, carried), carried)
 
 
-@settings(deadline=None)
 @given(ended_processes, st.integers(2, 4), st.text("ab ", min_size=ROWS, max_size=ROWS))
 def test_sb_47_with_several_readers_and_groups_too(failing: dict[tuple[int, int], FailureKind], readers: int, groups: str) -> None:
     words, truth = run(broker(readers), failing, groups=groups)
@@ -198,7 +195,6 @@ def assert_every_prefix_settles(words: RecordingWords, truth: Truth, carried: fr
             assert state_of(int(found[row])) not in {State.IN_FLIGHT, State.HELD}
 
 
-@settings(deadline=None)
 @given(outcomes, st.integers(0, 4))
 def test_settling_may_itself_be_interrupted(failing: dict[tuple[int, int], FailureKind], batch_size: int) -> None:
     policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=batch_size)

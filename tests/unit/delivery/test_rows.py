@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
@@ -83,7 +83,6 @@ def test_wmq_29_a_sweep_never_meets_what_is_in_flight() -> None:
     assert rows([queue.take([second, third]), queue.take([first, second, third])]) == [0, None]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=60), st.integers(1, 6))
 def test_wmq_29_a_sweep_takes_the_next_row_that_waits_whatever_was_put_back(steps: list[tuple[int, bool]], messages: int) -> None:
     """Against the definition: the lowest waiting row behind the last that was taken, else the lowest."""
@@ -143,7 +142,6 @@ def test_one_reader_needs_no_locks() -> None:
     assert type(source(ServiceBroker(max_queue_readers=2), "ab")) is GroupRows
 
 
-@settings(deadline=None)
 @given(st.text("abc ", min_size=1, max_size=8), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=80))
 def test_sb_47_each_receive_takes_the_first_waiting_message_of_a_free_group(groups: str, steps: list[tuple[int, bool]]) -> None:
     """Against the definition; so every group is received in its order, by one session at a time."""

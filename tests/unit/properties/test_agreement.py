@@ -35,7 +35,7 @@ def test_passes_on_the_memory_store_do_what_the_replay_does_in_varied_scripts(sy
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_passes_on_the_memory_store_do_what_the_replay_does_in_any_script(system: str, data: st.DataObject) -> None:
     example: Example = data.draw(table_examples(system))

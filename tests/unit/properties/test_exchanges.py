@@ -210,7 +210,7 @@ class Exchange(RuleBasedStateMachine):
 
 
 Exchange.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
 """The same examples each time: a death in this process cannot be replayed as exactly as Hypothesis wants it when it shrinks."""
 test_exchanges = Exchange.TestCase

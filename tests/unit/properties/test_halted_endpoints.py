@@ -23,7 +23,7 @@ RESULTS = {EventType.COMMITTED, EventType.ROLLED_BACK}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_sb_13_18_wcf_21_wmq_15_20_lp_6_a_halted_endpoint_delivers_nothing_but_what_was_in_flight(system: str, data: st.DataObject) -> None:
     policy, _, result = data.draw(replays(settings_of(system)))

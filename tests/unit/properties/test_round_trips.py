@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_policy_comes_back_from_json(system: str, data: st.DataObject) -> None:
     policy = data.draw(every_setting_of(system))
@@ -34,7 +34,7 @@ def test_a_policy_comes_back_from_json(system: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_settings_change_one_by_one(system: str, data: st.DataObject) -> None:
     before, after = data.draw(every_setting_of(system)), data.draw(every_setting_of(system))
@@ -75,7 +75,7 @@ class PickledBetween:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_pickling_an_endpoint_in_the_middle_of_a_run_changes_nothing(system: str, data: st.DataObject) -> None:
     policy, script = data.draw(settings_of(system)), data.draw(scripts())

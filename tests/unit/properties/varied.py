@@ -33,7 +33,7 @@ def varied_examples(system: str, most: int, *, in_tasks: bool = False, most_pass
     """
     shown: list[tuple[Example, set[object]]] = []
 
-    @settings(max_examples=DRAWN, derandomize=True, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=DRAWN, derandomize=True, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(table_examples(system, in_tasks=in_tasks))
     def draw(example: Example) -> None:
         result = replay(example.policy, example.script, access=example.access, most_receives=MOST_RECEIVES)
