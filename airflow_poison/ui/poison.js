@@ -1,13 +1,23 @@
 // The page of queues in the Airflow UI: plain JavaScript, no bundler. It reads; it has no way to change anything.
 // Everything from a queue is put into text nodes, never into markup.
 
-const { createElement: h, useEffect, useState } = globalThis.React;
+const { createElement: h, isValidElement, useEffect, useState } = globalThis.React;
 const { useSearchParams } = globalThis.ReactRouterDOM;
 
 const DEFAULT_CONNECTION = "poison_default";
 const ALWAYS_SHOWN = ["main", "retry", "poison"];
 const REFRESH_SECONDS = 15;
 const SHOWN_AT_ONCE = 50;
+const DIALOG = "poison.dialog"; // the property of a dialog's messages
+const STATES = {
+  SO: ["started outbound", "begun here, nothing sent yet", "good"],
+  SI: ["started inbound", "begun by the partner, nothing received yet", "good"],
+  CO: ["conversing", "both sides may send", "good"],
+  DI: ["disconnected inbound", "the partner has ended it", "quiet"],
+  DO: ["disconnected outbound", "this side has ended it, the partner has not yet", "quiet"],
+  ER: ["error", "an Error message has arrived", "bad"],
+  CD: ["closed", "over", "quiet"],
+};
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const STYLE = `
@@ -25,11 +35,17 @@ const STYLE = `
 .poison thead th { font-weight: 600; white-space: nowrap; background: var(--chakra-colors-bg-muted, Canvas); }
 .poison tbody th { font-weight: 500; }
 .poison .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.poison .brief { white-space: nowrap; }
+.poison .narrow { overflow-wrap: anywhere; min-width: 8.5rem; }
+.poison .slim { overflow-wrap: anywhere; min-width: 6.8rem; }
+.poison .below { margin-top: 0.5rem; }
 .poison .wrap { overflow-wrap: anywhere; min-width: 14rem; }
 .poison .badge { display: inline-block; border-radius: 999px; padding: 0.05rem 0.6rem; font-size: 0.8rem; font-weight: 600; border: 1px solid currentColor; white-space: nowrap; }
 .poison .good { color: var(--chakra-colors-fg-success, green); }
 .poison .bad { color: var(--chakra-colors-fg-error, crimson); }
 .poison .note { border: 1px solid currentColor; border-left-width: 4px; border-radius: 6px; padding: 0.5rem 0.8rem; margin: 0.6rem 0; overflow-wrap: anywhere; white-space: pre-wrap; }
+.poison .calm { border-color: var(--chakra-colors-border-emphasized, GrayText); }
+.poison .note p { margin: 0 0 0.5rem; }
 .poison .tiles { display: flex; flex-wrap: wrap; gap: 0.7rem; }
 .poison .tile { border: 1px solid var(--chakra-colors-border, GrayText); border-radius: 8px; padding: 0.6rem 0.9rem; min-width: 9.5rem; }
 .poison .tile[aria-current="true"] { outline: 2px solid var(--chakra-colors-fg-info, Highlight); }
@@ -73,8 +89,26 @@ function count(number) {
   return number.toLocaleString("en-US");
 }
 
+function lasts(instant, now) {
+  return instant ? `${time(instant)}, ${due(instant, now)}` : null;
+}
+
+function times(row, now) {
+  const [timer, lifetime] = [due(row.dialog_timer, now), due(row.lifetime, now)];
+  return [timer && `timer ${timer}`, timer && lifetime && h("br", { key: "br" }), lifetime && `lifetime ${lifetime}`];
+}
+
+function waiting(row) {
+  return Object.values(row.waiting).reduce((sum, number) => sum + number, 0);
+}
+
+function mistake(row) {
+  return row.error ? `${row.error.code}: ${row.error.description}` : "";
+}
+
 function cell(value) {
   if (value === null || value === undefined || value === "") return "none";
+  if (isValidElement(value)) return value;
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
@@ -127,6 +161,11 @@ function State({ state }) {
   return h("span", { className: `badge ${state === "enabled" ? "good" : "bad"}` }, state);
 }
 
+function ConversationState({ state }) {
+  const [word, meaning, kind] = STATES[state] ?? ["unknown", "", "quiet"];
+  return h("span", { className: `badge ${kind}`, title: meaning }, `${state} ${word}`);
+}
+
 function Rows({ caption, heads, rows }) {
   const head = ([title, kind]) => h("th", { key: title, scope: "col", className: kind ?? "" }, title);
   const body = (row, at) => h("tr", { key: at }, row.map((value, column) => h(column ? "td" : "th", {
@@ -173,16 +212,18 @@ function Queues({ connId, go, round }) {
       : h("p", { className: "quiet" }, "This store has no queue. The first send to one makes it.")));
 }
 
-function Queue({ connId, name, place, view, lookupId, go, round }) {
+function Queue({ connId, name, place, view, lookupId, handle, go, round }) {
   const answer = useAnswer("queue", { conn_id: connId, queue: name }, round);
   const here = { conn_id: connId, queue: name };
   return h(Answered, { answer }, (queue) => h("div", null,
     h("p", { className: "bar" }, h(State, { state: queue.state }), h("span", { className: "quiet" }, `rules of ${queue.policy.system ?? "no system"}`)),
     h(Halts, { queue, here, go }),
-    h(Tiles, { queue, here, place: view === "events" || lookupId ? null : place, go }),
-    lookupId ? h(Message, { here, lookupId, go, round, now: queue.at })
-      : view === "events" ? h(Events, { here, go, round })
-        : h(Messages, { here, place, go, round, now: queue.at }),
+    h(Tiles, { queue, here, place: lookupId ? null : handle || view === "ended" ? "conversations" : view ?? place, go }),
+    lookupId ? h(Message, { here, lookupId, go, round })
+      : handle ? h(Conversation, { here, handle, go, round })
+        : view === "conversations" || view === "ended" ? h(Conversations, { here, ended: view === "ended", go, round })
+          : view === "events" ? h(Events, { here, go, round })
+            : h(Messages, { here, place, go, round, now: queue.at }),
     h("h2", null, "Claims"),
     queue.claims.length
       ? h(Rows, {
@@ -208,17 +249,21 @@ function Halts({ queue, here, go }) {
 
 function Tiles({ queue, here, place, go }) {
   const shown = Object.entries(queue.sub_queues).filter(([name, depth]) => ALWAYS_SHOWN.includes(name) || depth.messages);
-  const tile = ([name, depth]) => h("div", { className: "tile", key: name, "aria-current": name === place ? "true" : undefined },
-    h(Go, { to: { ...here, sub_queue: name }, go }, name),
+  const tile = (name, to, ...rest) => h("div", { className: "tile", key: name, "aria-current": name === place ? "true" : undefined },
+    h(Go, { to: { ...here, ...to }, go }, name), ...rest);
+  const subQueue = ([name, depth]) => tile(name, { sub_queue: name },
     h("strong", null, count(depth.messages)),
     h("span", { className: "quiet" }, [
       depth.messages ? `oldest ${age(depth.oldest_enqueued_at, queue.at)}` : "empty",
       depth.claimed ? `${count(depth.claimed)} claimed` : "",
       depth.next_due_at ? `next due ${due(depth.next_due_at, queue.at)}` : "",
     ].filter(Boolean).join(", ")));
-  return h("div", { className: "tiles", role: "group", "aria-label": "Sub-queues" }, shown.map(tile), h("div", { className: "tile", key: "events" },
-    h(Go, { to: { ...here, view: "events" }, go }, "events"),
-    h("div", { className: "quiet" }, "what has happened")));
+  const quiet = (text) => h("div", { className: "quiet" }, text);
+  return h("div", { className: "tiles", role: "group", "aria-label": "Sub-queues" }, shown.map(subQueue),
+    tile("events", { view: "events" }, quiet("what has happened")),
+    queue.has_conversations ? tile("conversations", { view: "conversations" },
+      queue.conversations === null ? null : h("strong", null, count(queue.conversations)),
+      quiet(queue.conversations === null ? "too many to count here" : "going on")) : null);
 }
 
 function Messages({ here, place, go, round, now }) {
@@ -228,7 +273,7 @@ function Messages({ here, place, go, round, now }) {
     message.message_id, count(message.abort_count), count(message.move_count), count(message.crash_count),
     age(message.enqueued_at, now), due(message.due_at, now), message.reason ?? "",
   ];
-  const heads = [["lookup id"], ["message id", "wrap"], ["aborts", "number"], ["moves", "number"], ["crashes", "number"], ["age"], ["due"], ["last error", "wrap"]];
+  const heads = [["lookup id"], ["message id", "wrap"], ["aborts", "number"], ["moves", "number"], ["crashes", "number"], ["age", "brief"], ["due", "brief"], ["last error", "wrap"]];
   return h("section", null, h("h2", null, `Messages in ${place}`), h(Answered, { answer }, (found) => found.messages.length
     ? h("div", null, h(Rows, { caption: "Messages", heads, rows: found.messages.map(row) }),
       found.more ? h("p", { className: "quiet" }, `${count(found.more)} more behind them, in the order in which they are received.`) : null)
@@ -243,13 +288,117 @@ function Message({ here, lookupId, go, round }) {
     const shown = Object.entries(all).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [name, name.endsWith("_at") ? time(value) : value]);
     return h("div", null,
       reason ? h("p", { className: "note bad" }, reason) : null,
-      h("h2", null, `Body: ${count(bytes)} bytes${encoding === "base64" ? ", as Base64" : ""}${cut ? ", only its beginning" : ""}`),
+      DIALOG in properties ? h(Belonging, { here, handle: facts.conversation_id, go, round }) : null,
+      h("h2", null, `Body: ${count(bytes)} bytes${encoding === "base64" ? ", as Base64" : encoding === "text" ? "" : `, XML in ${encoding}`}${cut ? ", only its beginning" : ""}`),
       h("pre", { tabIndex: 0, "aria-label": "Body" }, body),
       error?.trace ? h("h2", null, "Trace of its last failure") : null,
       error?.trace ? h("pre", { tabIndex: 0, "aria-label": "Trace" }, error.trace) : null,
       h("h2", null, "Counts and columns"),
       h(Facts, { caption: "Counts and columns", facts: Object.fromEntries(shown) }));
   }), h(Events, { here: { ...here, lookup_id: lookupId }, go, round }));
+}
+
+function Conversations({ here, ended, go, round }) {
+  const answer = useAnswer("conversations", { ...here, ended, limit: SHOWN_AT_ONCE }, round);
+  const row = (each, now) => [
+    h(Go, { to: { ...here, conversation: each.handle }, go }, each.handle),
+    h(ConversationState, { state: each.state }),
+    [each.service, h("br", { key: "br" }), `→ ${each.far_service}`], each.contract,
+    each.group_id === each.handle ? "its own" : each.group_id,
+    count(waiting(each)), count(each.failures), times(each, now), mistake(each),
+  ];
+  const heads = [["conversation", "narrow"], ["state"], ["service → partner", "narrow"], ["contract", "narrow"], ["group", "slim"],
+    ["waiting", "number"], ["failures", "number"], ["due", "brief"], ["error", "narrow"]];
+  return h("section", null, h("h2", null, ended ? "Conversations, with those that have ended" : "Conversations"),
+    h(Answered, { answer }, (found) => found.conversations.length
+      ? h("div", null, h(Rows, { caption: "Conversations", heads, rows: found.conversations.map((each) => row(each, found.at)) }),
+        found.more ? h("p", { className: "quiet" }, `${count(found.more)} more: airflow poison conversations shows them.`) : null)
+      : h("p", { className: "quiet" }, ended ? "None is remembered." : "None goes on.")),
+    h("p", { className: "below" }, h(Go, { to: { ...here, view: ended ? "conversations" : "ended" }, go }, ended ? "Only those that go on" : "Also those that have ended")));
+}
+
+function Conversation({ here, handle, go, round }) {
+  const answer = useAnswer("conversation", { ...here, handle, limit: SHOWN_AT_ONCE }, round);
+  return h("section", null, h("h2", null, `Conversation ${handle}`), h(Answered, { answer }, (found) => {
+    const { conversation, at } = found;
+    const facts = {
+      state: h(ConversationState, { state: conversation.state }),
+      side: `${conversation.is_initiator ? "initiator" : "target"}, service ${conversation.service}`,
+      partner: h(Partner, { found, here, go }),
+      contract: conversation.contract,
+      group: conversation.group_id === handle ? "its own" : conversation.group_id,
+      priority: conversation.priority,
+      began: conversation.is_initiator ? time(conversation.began_at) : "by the partner",
+      sent: count(conversation.sent),
+      failures: count(conversation.failures),
+      timer: lasts(conversation.dialog_timer, at),
+      lifetime_ends: lasts(conversation.lifetime, at),
+      id_of_both_sides: conversation.conversation_id,
+    };
+    const held = Object.entries(found.unsent);
+    return h("div", null,
+      conversation.error ? h("p", { className: "note bad" }, `The partner's error ${mistake(conversation)}`) : null,
+      found.halts ? h(Ending, { found }) : null,
+      h(Facts, { caption: "Conversation", facts }),
+      h("h2", null, "Messages that wait for it"),
+      h(Waiting, { found, here, go }),
+      held.length ? h("h2", null, "Not sent yet") : null,
+      held.length ? h("p", { className: found.far_queue?.state === "disabled" ? "note calm" : "quiet" }, found.far_queue?.state === "disabled"
+        ? `The queue of ${conversation.far_service} is disabled: these wait here until it is enabled.`
+        : "These leave with the next pass of either side.") : null,
+      held.length ? h(Rows, { caption: "Not sent yet", heads: [["type", "wrap"], ["messages", "number"]], rows: held.map(([type, number]) => [type, count(number)]) }) : null,
+      found.ended_by && !found.halts ? h("h2", null, "To end it by hand") : null,
+      found.halts ? null : h(Ending, { found }));
+  }));
+}
+
+function Partner({ found, here, go }) {
+  const { conversation, far_queue: there } = found;
+  const to = there && { conn_id: here.conn_id, queue: there.queue, conversation: conversation.far_handle };
+  return h("span", null, conversation.far_service, there ? " in queue " : " (the queue of this service is not known here)",
+    there ? h(Go, { to: { conn_id: here.conn_id, queue: there.queue }, go }, there.queue) : null,
+    there && there.state !== "enabled" ? [" ", h(State, { key: "state", state: there.state })] : null,
+    there ? [": ", h(Go, { key: "side", to, go }, "its side")] : null);
+}
+
+function Waiting({ found, here, go }) {
+  const row = (message) => [
+    h(Go, { to: { ...here, lookup_id: message.lookup_id }, go, label: `Message ${message.lookup_id}` }, String(message.lookup_id)),
+    message.message_type ?? "", message.sub_queue, count(message.abort_count), age(message.enqueued_at, found.at), message.reason ?? "",
+  ];
+  const heads = [["lookup id"], ["type", "wrap"], ["sub-queue"], ["aborts", "number"], ["age", "brief"], ["last error", "wrap"]];
+  if (!found.messages.length) return h("p", { className: "quiet" }, "No message.");
+  return h("div", null, h(Rows, { caption: "Messages that wait for it", heads, rows: found.messages.map(row) }),
+    found.more ? h("p", { className: "quiet" }, `${count(found.more)} more.`) : null);
+}
+
+function Ending({ found }) {
+  if (!found.ended_by) return null;
+  const { conversation, messages, more, halts } = found;
+  const told = ["SI", "CO"].includes(conversation.state) ? `, ${conversation.far_service} is told an error` : "";
+  const rest = halts ? ", and the queue is enabled" : "";
+  const gone = messages.length + more;
+  return h("div", { className: "note calm" },
+    h("p", null, halts ? h("strong", null, "A message of this conversation has halted the queue. ") : null, "This ends it, in a shell that sees the store: ",
+      gone ? `${count(gone)} of its messages ${gone === 1 ? "goes" : "go"} for good` : "nothing of it waits here", told, rest, "."),
+    h("pre", { tabIndex: 0, "aria-label": "Command" }, found.ended_by));
+}
+
+// The conversation of a message, on the message's page.
+function Belonging({ here, handle, go, round }) {
+  const answer = useAnswer("conversation", { ...here, handle, limit: 1 }, round);
+  if (answer.error) return h("p", { className: "quiet" }, answer.error);
+  return h("section", null, h("h2", null, "Its conversation"), h(Answered, { answer }, (found) => {
+    const { state, service, contract } = found.conversation;
+    const facts = {
+      conversation: h(Go, { to: { ...here, conversation: handle }, go }, handle),
+      state: h(ConversationState, { state }),
+      partner: h(Partner, { found, here, go }),
+      service, contract,
+      waiting_here: count(waiting(found.conversation)),
+    };
+    return h("div", null, h(Facts, { caption: "Its conversation", facts }), found.halts ? h(Ending, { found }) : null);
+  }));
 }
 
 function Events({ here, go, round }) {
@@ -290,7 +439,7 @@ function PoisonQueues() {
       h(Connection, { connId, go }),
       h("button", { className: "act", onClick: again }, "Refresh")),
     name
-      ? h(Queue, { connId, name, place: query.get("sub_queue") || "main", view: query.get("view"), lookupId: query.get("lookup_id"), go, round })
+      ? h(Queue, { connId, name, place: query.get("sub_queue") || "main", view: query.get("view"), lookupId: query.get("lookup_id"), handle: query.get("conversation"), go, round })
       : h(Queues, { connId, go, round }));
 }
 

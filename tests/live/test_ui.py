@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
 
-from airflow_poison import Msmq4
+from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import disable
+from airflow_poison.core.passes.conversations.acts import begin_dialogs, send_on
+from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations.carrying import transmit
+from airflow_poison.core.passes.conversations.services import declare_services
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">"
 QUEUE = "page-orders"
+SHOP, WAREHOUSE, ORDER = "//Page/Shop<img src=x onerror=\"document.title = 'taken'\">", "//Page/Warehouse", "//Page/Order"
 READS = ["/poison/api/queues", f"/poison/api/queue?queue={QUEUE}", f"/poison/api/messages?queue={QUEUE}&sub_queue=poison", "/poison/ui/poison.js"]
 SHOTS = os.environ.get("POISON_SCREENSHOTS")
 
@@ -40,7 +45,7 @@ import sys
 
 from airflow.sdk import DAG
 
-from airflow_poison import Msmq4
+from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 
@@ -75,6 +80,25 @@ def orders(airflow: LiveAirflow) -> QueueTable:
     ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
     put(table, [f"order {number}" for number in range(60)], "b")
     disable(table, SystemClock(), reason=f"the lorry has no driver {SCRIPT}")
+    return table
+
+
+@pytest.fixture(scope="module")
+def warehouse(airflow: LiveAirflow) -> QueueTable:
+    """A queue that a message of a dialog has disabled; its partner has a hostile name, and has sent once more."""
+    store, clock, rules = airflow.store, SystemClock(), ServiceBroker()
+    contract = Contract("//Page/Parts", {ORDER: "INITIATOR"})
+    shop, table = (declare(store, name, rules, clock) for name in ("page-shop", "page-warehouse"))
+    declare_services(store, shop, [Service(SHOP, [contract])], clock)
+    declare_services(store, table, [Service(WAREHOUSE, [contract])], clock)
+    dialogs = [
+        Dialog(messages=[(ORDER, f"{SCRIPT}".encode()), (ORDER, b"two gears")], lifetime=timedelta(days=7)),
+        Dialog(messages=[(ORDER, b"a shaft")], timer=timedelta(hours=6)),
+    ]
+    begun = begin_dialogs(shop, service=SHOP, far_service=WAREHOUSE, contract=contract.name, dialogs=dialogs, key="page", clock=clock)
+    transmit(store, shop, clock)
+    ReceivePass(table=table, policy=rules, handler=refuse, engine=LocalEngine, clock=clock, isolation="none", store=store).run("1" * 40)
+    send_on(shop, begun.conversations[0], [(ORDER, b"one more")], key="more", clock=clock)
     return table
 
 
@@ -157,7 +181,42 @@ def test_a_viewer_walks_from_the_queues_to_a_poison_message(page: Page, orders: 
     assert page.complaints() == []
 
 
-def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable) -> None:
+def test_a_person_who_was_alerted_finds_the_conversation_its_partner_and_what_ends_it(page: Page, orders: QueueTable, warehouse: QueueTable) -> None:
+    [handle] = [row.handle for row in conversations(warehouse) if row.waiting == {ORDER: 2}]
+    page.go("/plugin/poison?queue=page-warehouse")
+    page.until_text("page-warehouse is disabled")
+    shoot(page, "dialogs-queue")
+    page.click("Look at message 1.")
+    page.until_text("Its conversation")
+    page.until_text(f"airflow poison end-conversation page-warehouse {handle} --error 127 --description 'Unable to process message.' --enable")
+    shoot(page, "dialogs-message")
+    page.click(handle)
+    page.until_text(f"Conversation {handle}")
+    page.until_text("target, service //Page/Warehouse")
+    shoot(page, "conversation-of-target")
+    assert SHOP in page.text()
+    page.click("conversations")
+    page.until_text("SI started inbound")
+    shoot(page, "conversations")
+    assert page.run("[...document.querySelectorAll('.poison .tile')].at(-1).innerText.split('\\n')") == ["conversations", "2", "going on"]
+    assert f"{WAREHOUSE}\n→ {SHOP}" in page.text()
+    page.click(handle)
+    page.click("its side")
+    page.until_text("Not sent yet")
+    page.until_text("The queue of //Page/Warehouse is disabled: these wait here until it is enabled.")
+    shoot(page, "conversation-of-initiator")
+    assert page.run("document.title") != "taken"
+    assert page.run("document.querySelectorAll('.poison script, .poison img').length") == 0
+    page.go("/plugin/poison?queue=page-warehouse&conversation=nowhere")
+    page.until_text("Queue 'page-warehouse' has no conversation 'nowhere'")
+    page.go(f"/plugin/poison?queue={QUEUE}")
+    page.until_text("Messages in main")
+    assert "conversations" not in page.text()
+    assert [each for each in page.complaints() if "404" not in each] == []
+
+
+def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable, warehouse: QueueTable) -> None:
+    [handle] = [row.handle for row in conversations(warehouse) if row.waiting == {ORDER: 2}]
     for theme in ("light", "dark"):
         page.go("/")
         page.until("document.readyState === 'complete'")
@@ -167,6 +226,14 @@ def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable) -> None:
         shoot(page, f"queue-{theme}")
         ink, ground = (_brightness(page, what) for what in ("color", "backgroundColor"))
         assert (ink < ground) == (theme == "light")
+        for name, query, text in (
+            ("conversation", f"conversation={handle}", "Messages that wait for it"),
+            ("conversations", "view=conversations", "started inbound"),
+            ("suspect", "lookup_id=1", "end-conversation"),
+        ):
+            page.go(f"/plugin/poison?queue=page-warehouse&{query}")
+            page.until_text(text)
+            shoot(page, f"{name}-{theme}")
 
 
 def _brightness(page: Page, what: str) -> int:
