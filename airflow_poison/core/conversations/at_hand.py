@@ -37,7 +37,7 @@ class AtHand:
     :param endpoints: this side's endpoints, by handle, as they are stored; a conversation that only begins has none.
     :param waiting: the types of the messages that have arrived and wait in the queue, by handle.
     :param exceptions: the messages that are received elsewhere than in the order of their lookup ids, by lookup id.
-    :param begun: the endpoints that are not stored yet, of conversations in which such a message goes before the first one.
+    :param begun: endpoints that are not stored yet, of conversations whose first message comes behind others, or is not among what was claimed.
     """
 
     services: Mapping[str, Service] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from airflow_poison.core.passes.conversations.services import declare_services, 
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import REMEMBER, maintain
+from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -317,3 +318,13 @@ def test_a_timer_that_was_postponed_is_not_made_again_beside_another_one(sides: 
         sides.clock.advance(wait)
         fired.append(sides.receive(sides.warehouse, lambda message: message.conversation.handle).settled)  # type: ignore[union-attr]
     assert fired == [1, 1]
+
+
+def test_a_dialog_goes_on_while_people_have_put_its_first_message_aside(sides: Sides) -> None:
+    sides.begin(b"one", b"two")
+    move(sides.warehouse, sides.clock, [1], "poison")
+    sides.receive(sides.warehouse, ship)
+    put_back(sides.warehouse, sides.clock)
+    sides.receive(sides.warehouse, ship)
+    sides.receive(sides.orders, close)
+    assert sides.seen == [("order", "two"), ("order", "one"), ("shipped", "two"), ("shipped", "one")]

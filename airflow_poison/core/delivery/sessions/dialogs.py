@@ -103,7 +103,7 @@ class Dialogs:
     def _open(self, message: Outgoing) -> None:
         """Find the endpoint of a conversation, with what earlier tries did.
 
-        The first message of a dialog creates it where it arrives; an Error that goes before that message may be in an earlier batch.
+        The first message of a dialog creates it where it arrives; what goes before that message, or without it, finds it at hand.
         """
         handle, at_hand = message.envelope.to_handle, self._at_hand
         if self._endpoints.get(handle) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.at_hand import AtHand
@@ -26,12 +27,14 @@ def at_hand(table: QueueTable, claim: Claim) -> AtHand:
     waiting = ledger.waiting(table, snapshot, handles)
     stored, overtaking = ledger.stored(table, snapshot, handles), exceptions(claimed)
     overtaken = {row.handle for row in claimed if row.handle is not None and row.lookup_id in overtaking}
+    here = Counter(row.handle for row in claimed)
+    elsewhere = {handle for handle, types in waiting.items() if len(types) > here[handle]}  # the first message, perhaps
     return AtHand(
         services=services_of(snapshot.control),
         endpoints=stored,
         waiting={handle: tuple(types) for handle, types in waiting.items()},
         exceptions=overtaking,
-        begun=ledger.begun(table, snapshot, overtaken - stored.keys()),
+        begun=ledger.begun(table, snapshot, (overtaken | elsewhere) - stored.keys()),
     )
 
 
