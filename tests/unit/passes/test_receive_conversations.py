@@ -16,7 +16,7 @@ from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
 from airflow_poison.core.errors import ConservationError
-from airflow_poison.core.failures import Postpone
+from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.passes.alerts import Alert, send_alerts
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
@@ -28,6 +28,7 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import REMEMBER, maintain
 from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.recover import recover
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 
@@ -328,3 +329,20 @@ def test_a_dialog_goes_on_while_people_have_put_its_first_message_aside(sides: S
     sides.receive(sides.warehouse, ship)
     sides.receive(sides.orders, close)
     assert sides.seen == [("order", "two"), ("order", "one"), ("shipped", "two"), ("shipped", "one")]
+
+
+def test_a_dialog_is_where_its_service_is_and_not_in_the_queue_that_keeps_its_dead_letter(sides: Sides) -> None:
+    sides.begin(b"bolt", lifetime=timedelta(minutes=1))
+
+    def refuse(_message: Message) -> None:
+        raise Unprocessable
+
+    sides.receive(sides.warehouse, refuse)
+    letters = sides.store.open("warehouse.dead-letter")
+    sides.clock.advance(timedelta(hours=1))
+    enable(letters, sides.clock)
+    assert [file.rows for file in letters.snapshot().files] == [1], "no lifetime ends here"
+    assert conversations(letters) == ()
+    assert recover(letters, sides.clock, lookup_id=1, store=sides.store).ended is None
+    assert sides.states(sides.warehouse) == ["SI"]
+    assert [row.waiting for row in conversations(sides.orders)] == [{}]

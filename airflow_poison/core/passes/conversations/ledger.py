@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError
+from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -66,14 +67,19 @@ def members(table: QueueTable, file: DataFile) -> pa.Table:
 
 
 def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> dict[str, ConversationEndpoint]:
-    """Return the endpoints of dialogs whose first message waits and has not been received: they are stored when it is."""
+    """Return the endpoints of dialogs whose first message waits and has not been received: they are stored when it is.
+
+    A message that was sent on to another queue, a dead letter for example, still says which service it was for: its dialog is not there.
+    """
     found: dict[str, ConversationEndpoint] = {}
-    wanted = pa.array(sorted(handles), pa.string())
-    for file in snapshot.files if handles else ():
+    wanted, control = pa.array(sorted(handles), pa.string()), snapshot.control
+    has_had_others = bool(control.counters.get(SERVICES_DROPPED))
+    for file in snapshot.files if handles and (control.services or has_had_others) else ():
         here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
         messages = table_to_messages(table.read(file, list(MESSAGE_COLUMNS)).filter(here))
         endpoints = (arrivals.begun_with(message) for message in messages if message is not None)
-        found |= {endpoint.handle: endpoint for endpoint in endpoints if endpoint is not None}
+        here_are = (endpoint for endpoint in endpoints if endpoint is not None and (has_had_others or endpoint.service in control.services))
+        found |= {endpoint.handle: endpoint for endpoint in here_are}
     return found
 
 
