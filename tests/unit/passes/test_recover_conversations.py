@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,11 +28,10 @@ from airflow_poison.core.passes.recover import recover
 from airflow_poison.core.policies.recovery import EndConversation
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.given import Handler, Queue
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.recover import RecoverResult
@@ -157,6 +157,23 @@ def test_a_keeper_that_fails_is_told_again_and_the_partner_was_told(shop: Shop) 
     assert (shop.state, errors(shop.orders)) == (QueueState.DISABLED, [(127, "Unable to process message.")])
     shop.recover()
     assert (shop.state, len(shop.told), len(errors(shop.orders))) == (QueueState.ENABLED, 1, 1)
+
+
+@BOTH_ORDERS
+def test_a_partner_whose_queue_is_damaged_does_not_keep_the_queue_disabled(shop: Shop, order: str, caplog: pytest.LogCaptureFixture) -> None:
+    if isinstance(shop.warehouse.store, MemoryStore):
+        pytest.skip("nobody takes files of a store in memory away")
+    shop.ordered(order)
+    end_conversation(shop.table, shop.d2, error=9, key="e", clock=shop.clock)
+    transmit(shop.warehouse.store, shop.table, shop.clock)
+    lost = Path(shop.orders.uri, shop.orders.snapshot().files[0].path)
+    lost.rename(shop.orders.uri + ".aside")
+    shop.recover()
+    assert (shop.state, len(shop.told), len(shop.table.snapshot().transmissions)) == (QueueState.ENABLED, 1, 1)
+    assert "orders" in caplog.text
+    Path(shop.orders.uri + ".aside").rename(lost)
+    transmit(shop.warehouse.store, shop.table, shop.clock)
+    assert errors(shop.orders) == [(9, ""), (127, "Unable to process message.")]
 
 
 def test_without_a_store_the_partner_is_told_by_the_next_pass(shop: Shop) -> None:

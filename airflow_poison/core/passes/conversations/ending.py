@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError
+from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError, PoisonError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.conversations import ledger
-from airflow_poison.core.passes.conversations.acts import CONVERSATION, ENDED, end_conversation
+from airflow_poison.core.passes.conversations.acts import CONVERSATION, ENDED, check_ending, end_conversation
 from airflow_poison.core.passes.conversations.at_hand import has_conversations
 from airflow_poison.core.passes.conversations.carrying import pull, transmit
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.passes.conversations.acts import ActResult
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,10 @@ class Ending:
     wait: timedelta = timedelta(0)
     allowed: Callable[[Control], object] = lambda _control: None
 
+    def check(self, handle: str) -> None:
+        """Raise what ``end`` would raise now; nothing is changed. That a pass receives is no reason where it is waited for."""
+        check_ending(self.table, handle, error=self.error, description=self.description, cleanup=self.cleanup, wait=self.wait, allowed=self.allowed)
+
     def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
         """End a conversation, once for each key; a repetition tells again. Raises what ``end_conversation`` raises, and what ``told`` does."""
         done = end_conversation(
@@ -96,8 +104,19 @@ class Ending:
             return None, None
 
     def leave(self, done: ActResult) -> ActResult:
-        """Let messages leave for the partners; what is held stays."""
-        return done if self.store is None else left(self.store, self.table, done, self.clock)
+        """Let messages leave for the partners; what is held stays, and what a queue that cannot be reached does not take."""
+        if self.store is not None:
+            with self._whatever_partners_are():
+                return left(self.store, self.table, done, self.clock)
+        return done
+
+    @contextmanager
+    def _whatever_partners_are(self) -> Iterator[None]:
+        """Go on where messages cannot be carried: the next pass of either side does, and no queue stays disabled for another one's damage."""
+        try:
+            yield
+        except PoisonError as error:
+            log.warning("What queue %r has for its partners was not carried: %s", self.table.name, error)
 
     def tell(self, handle: str) -> ConversationEnded:
         """Tell of a conversation that has ended."""
@@ -135,7 +154,8 @@ class Ending:
     def carry(self) -> None:
         """Carry what is on its way from this side, and what partners have held for the queue while it was disabled (spec SB-19)."""
         if self.store is not None and has_conversations(self.table.snapshot()):
-            transmit(self.store, self.table, self.clock)
+            with self._whatever_partners_are():
+                transmit(self.store, self.table, self.clock)
             pull(self.store, self.table, self.clock)
 
 
