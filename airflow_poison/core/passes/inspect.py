@@ -145,8 +145,8 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
     cells = zip(*(rows[name].to_pylist() for name in ("lookup_id", "conversation_id", "group_id", "message_type")), strict=True)
     precedence = pa.array([Waiting(*cell).precedence for cell in cells], pa.int32())
     placed = rows.append_column("place", places).append_column("precedence", precedence)
-    keys = [("place", "ascending"), ("priority", "descending"), ("precedence", "ascending"), ("lookup_id", "ascending")]
-    return placed.sort_by(keys).drop_columns(["place", "precedence"])
+    ordered = placed.sort_by([("place", "ascending"), ("priority", "descending"), ("precedence", "ascending"), ("lookup_id", "ascending")])
+    return ordered.drop_columns(["place", "precedence"])
 
 
 def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
