@@ -76,6 +76,8 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
     has_had_others = bool(control.counters.get(SERVICES_DROPPED))
     for file in snapshot.files if handles and (control.services or has_had_others) else ():
         here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
+        if not pc.any(here).as_py():
+            continue
         messages = table_to_messages(table.read(file, list(MESSAGE_COLUMNS)).filter(here))
         endpoints = (arrivals.begun_with(message) for message in messages if message is not None)
         here_are = (endpoint for endpoint in endpoints if endpoint is not None and (has_had_others or endpoint.service in control.services))
