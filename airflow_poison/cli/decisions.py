@@ -110,7 +110,7 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         if each.message is not None:
             queue_tables.print_whole(queue.name, [each.message], SystemClock().now())
         if each.others:
-            line(out, f"{counted(each.others)} more of its conversation wait in the queue.")
+            line(out, f"In the queue of its conversation, too: {counted(each.others)}.")
         if each.conversation is not None:
             print_conversation(each.conversation, SystemClock().now())
         for choice in each.choices:
@@ -147,7 +147,7 @@ def _end(args: Namespace, wanted: Decision) -> EndConversation:
     """Return what the partner is told. Raises InputError."""
     if wanted is not Decision.END and (args.error is not None or args.description is not None):
         raise InputError("--error and --description: expected with the decision end.")
-    code = REMOVAL.error if args.error is None else values.whole("--error", args.error, least=1)
+    code = REMOVAL.error if args.error is None else values.error_code(args.error)
     return EndConversation(code, REMOVAL.description if args.description is None else args.description)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.conversations.services import Contract, Service
+    from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.passes.conversations.acts import ActResult
     from airflow_poison.core.passes.conversations.browse import ConversationRow
 
@@ -39,7 +39,11 @@ def print_services(found: Sequence[tuple[str, Service]]) -> None:
 
 
 def _types(contract: Contract) -> str:
-    return ", ".join(f"{name} ({who}, {contract.message_types[name].validation})" for name, who in contract.senders.items())
+    return ", ".join(f"{name} ({who}, {_validation(contract.message_types[name])})" for name, who in contract.senders.items())
+
+
+def _validation(message_type: MessageType) -> str:
+    return f"{message_type.validation}{'' if message_type.schema is None else ' with a JSON Schema'}"
 
 
 def print_conversations(rows: Sequence[ConversationRow], now: datetime) -> None:
@@ -92,4 +96,4 @@ def _facts(row: ConversationRow, now: datetime) -> Iterator[tuple[str, str]]:
 def print_waiting(done: ActResult) -> None:
     """Say what stays at this side."""
     if done.waiting:
-        line(screen(), f"{humanly.messages(done.waiting)} of this side wait until a disabled queue is enabled.")
+        line(screen(), f"Waits at this side until a disabled queue is enabled: {humanly.messages(done.waiting)}.")

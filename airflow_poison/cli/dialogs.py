@@ -67,6 +67,7 @@ def conversations(args: Namespace) -> None:
 @command
 def begin_dialog(args: Namespace) -> None:
     """Begin a dialog, and print its handle."""
+    from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY
     from airflow_poison.core.conversations.dialog import Dialog
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.conversations.acts import begin_dialogs
@@ -78,9 +79,9 @@ def begin_dialog(args: Namespace) -> None:
     dialog = Dialog(
         messages=_messages(kind, args.bodies),
         group_id=args.group,
-        lifetime=_span("--lifetime", args.lifetime),
-        timer=_span("--timer", args.timer),
-        **({} if args.priority is None else {"priority": values.whole("--priority", args.priority)}),
+        lifetime=None if args.lifetime is None else values.lasting("--lifetime", args.lifetime),
+        timer=None if args.timer is None else values.lasting("--timer", args.timer),
+        **({} if args.priority is None else {"priority": values.whole("--priority", args.priority, LOWEST_PRIORITY, HIGHEST_PRIORITY)}),
     )
     done = begin_dialogs(
         table,
@@ -91,6 +92,7 @@ def begin_dialog(args: Namespace) -> None:
         key=_key(args, table),
         clock=SystemClock(),
     )
+    _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
     again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
     _told(args, output, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
@@ -107,15 +109,17 @@ def send_on(args: Namespace) -> None:
     output, table = check_output(args.output), opened_queue(args)
     [row] = look(table, handle=args.conversation)
     side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
-    kind = _type(_contract(service_in(table, row.service), row.contract), side, args.message_type)
+    contract = _contract(service_in(table, row.service), row.contract)
+    sent = _messages(_type(contract, side, args.message_type), args.bodies)
     done = verb(
         table,
         args.conversation,
-        _messages(kind, args.bodies),
+        sent,
         key=_key(args, table),
         clock=SystemClock(),
         wait=_span("--wait", args.wait) or timedelta(0),
     )
+    _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
     _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
@@ -125,7 +129,7 @@ def set_timer(args: Namespace) -> None:
     """Set a conversation's timer."""
     from airflow_poison.core.passes.conversations.acts import set_timer as verb
 
-    output, span, table = check_output(args.output), arguments.duration("DURATION", args.timeout), opened_queue(args)
+    output, span, table = check_output(args.output), values.lasting("DURATION", args.timeout), opened_queue(args)
     done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=SystemClock(), wait=_span("--wait", args.wait) or timedelta(0))
     _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
@@ -135,11 +139,33 @@ def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text
     from airflow_poison.core.passes.conversations.ending import left
 
     done = left(opened_store(args), table, done, SystemClock())
+    if not done.repeated:
+        _warn_of_errors(table, done)
     if output == "json":
         write_json(done.to_dict())
         return
     line(screen(), text)
     dialog_tables.print_waiting(done)
+
+
+def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[str, bytes]]) -> None:
+    """Say which bodies will be refused where they arrive: what a contract says is looked at there, by the definitions of that side."""
+    for number, (kind, body) in enumerate(sent if not done.repeated else (), 1):
+        misfit = contract.message_types[kind].check(body)
+        if misfit is not None:
+            refused = "Where it arrives it is refused, and an Error message comes back."
+            say("warning", f"body {number} is none of message type {kind}: {misfit.reason}. {refused}")
+
+
+def _warn_of_errors(table: QueueTable, done: ActResult) -> None:
+    """Say of Error messages that are here already."""
+    from airflow_poison.core.conversations.endpoint import ConversationState
+    from airflow_poison.core.passes.conversations.browse import conversations as look
+
+    for handle in done.conversations:
+        if look(table, handle=handle)[0].state == ConversationState.ERROR:
+            shows = f"inspect {table.name} --conversation {handle} --mode browse"
+            say("warning", f"an Error message has arrived on conversation {handle}; '{shows}' shows it.")
 
 
 def _contract(service: Service, given: str | None) -> Contract:

@@ -12,7 +12,7 @@ from airflow_poison.cli.each_queue import end_with, looked_for
 from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import InputError, QueueHaltedError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes import browse as verbs
@@ -86,7 +86,10 @@ def inspect(args: Namespace) -> None:
     if number is not None and args.conversation is not None:
         raise InputError("--lookup-id and --conversation: expected one of them.")
     clock = SystemClock()
-    seen = look(opened_queue(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
+    try:
+        seen = look(opened_queue(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
+    except QueueHaltedError as error:
+        raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
     if output == "json":
         write_json(seen.to_dict())
     else:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueTable
 
 _ENGINES = ("spark", "local")
@@ -87,7 +88,7 @@ def receive(args: Namespace) -> None:
     else:
         _print(result)
     if result.halted is not None:
-        say("halted", _halted(result))
+        say("halted", _halted(result, receiving.policy))
         raise SystemExit(NO)
 
 
@@ -154,15 +155,18 @@ def _print(result: ReceiveResult) -> None:
         line(out, each)
 
 
-def _halted(result: ReceiveResult) -> str:
+def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
     from airflow_poison.core.passes.halt_texts import what_halted
     from airflow_poison.core.policies.decisions import Halted
+    from airflow_poison.core.policies.inspection import Inspection
 
+    mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
     what = what_halted(Halted(halt["how"]), result.queue, halt["lookup_id"], halt["error"], halt["details"])
-    return f"{what} 'inspect {result.queue}' shows it, 'recover {result.queue}' removes it and enables the queue, 'enable {result.queue}' keeps it."
+    queue = result.queue
+    return f"{what} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
 
 
 class Progress:

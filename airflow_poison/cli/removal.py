@@ -19,6 +19,7 @@ from airflow_poison.cli.screen import line, screen
 from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import InputError, MessageNotFoundError
 from airflow_poison.core.passes.browse import look_up
 from airflow_poison.core.passes.conversations.browse import conversations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.conversations.ending import Ending
     from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.store.seam import QueueTable
@@ -79,6 +81,7 @@ def end_conversation(args: Namespace) -> None:
     output, table = check_output(args.output), opened_queue(args)
     ending = _ending(args, table)
     [row] = conversations(table, handle=args.conversation)
+    ending.check(args.conversation)
     found = look_up(table, Chosen(conversation_id=args.conversation))
     if found:
         _check_asking(args)
@@ -90,8 +93,20 @@ def end_conversation(args: Namespace) -> None:
     done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
     if output != "json":
         enabled = f" Queue {table.name} is enabled." if args.enable else ""
-        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}.{enabled}")
+        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}. {_told(ending, row)}{enabled}")
         print_waiting(done)
+
+
+def _told(ending: Ending, before: ConversationRow) -> str:
+    """Say what the partner hears of an end."""
+    if ending.cleanup:
+        return f"{before.far_service} is not told."
+    if before.state in {ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR}:
+        return f"{before.far_service} has ended it before."
+    if ending.error is None:
+        return f"{before.far_service} is told of the end."
+    said = f": {ending.description}" if ending.description else ""
+    return f"{before.far_service} is told error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
 
 
 def _ending(args: Namespace, table: QueueTable) -> Ending:
@@ -100,11 +115,13 @@ def _ending(args: Namespace, table: QueueTable) -> Ending:
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise InputError("--cleanup: expected without --error and --description; the partner is not told.")
+    if args.description is not None and args.error is None:
+        raise InputError("--description: expected with --error; without an error the partner reads nothing.")
     return Ending(
         table,
         SystemClock(),
         opened_store(args),
-        error=None if args.error is None else values.whole("--error", args.error, least=1),
+        error=None if args.error is None else values.error_code(args.error),
         description=args.description or "",
         cleanup=args.cleanup,
         wait=timedelta(0) if args.wait is None else arguments.duration("--wait", args.wait),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from airflow_poison.cli.arguments import duration
 from airflow_poison.core.durations import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.nearest import folded, nearest
+from airflow_poison.core.policies.settings import LARGEST, LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,12 +27,25 @@ def listed(text: str | None, default: Sequence[str]) -> Sequence[str]:
     return default if text is None else [part.strip() for part in text.split(",")]
 
 
-def whole(what: str, text: str, least: int = 0) -> int:
+def whole(what: str, text: str, least: int = 0, most: int | None = None) -> int:
     """Return a whole number. Raises InputError."""
     plain = text.strip()
-    if plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS and int(plain) >= least:
+    if plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS and least <= int(plain) <= (int(plain) if most is None else most):
         return int(plain)
-    raise InputError(f"{what} {text}: expected a whole number from {least} on.")
+    raise InputError(f"{what} {text}: expected a whole number from {least} {'on' if most is None else f'to {most}'}.")
+
+
+def error_code(text: str) -> int:
+    """Return the code that ends a conversation. Raises InputError."""
+    return whole("--error", text, 1, LARGEST)
+
+
+def lasting(what: str, text: str) -> timedelta:
+    """Return a duration that is more than none. Raises InputError."""
+    span = duration(what, text)
+    if not timedelta(0) < span <= LONGEST:
+        raise InputError(f"{what} {text}: expected a duration above 0 and up to {LONGEST.days} days.")
+    return span
 
 
 def one_of(what: str, text: str, known: Sequence[str]) -> str:

@@ -105,7 +105,8 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
     if error is not None:
         settings.whole_number("error", error, least=1)
     if len(description) > LONGEST_DESCRIPTION:
-        raise SettingError("description", f"{description[:40]}...", f"at most {LONGEST_DESCRIPTION:,} characters")
+        allowed = f"at most {LONGEST_DESCRIPTION:,} characters; it has {len(description):,}"
+        raise SettingError("description", f"{description[:40]}...", allowed)
     if description and error is None:
         raise SettingError("description", description, "only together with an error")
     _refuse_closed(endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_send_on_and_the_timer(poison: Callable[..., Ran], store: DeltaStore) ->
 
 def test_what_a_disabled_partner_does_not_take_is_said_and_comes_when_it_is_enabled(poison: Callable[..., Ran]) -> None:
     poison("disable warehouse")
-    assert "1 message of this side wait until" in poison(BEGIN.format("<bolt/>")).out
+    assert "Waits at this side until a disabled queue is enabled: 1 message." in poison(BEGIN.format("<bolt/>")).out
     poison("conversations warehouse", code=1)
     poison("enable warehouse")
     assert listed(poison, "warehouse")[0]["waiting"] == {"order": 1}
@@ -139,7 +140,8 @@ def test_a_poison_message_goes_with_its_conversation_and_the_queue_is_enabled(po
     poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
     assert state(store) is QueueState.DISABLED
     ran = poison(f"end-conversation warehouse {far} --error 127 --description 'Unable to process message.' --enable --save kept.jsonl --yes")
-    assert f"Ended conversation {far}; removed 1 message from warehouse. Queue warehouse is enabled." in ran.out
+    told = "Orders is told error 127: Unable to process message."
+    assert f"Ended conversation {far}; removed 1 message from warehouse. {told} Queue warehouse is enabled." in ran.out
     assert state(store) is QueueState.ENABLED
     assert errors(store, "orders") == [(127, "Unable to process message.")]
     assert listed(poison, "warehouse", "--ended")[0]["state"] == "CD"
@@ -185,14 +187,21 @@ def test_refusals(poison: Callable[..., Ran], store: DeltaStore) -> None:
     refused = {
         f"{BEGIN.format('x')} --contract none": "--contract none: expected one of service Orders: parts",
         "begin-dialog orders x --service Two --far-service W": "--contract is missing: service Two has more, parts",
-        f"{BEGIN.format('x')} --priority 11": "priority",
+        f"{BEGIN.format('x')} --priority 11": "--priority 11: expected a whole number from 1 to 10.",
+        f"{BEGIN.format('x')} --priority 0": "--priority 0: expected a whole number from 1 to 10.",
         f"{BEGIN.format('x')} --lifetime soon": "--lifetime soon",
+        f"{BEGIN.format('x')} --lifetime 0": "--lifetime 0: expected a duration above 0 and up to 36500 days.",
+        f"{BEGIN.format('x')} --timer 99999999h": "--timer 99999999h: expected a duration above 0 and up to 36500 days.",
         f"send-on warehouse {far} x": "--message-type is missing: contract parts lets this side send late, shipped",
         f"send-on warehouse {far} x --message-type order": "order",
         f"end-conversation warehouse {far} --cleanup --error 3": "--cleanup",
-        f"end-conversation warehouse {far} --description x --yes": "description",
-        f"end-conversation warehouse {far} --error 0 --yes": "--error 0",
+        f"end-conversation warehouse {far} --description x --yes": "--description: expected with --error",
+        f"end-conversation warehouse {far} --error 0 --yes": "--error 0: expected a whole number from 1 to 2147483647.",
+        f"end-conversation warehouse {far} --error 2147483648 --yes": "--error 2147483648: expected",
+        f"end-conversation warehouse {far} --error 3 --description {'x' * 3001} --yes": "at most 3,000 characters; it has 3,001",
         f"set-timer warehouse {far} soon": "DURATION soon",
+        f"set-timer warehouse {far} 0": "DURATION 0: expected a duration above 0 and up to 36500 days.",
+        "decide warehouse end --error 2147483648": "--error 2147483648: expected",
         "begin-dialog orders x --service Nobody --far-service W": "Nobody",
     }
     for line, said in refused.items():
@@ -261,3 +270,82 @@ def test_services_that_are_none_change_nothing(store: DeltaStore, poison: Callab
 def test_services_need_service_brokers_rules(poison: Callable[..., Ran]) -> None:
     said = poison(f"receive plain {TAKE} --system Msmq4 --services {NAMED}:orders", code=2).err
     assert "only on a queue with Service Broker's rules; queue 'plain' has others" in said
+
+
+# What is said -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["", "-o json"])
+def test_a_body_that_is_none_of_its_type_is_sent_and_warned_of(poison: Callable[..., Ran], output: str) -> None:
+    two = BEGIN.format("<bolt>' '<nut/>")
+    ran = poison(f"{two} {output}")
+    assert ran.err.startswith("warning: body 1 is none of message type order: it is no well-formed XML: ")
+    assert ran.err.endswith(" Where it arrives it is refused, and an Error message comes back.\n")
+    assert ran.err.count("\n") == 1
+    handle = listed(poison, "orders")[0]["handle"]
+    assert poison(f"send-on orders {handle} bolt {output}").err.startswith("warning: body 1 is none of message type order: ")
+    poison(f"{BEGIN.format('<bolt>')} --message-type nosuch", code=2)
+
+
+def test_an_error_message_that_is_there_at_once_is_told_of(poison: Callable[..., Ran]) -> None:
+    ran = poison("begin-dialog orders '<bolt/>' --service Orders --far-service Nowhere")
+    [row] = listed(poison, "orders")
+    shows = f"inspect orders --conversation {row['handle']} --mode browse"
+    assert ran.err == f"warning: an Error message has arrived on conversation {row['handle']}; '{shows}' shows it.\n"
+    assert "-8490" in poison(shows).out
+
+
+def test_what_was_begun_before_with_the_key_sends_nothing(poison: Callable[..., Ran]) -> None:
+    begun(poison, "<bolt/>", "--send-key one")
+    again = poison(f"{BEGIN.format('no XML')} --send-key one -o json")
+    assert (json.loads(again.out)["sent"], json.loads(again.out)["repeated"], again.err) == (0, True, "")
+
+
+@pytest.mark.parametrize("more", ["--error 3 --description {long}", "--description x"])
+def test_an_end_that_is_refused_prints_and_saves_nothing(poison: Callable[..., Ran], tmp_path: Path, more: str) -> None:
+    _, far = begun(poison)
+    line = f"end-conversation warehouse {far} --yes {more.format(long='x' * 3001)}"
+    assert poison(line, code=2).out == ""
+    poison(f"{line} --save kept", code=2)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_an_end_while_a_pass_receives_prints_and_saves_nothing(poison: Callable[..., Ran], store: DeltaStore, tmp_path: Path) -> None:
+    _, far = begun(poison)
+    store.open("warehouse").claim("run", lease=timedelta(minutes=2), now=CLOCK.now(), max_messages=10, exclusive=True)
+    ran = poison(f"end-conversation warehouse {far} --yes --save kept", code=2)
+    assert ran.err.startswith(f"error: Conversation '{far}' of queue 'warehouse' is locked")
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("", "Orders is told of the end."),
+        ("--error 3 --description Torn.", "Orders is told error 3: Torn."),
+        ("--error 3", "Orders is told error 3."),
+        ("--cleanup", "Orders is not told."),
+    ],
+)
+def test_an_end_says_what_the_partner_is_told(poison: Callable[..., Ran], more: str, told: str) -> None:
+    near, far = begun(poison)
+    ran = poison(f"end-conversation warehouse {far} --yes {more}")
+    assert ran.out.splitlines()[-1] == f"Ended conversation {far}; removed 1 message from warehouse. {told}"
+    if not more:
+        assert poison(f"end-conversation orders {near} --yes").out.splitlines()[-1] == (
+            f"Ended conversation {near}; removed 1 message from orders. Warehouse has ended it before."
+        )
+
+
+def test_services_show_which_bodies_have_to_fit_a_schema(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    kinds = [MessageType("y", schema={"type": "object"})]
+    declare_services(store, store.open("orders"), [Service("Two", [Contract("more", {"x": "ANY", "y": "ANY"}, kinds)])], CLOCK)
+    assert "x (ANY, N), y (ANY, N with a JSON Schema)" in poison("services orders").out
+
+
+def test_sb_27_a_queue_that_is_disabled_names_the_inspection_that_works(poison: Callable[..., Ran]) -> None:
+    begun(poison)
+    halted = poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1).err
+    assert "'inspect warehouse --mode browse' shows it" in halted
+    assert "<bolt/>" in poison("inspect warehouse --mode browse").out
+    assert poison("inspect warehouse", code=1).err.endswith("Here that is --mode browse.\n")

@@ -97,7 +97,7 @@ def begin_dialogs(
 
     done = table.transact(plan, f"begin:{key}", now) if dialogs else True
     reach("pass.begin.after_commit")
-    return ActResult(table.name, handles, sent, repeated=not done, states=tuple(change.endpoint.state.value for change in changes))
+    return ActResult(table.name, handles, sent if done else 0, repeated=not done, states=tuple(change.endpoint.state.value for change in changes))
 
 
 def send_on(
@@ -147,16 +147,40 @@ def end_conversation(
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
     """
+    act = _ending(error=error, description=description, cleanup=cleanup)
+    return _act(table, handle, act, f"end:{check_key(key)}", clock, wait, removes=True, allowed=allowed)
+
+
+def check_ending(
+    table: QueueTable,
+    handle: str,
+    *,
+    error: int | None,
+    description: str,
+    cleanup: bool,
+    wait: timedelta,
+    allowed: Callable[[Control], object],
+) -> None:
+    """Raise what ``end_conversation`` would raise now, but for a lock that it would wait for. Nothing is changed."""
+    snapshot = table.snapshot()
+    allowed(snapshot.control)
+    if not wait:
+        _refuse_locked(table, snapshot, f"Conversation {handle!r}")
+    _ending(error=error, description=description, cleanup=cleanup)(ledger.endpoint(table, snapshot, handle))
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+def _ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
+    """Return the act. Raises SettingError."""
     if cleanup and (error is not None or description):
         raise SettingError("cleanup", cleanup, "without an error: the partner is not told")
 
     def act(endpoint: ConversationEndpoint) -> Change:
         return acts.end_with_cleanup(endpoint) if cleanup else acts.end(endpoint, error=error, description=description)
 
-    return _act(table, handle, act, f"end:{check_key(key)}", clock, wait, removes=True, allowed=allowed)
-
-
-# Parts ----------------------------------------------------------------------------------------------------------------
+    return act
 
 
 def _act(  # noqa: PLR0917  (its own parts)
