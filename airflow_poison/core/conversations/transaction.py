@@ -229,7 +229,8 @@ class Conversation:
             return None if self._endpoint == before and not self._sent else Change(self._endpoint, self._sent)
 
     def _take(self, change: Change) -> None:
-        self._endpoint, self._sent = change.endpoint, (*self._sent, *change.sent)
+        drops = any(message.envelope.final is not Final.NO for message in change.sent)  # what has not left yet (spec SB-54)
+        self._endpoint, self._sent = change.endpoint, (*(() if drops else self._sent), *change.sent)
 
     def _check_open(self, verb: str) -> None:
         if self._closed:

@@ -67,6 +67,17 @@ def test_sb_e6_8429_in_the_state_that_the_partners_end_leaves() -> None:
             conversation(state=state).reply("late")
 
 
+def test_sb_54_an_end_that_drops_what_is_unsent_drops_what_the_same_delivery_has_sent() -> None:
+    failed, cleaned, ended = conversation(), conversation(), conversation()
+    for each in (failed, cleaned, ended):
+        each.reply("first")
+    failed.end(7, "no")
+    cleaned.end_with_cleanup()
+    ended.end()
+    assert [[sent.message_type for sent in each.sent] for each in (failed, cleaned, ended)] == [[ERROR], [], ["DEFAULT", END_DIALOG]]
+    assert failed.sent[0].envelope.sequence == 2, "the number of a message is never used again"
+
+
 def test_sb_54_e13_ends() -> None:
     ended = conversation()
     ended.end()
