@@ -36,8 +36,8 @@ const STYLE = `
 .poison tbody th { font-weight: 500; }
 .poison .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .poison .brief { white-space: nowrap; }
-.poison .narrow { overflow-wrap: anywhere; min-width: 8.5rem; }
-.poison .slim { overflow-wrap: anywhere; min-width: 6.8rem; }
+.poison .narrow { overflow-wrap: anywhere; min-width: 7.5rem; }
+.poison .slim { overflow-wrap: anywhere; min-width: 6.5rem; }
 .poison .below { margin-top: 0.5rem; }
 .poison .wrap { overflow-wrap: anywhere; min-width: 14rem; }
 .poison .badge { display: inline-block; border-radius: 999px; padding: 0.05rem 0.6rem; font-size: 0.8rem; font-weight: 600; border: 1px solid currentColor; white-space: nowrap; }
@@ -308,7 +308,7 @@ function Conversations({ here, ended, go, round }) {
     count(waiting(each)), count(each.failures), times(each, now), mistake(each),
   ];
   const heads = [["conversation", "narrow"], ["state"], ["service → partner", "narrow"], ["contract", "narrow"], ["group", "slim"],
-    ["waiting", "number"], ["failures", "number"], ["due", "brief"], ["error", "narrow"]];
+    ["waiting", "number"], ["failures", "number"], ["due", "brief"], ["error", "slim"]];
   return h("section", null, h("h2", null, ended ? "Conversations, with those that have ended" : "Conversations"),
     h(Answered, { answer }, (found) => found.conversations.length
       ? h("div", null, h(Rows, { caption: "Conversations", heads, rows: found.conversations.map((each) => row(each, found.at)) }),
