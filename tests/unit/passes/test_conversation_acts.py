@@ -126,6 +126,16 @@ def test_what_is_done_again_under_its_key_is_done_once(two: Two) -> None:
     assert sorted(waiting(two.warehouse)) == [("order", b"a"), ("order", b"b"), ("order", b"c")]
 
 
+def test_a_repetition_names_the_dialogs_that_were_begun_and_their_states_now(two: Two) -> None:
+    """A task that is run again may be given other dialogs: what was never begun has no handle."""
+    dialogs = [Dialog(messages=[("order", body)]) for body in (b"a", b"b", b"c")]
+    first, _ = two.begun(dialogs[:2], "begin").conversations
+    two.end(two.orders, first)
+    more, less = two.begun(dialogs, "begin"), two.begun(dialogs[:1], "begin")
+    assert (more.repeated, len(more.conversations), more.states) == (True, 2, ("DO", "CO"))
+    assert (less.repeated, less.conversations, less.states) == (True, (first,), ("DO",))
+
+
 def test_a_key_names_what_is_done_on_one_conversation(two: Two) -> None:
     """Whoever goes through several with one key ends, sends and sets timers on each of them."""
     handles = [two.begin(b"a"), two.begin(b"b")]

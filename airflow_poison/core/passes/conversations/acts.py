@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.conversations import acts
+from airflow_poison.core.conversations import acts, arrivals
 from airflow_poison.core.conversations.endpoint import Change, Outgoing
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
@@ -79,7 +79,7 @@ def begin_dialogs(
 
     :param table: the queue of the service that begins them.
     :param far_service: the partner; that it is there is found out when the messages leave: an Error message comes back otherwise (-8490).
-    :param key: a second call with the same key begins nothing, and returns the same handles.
+    :param key: a second call with the same key begins nothing, and returns the handles of what the first one has begun.
     Raises ServiceNotFoundError for a service that the queue has not, SettingError and InputError for what may not be sent.
     """
     agreed = _contract(table, service, contract)
@@ -97,7 +97,9 @@ def begin_dialogs(
 
     done = table.transact(plan, f"begin:{key}", now) if dialogs else True
     reach("pass.begin.after_commit")
-    return ActResult(table.name, handles, sent if done else 0, repeated=not done, states=tuple(change.endpoint.state.value for change in changes))
+    if not done:
+        return _begun_before(table, handles)
+    return ActResult(table.name, handles, sent, states=tuple(change.endpoint.state.value for change in changes))
 
 
 def send_on(
@@ -274,6 +276,15 @@ def _begun(handle: str, dialog: Dialog, contract: Contract, clock: Clock, *, ser
     if dialog.timer is None:
         return change
     return Change(acts.set_timer(change.endpoint, dialog.timer, clock.now()).endpoint, change.sent)
+
+
+def _begun_before(table: QueueTable, handles: Sequence[str]) -> ActResult:
+    """Return what an earlier call has begun, which may have been asked for fewer dialogs, and how they stand."""
+    snapshot = table.snapshot()
+    known, types = ledger.stored(table, snapshot, handles), ledger.waiting(table, snapshot, handles)
+    begun = tuple(handle for handle in handles if handle in known)
+    states = tuple(arrivals.arrived(known[handle], types.get(handle, ())).state.value for handle in begun)
+    return ActResult(table.name, begun, repeated=True, states=states)
 
 
 def _sent(endpoint: ConversationEndpoint, messages: Sequence[tuple[str, bytes]], contract: Contract) -> Change:
