@@ -23,7 +23,7 @@ from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import InputError, MessageNotFoundError
 from airflow_poison.core.passes.browse import look_up
 from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.messages import Chosen
+from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -47,6 +47,7 @@ def remove(args: Namespace) -> None:
     _check_there(table, found, numbers)
     if args.conversation:
         found = _with_conversations(table, found)
+    _check_free(table, found)
     _keep(args, output, table, found)
     _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
     done = remove_messages(table, SystemClock(), [message.lookup_id for message in found])
@@ -65,6 +66,7 @@ def recover(args: Namespace) -> None:
     table = opened_queue(args)
     wanted = table.snapshot().control.halted_by if number is None else number
     found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted])))
+    _check_free(table, found)
     if wanted is not None and (found or number is None):
         _keep(args, output, table, found)
         _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
@@ -146,6 +148,13 @@ def _check_there(table: QueueTable, found: Sequence[MessageRow], numbers: Sequen
     if missing:
         which = ", ".join(map(str, missing))
         raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
+
+
+def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
+    """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
+    snapshot = table.snapshot()
+    if found and snapshot.claims:
+        refuse_claimed(table, snapshot, find(table, snapshot, Chosen.ids([message.lookup_id for message in found])))
 
 
 def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[MessageRow]) -> None:

@@ -89,7 +89,7 @@ END_CONVERSATION: Final = Command(
     arguments=(
         QUEUE,
         _CONVERSATION,
-        option("--error", "N", "a code above 0 that the partner is told (default: the conversation ends without an error)"),
+        option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
         option("--description", "TEXT", "what the partner reads, together with --error"),
         switch("--cleanup", "remove everything at this side without telling the partner"),
         switch("--enable", "also enable the queue, in the order that its settings want"),

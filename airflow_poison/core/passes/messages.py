@@ -129,11 +129,7 @@ class Change:
         return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
 
     def _refuse(self, table: QueueTable, snapshot: Snapshot, found: Sequence[Found], there: Collection[int]) -> None:
-        claimed = claimed_paths(snapshot)
-        taken = sorted(number for holder in found if holder.file.path in claimed for number in holder.lookup_ids)
-        if taken:
-            are = f"Message {taken[0]} of queue {table.name!r} is" if len(taken) == 1 else f"Messages {_some(taken)} of queue {table.name!r} are"
-            raise MessageClaimedError(f"{are} being received. Try again when that pass has ended. Nothing has changed.")
+        refuse_claimed(table, snapshot, found)
         missing = [number for number in self.chosen.lookup_ids or () if number not in there]
         if missing and not self._done_before(table, missing):
             are = f"Message {missing[0]} is" if len(missing) == 1 else f"Messages {_some(missing)} are"
@@ -149,6 +145,15 @@ class Change:
         if self.places == EVERYWHERE:
             return f"queue {queue!r}"
         return " or ".join(repr(named(queue, place)) for place in SubQueue if place in self.places)
+
+
+def refuse_claimed(table: QueueTable, snapshot: Snapshot, found: Iterable[Found]) -> None:
+    """Raise MessageClaimedError while a pass has one of these messages."""
+    claimed = claimed_paths(snapshot)
+    taken = sorted(number for holder in found if holder.file.path in claimed for number in holder.lookup_ids)
+    if taken:
+        are = f"Message {taken[0]} of queue {table.name!r} is" if len(taken) == 1 else f"Messages {_some(taken)} of queue {table.name!r} are"
+        raise MessageClaimedError(f"{are} being received. Try again when that pass has ended. Nothing has changed.")
 
 
 def signed(event: Event, run: str | None) -> Event:

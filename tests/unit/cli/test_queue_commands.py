@@ -417,6 +417,15 @@ def test_a_removal_asks_and_takes_nothing_but_yes(poison: Callable[..., Ran], mo
     assert [each["lookup_id"] for each in messages(poison)] == [2]
 
 
+@pytest.mark.parametrize("line", ["remove orders 1", "remove orders 1 --conversation", "recover orders --lookup-id 1"])
+def test_a_removal_that_a_pass_prevents_prints_and_saves_nothing(poison: Callable[..., Ran], line: str) -> None:
+    poison(f"send orders one two {MOVE} --conversation d1")
+    orders().claim("run", lease=timedelta(minutes=2), now=SystemClock().now(), max_messages=10)
+    ran = poison(f"{line} --yes --save kept", code=2)
+    assert ran.err.endswith("being received. Try again when that pass has ended. Nothing has changed.\n")
+    assert (ran.out, Path("kept").exists()) == ("", False)
+
+
 def test_what_is_removed_is_saved_whole_and_can_be_sent_again(poison: Callable[..., Ran], here: Path) -> None:
     large, binary = b"x" * 100_000, b"\xff" * 70_000
     (here / "in").write_bytes(large + b"\n" + binary)
