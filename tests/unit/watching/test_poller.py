@@ -98,8 +98,7 @@ def test_it_stops_when_nobody_waits_and_starts_again(store: QueueStore, queue: Q
         waiting = asyncio.create_task(poller.wait(Until(("orders",), Halted()), SOON))
         await asyncio.sleep(4 * SOON)
         waiting.cancel()
-        while any(task.get_name() == "poison-poller" for task in asyncio.all_tasks()):
-            await asyncio.sleep(SOON)
+        await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "poison-poller"])
         looks = poller.looks
         await asyncio.sleep(6 * SOON)
         idle = poller.looks - looks
