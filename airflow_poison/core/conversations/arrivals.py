@@ -130,8 +130,11 @@ def _after_the_end(endpoint: ConversationEndpoint | None, message: Outgoing) -> 
 
 
 def _receive_local(endpoint: ConversationEndpoint | None, message: Outgoing) -> Reception:
-    if endpoint is None or not endpoint.is_open:
+    if endpoint is None:
         return Discarded("the conversation was ended")
+    if not endpoint.is_open:
+        waits = endpoint.state is S.DISCONNECTED_OUTBOUND and not message.envelope.timer  # for an end that will not come: the partner is gone
+        return Discarded("the conversation was ended", Change(changed(endpoint, state=S.CLOSED)) if waits else None)
     if not message.envelope.timer:
         return _receive_error(endpoint, message)
     if endpoint.timer_at is None or message.envelope.timer != endpoint.timer_number:

@@ -346,3 +346,13 @@ def test_a_dialog_is_where_its_service_is_and_not_in_the_queue_that_keeps_its_de
     assert recover(letters, sides.clock, lookup_id=1, store=sides.store).ended is None
     assert sides.states(sides.warehouse) == ["SI"]
     assert [row.waiting for row in conversations(sides.orders)] == [{}]
+
+
+def test_sb_57_who_has_ended_a_dialog_with_a_service_that_is_gone_waits_for_nobody(sides: Sides) -> None:
+    handle = sides.begin(b"bolt")
+    sides.receive(sides.warehouse, lambda _message: None)
+    drop_service(sides.warehouse, "Warehouse", sides.clock)
+    end_conversation(sides.orders, handle, key="end", clock=sides.clock)
+    transmit(sides.store, sides.orders, sides.clock)
+    assert sides.receive(sides.orders, close).discarded == 1
+    assert sides.states(sides.orders) == ["CD"]
