@@ -53,6 +53,14 @@ def counters(queue: Queue) -> Mapping[str, int]:
 # ON -----------------------------------------------------------------------------------------------------------------
 
 
+def test_enabling_a_queue_of_plain_messages_reads_none_of_them(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.sent("ok 1")
+    disable(queue.table, queue.clock)
+    monkeypatch.setattr(type(queue.table), "read", lambda *_: pytest.fail("a file was read"))
+    enable(queue.table, queue.clock)
+    assert control(queue).state is QueueState.ENABLED
+
+
 @pytest.mark.parametrize(
     ("state", "event"), [(QueueState.DISABLED, "QUEUE_ENABLED"), (QueueState.STOPPED, "STARTED"), (QueueState.FAULTED, "STARTED")]
 )

@@ -74,7 +74,7 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
     found: dict[str, ConversationEndpoint] = {}
     wanted, control = pa.array(sorted(handles), pa.string()), snapshot.control
     has_had_others = bool(control.counters.get(SERVICES_DROPPED))
-    for file in snapshot.files if handles and (control.services or has_had_others) else ():
+    for file in snapshot.files if handles and _has_had_services(snapshot) else ():
         here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
         if not pc.any(here).as_py():
             continue
@@ -87,6 +87,8 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
 
 def unreceived(table: QueueTable, snapshot: Snapshot) -> dict[str, ConversationEndpoint]:
     """Return the endpoints of all dialogs whose first message waits and has not been received."""
+    if not _has_had_services(snapshot):
+        return {}
     handles = waiting(table, snapshot).keys()
     return begun(table, snapshot, handles - stored(table, snapshot, handles).keys()) if handles else {}
 
@@ -109,3 +111,8 @@ def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEn
     for handle, known in sorted(known_here.items()):
         here = types.get(handle, [])
         yield arrivals.arrived(known, here), {name: here.count(name) for name in sorted(set(here))}
+
+
+def _has_had_services(snapshot: Snapshot) -> bool:
+    """Whether dialogs begin in this queue, or have begun; a queue of plain messages need not be read to see that none does."""
+    return bool(snapshot.control.services or snapshot.control.counters.get(SERVICES_DROPPED))
