@@ -144,7 +144,7 @@ def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime)
             f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
             f"expected one of {_shown(TIMES)}. {_WHY[endpoint.state]}"
         )
-    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1))
+    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1, timer_put_off=False))
 
 
 def track_failure(endpoint: ConversationEndpoint, failures: int) -> Change:

@@ -60,6 +60,8 @@ def arrived(endpoint: ConversationEndpoint, waiting: Collection[str]) -> Convers
 
 def remembered(endpoint: ConversationEndpoint, message_type: str) -> ConversationEndpoint:
     """Return an endpoint that remembers what has arrived: its message waits where nobody looks before it is back."""
+    if is_system(message_type) == DIALOG_TIMER:
+        return changed(endpoint, timer_at=None, timer_put_off=True)
     after = arrived(endpoint, (message_type,))
     return endpoint if after == endpoint else changed(after)
 
@@ -137,9 +139,10 @@ def _receive_local(endpoint: ConversationEndpoint | None, message: Outgoing) -> 
         return Discarded("the conversation was ended", Change(changed(endpoint, state=S.CLOSED)) if waits else None)
     if not message.envelope.timer:
         return _receive_error(endpoint, message)
-    if endpoint.timer_at is None or message.envelope.timer != endpoint.timer_number:
+    expected = endpoint.timer_at is not None or endpoint.timer_put_off
+    if not expected or message.envelope.timer != endpoint.timer_number:
         return Discarded("the timer was set again, or has been received")
-    return Handed(changed(endpoint, timer_at=None))
+    return Handed(changed(endpoint, timer_at=None, timer_put_off=False))
 
 
 def error_of(body: bytes) -> ErrorDocument:

@@ -46,6 +46,7 @@ class ConversationEndpoint:
     :param priority: 1 to 10, fixed when the endpoint is created (spec SB-48).
     :param expires_at: when the dialog's lifetime ends; None: never.
     :param timer_at: when the conversation timer expires; None: it is not set (spec SB-56).
+    :param timer_put_off: the timer has expired, and its message was received and given back for later; what is due next is that message.
     :param timer_number: raised whenever the timer is set; a message of an earlier one is void.
     :param sent: messages sent so far; the sequence number of the last one.
     :param received: the highest sequence number received, Error messages left out: they overtake.
@@ -68,6 +69,7 @@ class ConversationEndpoint:
     priority: int = 5
     expires_at: datetime | None = None
     timer_at: datetime | None = None
+    timer_put_off: bool = False
     timer_number: int = 0
     sent: int = 0
     received: int = 0

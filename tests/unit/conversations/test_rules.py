@@ -244,6 +244,18 @@ def test_sb_56_setting_the_timer_again_makes_the_first_one_void() -> None:
     assert isinstance(arrivals.receive(twice.endpoint, void, {}), Discarded)
 
 
+def test_sb_56_a_timer_whose_message_was_put_off_is_not_due_again_and_is_received_when_it_is_back() -> None:
+    target = acts.set_timer(accepted(), MINUTE, NOW).endpoint
+    (fired,) = arrivals.due(target, NOW + MINUTE)
+    put_off = arrivals.remembered(target, DIALOG_TIMER)
+    assert (put_off.due_at, arrivals.due(put_off, NOW + MINUTE)) == (None, ())
+    back = arrivals.receive(put_off, fired, WAREHOUSE)
+    assert isinstance(back, Handed)
+    assert isinstance(arrivals.receive(back.endpoint, fired, WAREHOUSE), Discarded), "once"
+    again = acts.set_timer(put_off, MINUTE, NOW).endpoint
+    assert isinstance(arrivals.receive(again, fired, WAREHOUSE), Discarded), "set again, the first one is void"
+
+
 def test_sb_45_a_timer_message_is_received_once() -> None:
     timed = acts.set_timer(begun(), MINUTE, NOW).endpoint
     (message,) = arrivals.due(timed, NOW + MINUTE)

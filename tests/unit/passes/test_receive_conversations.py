@@ -22,6 +22,7 @@ from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.conversations.browse import conversations
 from airflow_poison.core.passes.conversations.carrying import transmit
+from airflow_poison.core.passes.conversations.due_times import ended_times
 from airflow_poison.core.passes.conversations.services import declare_services, drop_service
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
@@ -314,6 +315,7 @@ def test_a_timer_that_was_postponed_is_not_made_again_beside_another_one(sides: 
         raise Postpone(timedelta(hours=1))
 
     sides.receive(sides.warehouse, later)
+    assert ended_times(sides.warehouse.snapshot(), sides.clock.now()) == [], "what watches the queue waits for the postponed message"
     fired = list[object]()
     for wait in (timedelta(minutes=9), timedelta(hours=1)):
         sides.clock.advance(wait)
