@@ -1,0 +1,160 @@
+"""How commands refuse: one line on standard error, an exit code, and nothing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.cli.queues.given import MOVE, TAKE, orders
+from tests.unit.cli.running import Ran, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+WRONG = [
+    ("list nosuch", 2, "There is no queue 'nosuch'"),
+    ("list -o xml", 2, "table, json"),
+    ("list --conn-id x", 2, "expected one of them"),
+    ("show", 2, "QUEUE"),
+    ("show nosuch", 2, "Queues there: orders"),
+    ("show 'a;b'", 2, "cannot be a queue's name"),
+    ("show orders --limit -1", 2, "a whole number from 0 on"),
+    ("show orders --limit ten", 2, "--limit ten"),
+    ("show orders --sub-queue main,poisn", 2, "the nearest is poison"),
+    ("show orders --lookup-id 1 --sub-queue main", 2, "expected one of them"),
+    ("show orders --lookup-id 1,x", 2, "lookup id x"),
+    ("show orders --lookup-id 9999999999999999999", 2, "9999999999999999999"),
+    ("inspect orders --mode brows", 2, "the nearest is browse"),
+    ("inspect orders --mode strict", 2, "only Service Broker"),
+    ("inspect orders --lookup-id 1 --conversation d", 2, "expected one of them"),
+    ("history orders --type MOVED", 2, "the nearest is"),
+    ("history orders --since yesterday", 2, "2013-01-01T12:00Z"),
+    ("history orders --since 9999999d", 2, "an instant"),
+    ("send nosuch one", 2, "--system SYSTEM makes it"),
+    ("send orders", 2, "either BODY"),
+    ("send orders one --file in.csv", 2, "either BODY"),
+    ("send orders one --map body=a", 2, "with --file"),
+    ("send orders one --resend", 2, "with --send-key"),
+    ("send orders one --priority 11", 2, "11"),
+    ("send orders one --priority high", 2, "--priority high"),
+    ("send orders one --property kind", 2, "NAME=VALUE"),
+    ("send orders one --expires-after soon", 2, "expected a duration"),
+    ("send orders one --set a=b", 2, "--system is missing"),
+    ("send orders one --system Msmq5", 2, "Msmq5"),
+    ("send orders one --system Msmq4 --set Retries=5", 2, "the nearest is"),
+    ("send orders --file none.csv", 2, "none.csv: No such file"),
+    ("send orders --file .", 2, "directory"),
+    ("send orders --file in.csv --format xml", 2, "lines, jsonl, csv, parquet, saved"),
+    ("send orders --file in.csv --map body=nosuch", 2, "'nosuch'"),
+    ("send orders --file in.csv --map bodi=a", 2, "the nearest is body"),
+    ("send orders --file in.csv --map group=a,b", 2, "expected one column"),
+    ("send orders --file in.csv --map group=a --group g", 2, "mapped to a column"),
+    ("send orders --file in.csv --map properties=a --property b=c", 2, "mapped to columns"),
+    ("send orders --file in.csv --map expires_after=a --expires-after 1h", 2, "mapped to a column"),
+    ("send orders --file in.csv --map priority=a", 2, "'x' is no priority"),
+    ("send orders --file in.txt --map body=a", 2, "has none"),
+    ("send orders --file long.csv", 2, "long.csv, line 2: expected 1 cells"),
+    ("send orders --file short.csv", 2, "short.csv, line 2: expected 2 cells"),
+    ("send orders --file latin.csv", 2, "no CSV in UTF-8"),
+    ("send orders --file quote.csv", 2, "no CSV"),
+    ("send orders --file list.jsonl", 2, "list.jsonl, line 1: expected a JSON object, not list"),
+    ("send orders --file broken.jsonl", 2, "broken.jsonl, line 2: no JSON"),
+    ("send orders --file deep.jsonl", 2, "no JSON"),
+    ("send orders --file in.txt --format parquet", 2, "in.txt: no Parquet"),
+    ("send orders --file five.jsonl --format saved", 2, "not a message as 'remove --save' writes it"),
+    ("send orders --file odd.jsonl --format saved", 2, "a part of a wrong type"),
+    ("receive orders", 2, "--handler"),
+    ("receive orders --handler shop", 2, "module:function"),
+    ("receive orders --handler nosuch:take", 2, "nosuch"),
+    (f"receive nosuch {TAKE}", 2, "--system SYSTEM makes it"),
+    (f"receive orders {TAKE} --max-messages 0", 2, "from 1 on"),
+    (f"receive orders {TAKE} --isolation container", 2, "container"),
+    (f"receive orders {TAKE} --spark local", 2, "with --engine spark"),
+    (f"receive orders {TAKE} --engine ray", 2, "spark, local"),
+    (f"receive orders {TAKE} --unprocessable nosuch:Error", 2, "nosuch"),
+    (f"receive orders {TAKE} --py-files nosuch.zip", 2, "on the machine of the task"),
+    (f"receive orders {TAKE} --py-files notes.txt", 2, "files that end in .py, .zip"),
+    ("return nosuch", 2, "nosuch"),
+    ("move orders", 2, "ID"),
+    ("move orders x", 2, "lookup id x"),
+    ("move orders 1 --to retry", 2, "main, poison, origin"),
+    ("move orders 1 --to main --to-queue b", 2, "expected one of them"),
+    ("move orders all --to poison", 2, "with --to main"),
+    ("move orders 1 --to-queue nosuch", 2, "nosuch"),
+    ("move orders 1 --to-queue orders", 2, "another queue"),
+    ("move orders 1 --to origin", 2, "poison.origin_queue"),
+    ("move orders 99", 1, "Message 99 is not in"),
+    ("remove orders 1", 2, "--yes is missing"),
+    ("remove orders 99 --yes", 1, "Not in queue 'orders': 99"),
+    ("recover orders", 2, "--yes is missing"),
+    ("recover orders --yes", 1, "No message halted"),
+    ("recover orders --yes --lookup-id 99", 1, "99"),
+    ("alter orders", 2, "--set is missing"),
+    ("alter orders --set ReceiveRetryCount=many", 2, "'many'"),
+    ("alter orders --set Retries=5", 2, "the nearest is"),
+    ("restart orders", 2, "WHAT"),
+    ("restart orders queue", 2, "endpoint, server, broker"),
+    ("maintain orders --retention long", 2, "expected a duration"),
+]
+FILES = {
+    "in.csv": b"a\nx\n",
+    "in.txt": b"one\n",
+    "long.csv": b"a\nx,y\n",
+    "short.csv": b"a,b\nx\n",
+    "latin.csv": b"a\n\xe4\n",
+    "quote.csv": b'a\n"x\n',
+    "list.jsonl": b"[1]\n",
+    "broken.jsonl": b'{"a": 1}\n{\n',
+    "deep.jsonl": b"[" * 100_000,
+    "five.jsonl": b'{"body": 5, "body_encoding": "text"}\n',
+    "odd.jsonl": b'{"body": "a", "body_encoding": "text", "group_id": 5}\n',
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one queue, for errors: they change nothing."""
+    place = tmp_path_factory.mktemp("errors")
+    table = declare(DeltaStore(str(place / "q"), durable=False), "orders", Msmq4(), SystemClock())
+    table.append([pa.record_batch({"body": [b"one"]})], "first", SystemClock().now())
+    for name, written in FILES.items():
+        (place / name).write_bytes(written)
+    return place
+
+
+@pytest.mark.parametrize(("line", "code", "told"), WRONG)
+def test_an_error_is_one_line_on_standard_error_and_changes_nothing(
+    capsys: pytest.CaptureFixture[str],
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    line: str,
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.chdir(prepared)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    table = DeltaStore("q", durable=False).open("orders")
+    version = table.snapshot().version
+    ran = run(capsys, f"{line} --store q")
+    assert (ran.out, ran.code) == ("", code)
+    [error] = ran.err.splitlines()
+    assert error.startswith("error: ")
+    assert told in error
+    assert table.snapshot().version == version
+
+
+def test_a_table_that_somebody_has_damaged_is_an_error_of_one_line(poison: Callable[..., Ran]) -> None:
+    poison(f"send orders one {MOVE}")
+    Path("q/orders", orders().snapshot().files[0].path).unlink()
+    assert poison("show orders", code=2).err.startswith("error: ")
+    assert poison("list", code=2).err.startswith("error: ")
