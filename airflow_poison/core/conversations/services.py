@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_poison.core.conversations import json_schemas, plain_xml
 from airflow_poison.core.conversations.error_document import NAMESPACE, NAMESPACES, BrokerError
+from airflow_poison.core.counted import counted
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.inspection import Validation
@@ -81,7 +82,7 @@ class MessageType:
 
     def _reason(self, body: bytes) -> str | None:
         if self.validation is Validation.EMPTY:
-            return f"it has {len(body)} bytes, expected none" if body else None
+            return f"it has {counted(len(body), 'byte')}, expected none" if body else None
         if self.validation is Validation.XML:
             return _why_no_xml(body)
         return None if self.schema is None else json_schemas.misfit(self.schema, body)

@@ -97,7 +97,7 @@ def test_sb_52_validation_is_said_by_letter_or_by_the_manuals_word(validation: s
         pytest.param(MessageType("a"), b"\x00", None, id="SB-52 N anything"),
         pytest.param(MessageType("a"), b"", None, id="SB-52 N nothing"),
         pytest.param(MessageType("a", "E"), b"", None, id="SB-52 E nothing"),
-        pytest.param(MessageType("a", "E"), b" ", "1 bytes, expected none", id="SB-52 E a blank"),
+        pytest.param(MessageType("a", "E"), b" ", "it has 1 byte, expected none", id="SB-52 E a blank"),
         pytest.param(MessageType("a", "X"), b"<a/>", None, id="SB-52 X"),
         pytest.param(MessageType("a", "X"), "<ä>ä</ä>".encode("utf-16-le"), None, id="SB-52 X nvarchar"),
         pytest.param(MessageType("a", "X"), b"<a>", "no well-formed XML", id="SB-52 X open"),
