@@ -201,3 +201,12 @@ def test_an_end_with_an_error_overtakes_what_has_not_left(place: Place) -> None:
     sends(place, 4)
     comes(place, sends(place, 5, **error(127), envelope={"final": "error"}))
     assert not [line for line in found(place).lines() if "never came" in line]
+
+
+def test_what_a_stranger_has_taken_may_come_after_what_was_behind_it(place: Place) -> None:
+    is_called_backwards(place)
+    assert found(place).order
+    comes(place, sends(place, 4))
+    hand = Hand(place, "talk-b")
+    hand.commit("", [], hand.live("main"))
+    assert not found(place).order
