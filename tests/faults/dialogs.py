@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from tests.faults.talks import AS_ASKED, GIVEN_UP, TALKERS, WORD, partner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from tests.faults.history import File, History, Made
     from tests.faults.ledger import Line
@@ -78,8 +78,7 @@ def check_dialogs(histories: Mapping[str, History], lines: Sequence[Line], verdi
     sides = {name: _replayed(histories[name], verdict) for name in TALKERS if name in histories}
     if len(sides) < len(TALKERS):
         return
-    if not any(_were_taken(made) for side in sides.values() for made in side.history.commits):
-        _check_order(lines, verdict)
+    _check_order(lines, {side.name for side in sides.values() if not any(map(_takes, side.history.commits))}, verdict)
     for side in sides.values():
         _check_ghosts(side, lines, verdict, quiet=quiet)
         if quiet:
@@ -90,8 +89,8 @@ def check_dialogs(histories: Mapping[str, History], lines: Sequence[Line], verdi
         _check_agreement(sides.values(), verdict)
 
 
-def _were_taken(made: Made) -> bool:
-    """Whether somebody else has taken messages out: when they are back, a pass that had claimed those behind them may have received these."""
+def _takes(made: Made) -> bool:
+    """Whether somebody else takes messages out: when they are back, a pass that had claimed those behind them may have received these."""
     return made.foreign and any(file.place == "main" for file in made.removed)
 
 
@@ -194,13 +193,13 @@ def _check_dropped(side: Side, partner: Side, verdict: Verdict) -> None:
             verdict.lost.append(f"{sent.message_id} was dropped from {side.name} ({why}), and nobody has ended {sent.dialog} there")
 
 
-def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
+def _check_order(lines: Iterable[Line], queues: Container[str], verdict: Verdict) -> None:
     """In a conversation, words and EndDialog are received in the order in which they were sent."""
     newest: dict[tuple[str, str], int] = {}
     for line in lines:
         if line["kind"] == "power":  # what had been received and not committed comes again
             newest.clear()
-        if line["kind"] == "call" and line["queue"] in TALKERS and (line.get("what") or "").rpartition("/")[2] in {WORD, "EndDialog"}:
+        if line["kind"] == "call" and line["queue"] in queues and (line.get("what") or "").rpartition("/")[2] in {WORD, "EndDialog"}:
             place, number = (line["queue"], line["dialog"]), int(line["mid"].rpartition(":")[2])
             if number < newest.get(place, 0):
                 verdict.order.append(f"{line['mid']} was received in {line['queue']} after number {newest[place]}")
