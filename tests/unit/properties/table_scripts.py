@@ -18,7 +18,7 @@ from tests.unit.properties.scripts import MOST_RECEIVES, groups, instants, named
 from tests.unit.properties.systems import PLAYED, SIZE_LIMIT, TICK, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_poison.core.policies.seam import Policy
 
@@ -61,7 +61,7 @@ def table_examples(draw: st.DrawFn, system: str, most_messages: int = 4, *, in_t
     in_tasks_alone = UNLIKE_IN_TASKS.get(system, {}) if in_tasks else {}
     policy = draw(settings_of(system, **UNLIKE_ON_TABLES.get(system, {}), **in_tasks_alone))
     access = draw(st.fixed_dictionaries({name: st.sampled_from([Access.GRANTED, Access.GRANTED, Access.MISSING]) for name in policy.destinations}))
-    messages, actions = draw(_messages(policy, most_messages, crashes=in_tasks)), draw(_actions(policy))
+    messages, actions = draw(_messages(policy, most_messages, crashes=in_tasks)), draw(_actions(policy, in_tasks_alone))
     left = [
         end for end in replay(policy, Script(*messages, actions=actions), access=access, most_receives=MOST_RECEIVES).messages if end.place == "main"
     ]
@@ -99,14 +99,17 @@ def _outcomes(policy: Policy, *, crashes: bool) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def _actions(draw: st.DrawFn, policy: Policy) -> list[Action]:
-    """Draw what people do. An endpoint that keeps something in memory alone is restarted whenever a pass can begin: each pass is one."""
+def _actions(draw: st.DrawFn, policy: Policy, kept: Collection[str]) -> list[Action]:
+    """Draw what people do. An endpoint that keeps something in memory alone is restarted whenever a pass can begin: each pass is one.
+
+    :param kept: settings that nobody changes.
+    """
     never_disabled = policy.reads is SubQueue.POISON
     verbs = [verb for verb in VERBS if not never_disabled or verb not in {"enable", "disable"}]
     one = st.builds(Action, later_instants, st.sampled_from(verbs))
     actions = draw(st.lists(one, max_size=4) | st.lists(one, min_size=3, max_size=3))
     if draw(st.booleans()):
-        name, at = draw(st.sampled_from(ALTERED[policy.system])), draw(later_instants)
+        name, at = draw(st.sampled_from([name for name in ALTERED[policy.system] if name not in kept])), draw(later_instants)
         value = draw(PLAYED[policy.system][name])
         actions += [Action(at, Verb.ALTER, settings={name: _plain(value)}), Action(at, Verb.RESTART)]
     if _remembers_in_memory(policy):
