@@ -60,6 +60,24 @@ def test_a_split_keeps_the_order_of_priorities(queue: QueueTable) -> None:
     assert rows_of(queue, claim(queue, messages=2))["lookup_id"].to_pylist() == [2, 3]
 
 
+@pytest.mark.parametrize("most", range(1, 9))
+def test_exclusive_claims_one_after_the_other_take_all_in_the_order_of_a_receive(queue: QueueTable, most: int) -> None:
+    """A file whose first message is urgent brings none of its others along in front of older ones: they may be of one conversation."""
+    sent = [[5, 5, 5], [9, 5], [1], [5, 9, 1], [5], [9, 9, 5, 5]]
+    for number, priorities in enumerate(sent):
+        queue.append([batch(*[b"x"] * len(priorities), priority=[*priorities])], str(number), NOW)
+    received = list[int]()
+    for number in range(sum(map(len, sent))):
+        claimed = queue.claim(f"run {number}", lease=LEASE, now=NOW, max_messages=most, exclusive=True)
+        if claimed is None:
+            break
+        rows = rows_of(queue, claimed)
+        assert 0 < rows.num_rows <= most
+        received += [row["lookup_id"] for row in rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")]).to_pylist()]
+        assert queue.finish(claimed, seal(queue, claimed), now=NOW)
+    assert received == [4, 8, 11, 12, 1, 2, 3, 5, 7, 10, 13, 14, 6, 9]
+
+
 def test_claims_of_two_passes_are_disjoint(queue: QueueTable) -> None:
     for number in range(4):
         send(queue, 1, str(number))

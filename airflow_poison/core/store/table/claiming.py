@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.control import QueueState
@@ -15,7 +17,7 @@ from airflow_poison.core.store.table.layout import CLAIM
 from airflow_poison.core.store.table.moving import split_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
@@ -46,15 +48,18 @@ def claim(table: Table, wanted: Wanted) -> Claim | None:
     attempt = stage.Attempt(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _TooLarge | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _TooLarge | _TooMany):
-        if isinstance(answer, _TooLarge):
-            _split_first(table, answer.file, wanted.max_messages)
-        else:
-            compaction.compact(table, _MANY, [wanted.sub_queue.value])
-            join = False
+    while isinstance(answer := table.change(plan), _TooLarge | _Mixed | _TooMany):
+        match answer:
+            case _TooLarge(file):
+                _split(table, file, lambda rows: _slices(rows, wanted.max_messages))
+            case _Mixed(file):
+                _split(table, file, _priorities)
+            case _TooMany():
+                compaction.compact(table, _MANY, [wanted.sub_queue.value])
+                join = False
     return _settled(table, answer, attempt)
 
 
@@ -76,13 +81,23 @@ class _TooLarge:
     file: DataFile
 
 
+@dataclass(frozen=True, slots=True)
+class _Mixed:
+    """A file that would bring messages of a low priority along, in front of older ones that stay: it has to be split where order is kept.
+
+    Messages of one conversation have one priority (spec SB-48), and come in the order in which they were sent.
+    """
+
+    file: DataFile
+
+
 class _TooMany:
     """The next files are so many and so small that it is worth joining them before they are claimed: they are read anyway."""
 
 
 def _plan(
     table: Table, view: View, wanted: Wanted, attempt: stage.Attempt, *, join: bool
-) -> tuple[Commit | None, Claim | _TooLarge | _TooMany | None]:
+) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -95,8 +110,8 @@ def _plan(
         return _successor(table, view, before, wanted.expires_at, attempt)
     if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
-    picked = _pick(view, wanted.sub_queue, wanted.max_messages)
-    if picked is None or isinstance(picked, _TooLarge):
+    picked = _pick(view, wanted)
+    if picked is None or isinstance(picked, _TooLarge | _Mixed):
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
@@ -105,32 +120,47 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, sub_queue: SubQueue, max_messages: int) -> tuple[DataFile, ...] | _TooLarge | None:
+def _pick(view: View, wanted: Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mixed | None:
     """Return the next free files in queue order while they fit."""
     claimed = view.claimed
-    free = [file for file in view.snapshot.files if file.sub_queue == sub_queue and file.path not in claimed]
+    free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
     if not free:
         return None
-    if free[0].rows > max_messages:
+    if free[0].rows > wanted.max_messages:
         return _TooLarge(free[0])
     picked: list[DataFile] = []
-    room = max_messages
+    room = wanted.max_messages
     for file in free:
         if file.rows > room:
             break
         picked.append(file)
         room -= file.rows
+    stays = free[len(picked) :]
+    if wanted.exclusive and stays:
+        mixed = (file for file in picked if file.min_priority < file.max_priority and file.min_priority <= stays[0].max_priority)
+        if (first := next(mixed, None)) is not None:
+            return _Mixed(first)
     return tuple(picked)
 
 
-def _split_first(table: Table, file: DataFile, size: int) -> None:
-    """Cut a file into pieces of ``size`` messages in the order in which they are received."""
+def _split(table: Table, file: DataFile, cut: Callable[[pa.Table], Iterable[pa.Table]]) -> None:
+    """Cut a file into pieces.
+
+    :param cut: is given its messages in the order in which they are received.
+    """
     whole = files.read(table.root, file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
-    pieces: list[pa.Table] = [whole.slice(start, size) for start in range(0, whole.num_rows, size)]
     try:
-        split_file(table, file, pieces)
+        split_file(table, file, cut(whole))
     except TableChangedError:
         return  # another pass has claimed or split it: the next look at the table tells
+
+
+def _slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
+    return (rows.slice(start, size) for start in range(0, rows.num_rows, size))
+
+
+def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
+    return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
 
 
 def take_over(table: Table, known: Claim, expires_at: datetime) -> Claim | None:
