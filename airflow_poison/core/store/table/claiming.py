@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.control import QueueState
@@ -160,6 +158,8 @@ def _slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
 
 
 def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
+    import pyarrow.compute as pc
+
     return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
 
 
