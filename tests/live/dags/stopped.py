@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FOLDER = Path(os.environ["STOPPED_FOLDER"])
 NAME = os.environ["STOPPED_NAME"]
 CONNECTION = os.environ.get("STOPPED_CONNECTION", "poison_default")
-POLICY = Msmq4(receive_retry_count=3, max_retry_cycles=1, receive_error_handling="Move")
+POLICY = Msmq4(receive_retry_count=3, max_retry_cycles=1, receive_error_handling="Move", transaction_timeout=timedelta(minutes=10))
 
 
 def hang(message: Message) -> None:
