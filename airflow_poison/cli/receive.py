@@ -83,12 +83,17 @@ def receive(args: Namespace) -> None:
         raise SystemExit(INTERRUPTED) from None
     finally:
         progress.end()
+    _tell(result, output, receiving.policy)
+
+
+def _tell(result: ReceiveResult, output: str, policy: Policy) -> None:
+    """Print what a pass did. Ends with exit code 1 when the queue is halted."""
     if output == "json":
         write_json(result.to_dict())
     else:
         _print(result)
     if result.halted is not None:
-        say("halted", _halted(result, receiving.policy))
+        say("halted", _halted(result, policy))
         raise SystemExit(NO)
 
 
