@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,37 +17,30 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.send import send
 from tests.faults import ledger
 from tests.faults.actor import Place, Task
-from tests.faults.actors import act_quietly, enter
+from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
 from tests.faults.checker import check
+from tests.faults.places import copied, entered
 from tests.faults.world import LEASE, RETENTION, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.faults.verdict import Verdict
-
-
-_VARIABLES = (ledger.FOLDER, ledger.RUN, ledger.QUEUE, ledger.PARENT, "POISON_FAULTS_ORIGIN")
 
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Queues with messages: in ``engine`` some have been received, in ``move`` some wait for a retry and some are claimed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _VARIABLES:
-            patch.setenv(name, "")
-        for name in ("unlink", "remove"):
-            patch.setattr(os, name, getattr(os, name))  # put back afterwards what a keeper puts there
-        there = Place(str(tmp_path_factory.mktemp("history")), time.monotonic())
-        enter(there, 1, "engine")
+    with entered(tmp_path_factory.mktemp("history"), "engine") as there:
         for name, rules in queues().items():
             declare(there.store, name, rules.policy, there.clock)
         sends(there, "engine", "abcdef")
         act_quietly(Task("receive", "engine", "first", 3), there)
         act_quietly(Task("alert", "engine", "first", 3), there)
         sends(there, "move", "ghijkl")
-        patch.setenv(ledger.QUEUE, "move")
+        os.environ[ledger.QUEUE] = "move"  # put back with the others
         act_quietly(Task("receive", "move", "second", 3), there)
         sends(there, "move", "mn")
         claim = there.store.open("move").claim("third", lease=LEASE, now=there.clock.now(), max_messages=2, exclusive=False)
@@ -61,11 +52,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture
 def place(history: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """The same in a folder of its own."""
-    copy = Path(shutil.copytree(history.folder, tmp_path / "copy"))
-    for name in _VARIABLES:
-        monkeypatch.setenv(name, os.environ[name])
-    monkeypatch.setenv(ledger.FOLDER, str(copy))
-    return Place(str(copy), history.origin)
+    return copied(history, tmp_path, monkeypatch)
 
 
 def sends(place: Place, queue: str, ids: str) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
-import shutil
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,33 +12,27 @@ import pytest
 from airflow_poison.core import fault_points
 from tests.faults import ledger
 from tests.faults.actor import Actor, Place, Task
-from tests.faults.actors import act_quietly, enter
+from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
 from tests.faults.checker import check
-from tests.faults.handler import ORIGIN
 from tests.faults.inject import Injector, Plan, What
+from tests.faults.places import copied, entered
 from tests.faults.talkers import begins, is_quiet, prepare_talkers
 from tests.faults.talks import TALKERS, WORD, Said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.faults.verdict import Verdict
 
-_VARIABLES = (ledger.FOLDER, ledger.RUN, ledger.QUEUE, ledger.PARENT, ORIGIN)
 _DEEDS = ("nothing", "fail once", "nothing")
 
 
 @pytest.fixture(scope="module")
 def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """One dialog: ``talk-a`` has said three words, ``talk-b`` has rolled the second one back once."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in _VARIABLES:
-            patch.setenv(name, "")
-        for name in ("unlink", "remove"):
-            patch.setattr(os, name, getattr(os, name))  # put back afterwards what a keeper puts there
-        there = Place(str(tmp_path_factory.mktemp("talk")), time.monotonic())
-        enter(there, 1, "talk-b")
+    with entered(tmp_path_factory.mktemp("talk"), "talk-b") as there:
         prepare_talkers(there)
         said = [(WORD, Said("first", number, deed).to_body()) for number, deed in enumerate(_DEEDS)]
         begins(Actor.of(Task("send", "talk-a", "first", 1), there), [said])
@@ -54,11 +44,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture
 def place(talk: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """The same in a folder of its own."""
-    copy = Path(shutil.copytree(talk.folder, tmp_path / "copy"))
-    for name in _VARIABLES:
-        monkeypatch.setenv(name, os.environ[name])
-    monkeypatch.setenv(ledger.FOLDER, str(copy))
-    return Place(str(copy), talk.origin)
+    return copied(talk, tmp_path, monkeypatch)
 
 
 def found(place: Place) -> Verdict:
