@@ -313,7 +313,9 @@ def test_a_side_that_ends_after_the_partners_lifetime_error_is_acknowledged_howe
 @pytest.mark.parametrize("ended", [acts.end, acts.end_with_cleanup])
 def test_sb_22_a_conversation_that_this_side_has_ended_has_neither_timer_nor_lifetime(ended: Callable[[ConversationEndpoint], Change]) -> None:
     endpoint = acts.set_timer(accepted(acts.send(begun(lifetime=MINUTE), "order", b"", PARTS).sent[0]), MINUTE, NOW).endpoint
-    assert arrivals.due(ended(endpoint).endpoint, NOW + 9 * MINUTE) == ()
+    after = ended(endpoint).endpoint
+    assert after.timer_at is None, "it is shown to people"
+    assert arrivals.due(after, NOW + 9 * MINUTE) == ()
 
 
 def codes(change: Change | None) -> dict[str, int]:
