@@ -23,9 +23,11 @@ def check(args: Namespace) -> None:
     output = check_output(args.output)
     if args.accept and not (args.queue and args.repair):
         raise InputError("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
+    if args.accept_loss and not (args.queue and args.repair):
+        raise InputError("--accept-loss: expected with --repair, and with the queues that are to go on without what is lost.")
     store = opened_store(args)
     names = _names(store, args.queue)
-    done, failed = _repaired(store, names, accept=args.accept, whole=not args.queue) if args.repair else ([], [])
+    done, failed = _repaired(store, names, args, whole=not args.queue) if args.repair else ([], [])
     results = _checked(store, names, whole=not args.queue)
     for text in failed:
         say("error", text)
@@ -45,19 +47,21 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
     there = list(store.names())
     for name in wanted:
         if name not in there:
-            raise QueueNotFoundError(f"There is no queue {name!r} in {store.uri}. Queues there: {', '.join(there) or 'none yet'}.")
+            where = f": {store.absence}" if store.absence else f" in {store.uri}. Queues there: {', '.join(there) or 'none yet'}"
+            raise QueueNotFoundError(f"There is no queue {name!r}{where}.")
     if not wanted and not there:
-        raise InputError(f"There is no queue in {store.uri}: nothing to check. Correct --store or --conn-id.")
+        none = f"There is no queue yet: {store.absence}." if store.absence else f"There is no queue in {store.uri}: nothing to check."
+        raise InputError(f"{none} Correct --store or --conn-id.")
     return wanted or there
 
 
-def _repaired(store: QueueStore, names: list[str], *, accept: bool, whole: bool) -> tuple[list[str], list[str]]:
+def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
     from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.mend import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:
-        result = repair(store, name, SystemClock(), accept=accept)
+        result = repair(store, name, SystemClock(), accept=args.accept, accept_loss=args.accept_loss)
         done += [f"{name}: {text}" for text in result.done]
         failed += [f"{name}: {text}" for text in result.failed]
     return done, failed

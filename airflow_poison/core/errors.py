@@ -33,6 +33,10 @@ class SettingError(PoisonError, ValueError):
         return type(self), (self.setting, self.value, self.allowed)
 
 
+class SystemChangeError(PoisonError):
+    """A policy of another messaging system than the queue's is declared for it; nothing changed, and nothing was received or sent."""
+
+
 class MaxQueueReadersError(SettingError):
     """``max_queue_readers`` is out of range (spec SB-23, SB-E14: error 187)."""
 
@@ -41,6 +45,10 @@ class MaxQueueReadersError(SettingError):
 
 class HandlerNotFoundError(PoisonError):
     """A handler cannot be imported or called; raised before anything is claimed."""
+
+
+class HandlerNotRunError(PoisonError, TypeError):
+    """A handler returned something whose code has not run: an awaitable or a generator. Its message is rolled back."""
 
 
 class ErrorHandlerError(PoisonError, TypeError):
@@ -109,6 +117,10 @@ class NewerFormatError(PoisonError):
 
 class TableChangedError(PoisonError):
     """Somebody else changed the table under a running pass. Nothing was committed; the stage is kept."""
+
+
+class CheckpointDamagedError(TableChangedError):
+    """A checkpoint of the table's log is damaged or gone. No message is concerned: the next verb that writes sets it aside."""
 
 
 class ClaimLostError(PoisonError):
@@ -194,7 +206,7 @@ class JavaError(PoisonError):
 
 
 class SparkDistributionError(PoisonError):
-    """Several pyspark distributions of different versions are mixed in one environment."""
+    """Spark cannot be imported, or several pyspark distributions of different versions are mixed in one environment."""
 
 
 class SparkConnectError(PoisonError):

@@ -32,7 +32,14 @@ class EventType(StrEnum):
     DEAD_LETTERED = "DEAD_LETTERED"
     STOPPED = "STOPPED"
     STARTED = "STARTED"
+    LOST = "LOST"
+    """Not of the specification: a damaged file's messages, whose loss people have accepted."""
+    POLICY_CHANGED = "POLICY_CHANGED"
+    """Not of the specification: other settings of the queue's policy were recorded, by a run that declares them or by people."""
 
+
+OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED})
+"""Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})
 """Events of every delivery: counted in a pass's result; kept one by one only when a pass is told to record all."""

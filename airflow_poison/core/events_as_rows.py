@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "priority", "body")
+STANDS_FOR = "crash_count"
+"""The column that says for how many messages a row stands: an event of a whole file for all of its messages. Null in tables of earlier versions."""
 
 
 def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
@@ -30,6 +32,7 @@ def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
             "message_type": event.type.value,
             "enqueued_at": event.at,
             "abort_count": event.abort_count,
+            STANDS_FOR: int(event.details["count"]) if {"count", "path"} <= event.details.keys() else 1,
             "priority": number,
             "body": json.dumps({"move_count": event.move_count, **event.details}).encode(),
             "sub_queue": EVENT,

@@ -50,6 +50,7 @@ POINTS = [
     ("append", "store.append.after_files"),
     ("append", "store.append.before_commit"),
     ("append", "store.append.after_commit"),
+    ("append", "store.log.before_mark_is_synced"),
     ("receive", "store.split.before_commit"),
     ("receive", "store.claim.before_commit"),
     ("receive", "store.claim.after_commit"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ from airflow_poison.core.passes.mend import repair
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL
+from airflow_poison.core.store.delta import acknowledged
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
 from tests.faults.powerloss import Disk, PowerLostError
@@ -240,6 +242,31 @@ def test_what_becomes_of_somebody_elses_commits_survives_with_them(
     assert all(entry.stat().st_size for entry in log.glob("*.json"))
 
 
+def test_a_checkpoint_does_not_outlive_the_entry_of_somebody_else_that_it_covers(disk: Disk, queue: QueueTable, tmp_path: Path) -> None:
+    """Maintenance makes a checkpoint of the newest version, which another writer has not forced to disk."""
+    finished(queue)
+    DeltaTable(queue.uri).delete("sub_queue = 'retry'")
+    version = DeltaTable(queue.uri).version()
+
+    assert DeltaLog(queue.uri, durable=True).shorten(timedelta(0)).checkpoint == version
+
+    log = Path(disk.after_power_loss(tmp_path / "after"), PLACE, "orders", "_delta_log")
+    assert (log / f"{version:020d}.checkpoint.parquet").stat().st_size
+    assert (log / f"{version:020d}.json").read_bytes() == (Path(queue.uri) / "_delta_log" / f"{version:020d}.json").read_bytes()
+
+
+def test_an_acknowledged_commit_has_its_mark_on_disk_and_one_that_nobody_was_told_of_has_none(disk: Disk, queue: QueueTable, tmp_path: Path) -> None:
+    send(queue, 1)
+    version = queue.snapshot().version
+    dies_before_the_sync_of(disk, lambda path: path.name == "_delta_log", lambda: send(queue, 1, "more"))
+
+    after = Path(disk.after_power_loss(tmp_path / "after"), PLACE, "orders")
+
+    assert max(acknowledged.read(str(after))) == version
+    assert max(acknowledged.read(queue.uri)) == version
+    assert DeltaStore(str(after.parent)).open("orders").snapshot().version == version
+
+
 # Answers that rest on what a dead process has committed ---------------------------------------------------------------
 
 
@@ -332,7 +359,7 @@ def test_a_queue_that_a_dead_process_has_made_is_on_disk_when_it_is_made_again(d
 
 
 def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data files, their folders, the entry built upon; then the own entry, then the log's folder; then the acknowledgement."""
+    """Data files and their folders; then the entry and the log's folder; then its mark; then the acknowledgement. The entry built upon is marked."""
     version = queue.snapshot().version + 1
     disk.order.clear()
 
@@ -342,7 +369,7 @@ def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: 
     root = f"{PLACE}/orders"
     log = f"{root}/_delta_log"
     data, parents = f"{root}/{file.path}", [str(parent) for parent in Path(root, file.path).parents][:3]
-    assert disk.order == [data, *parents, f"{log}/{version - 1:020d}.json", f"{log}/{version:020d}.json", log]
+    assert disk.order == [data, *parents, f"{log}/{version:020d}.json", log, f"{root}/_acknowledged"]
 
 
 def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:

@@ -61,7 +61,7 @@ def newest(table: QueueTable) -> object:
     assert info is not None
     details = foreign.details_of(info)
     assert details is not None
-    return {name: value for name, value in details.items() if name != "mark"}
+    return {name: value for name, value in details.items() if name not in {"mark", "actions"}}
 
 
 # What is upgraded --------------------------------------------------------------------------------------------------

@@ -94,23 +94,28 @@ def test_each_look_says_what_the_whole_log_says(log: DeltaLog, delta_root: str, 
 
 
 def test_a_version_that_was_taken_away_and_made_anew_is_read_anew(log: DeltaLog, delta_root: str, delta_queue: QueueTable) -> None:
-    """A last commit that a loss of power had cut short, taken away by another process that then commits."""
+    """A last commit that was never acknowledged and that a loss of power took, before another process commits."""
     send(delta_queue, 1, "lost")
     assert [file.rows for file in log.load().files if file.sub_queue == SubQueue.MAIN] == [1]
     Path(delta_queue.uri, "_delta_log", f"{log.load().version:020d}.json").unlink()
+    max(Path(delta_queue.uri, "_acknowledged").iterdir()).unlink()
     send(DeltaStore(delta_root).open("orders"), 2, "kept")
     found = log.load()
     assert (found.number("send:lost"), found.number("send:kept")) == (None, 2)
     assert [file.rows for file in found.files if file.sub_queue == SubQueue.MAIN] == [2]
 
 
-def test_an_empty_last_commit_that_the_last_look_has_not_seen_is_taken_away(log: DeltaLog, delta_queue: QueueTable) -> None:
+def test_an_empty_last_commit_that_the_last_look_has_not_seen_is_passed_over_and_set_aside_by_the_next_commit(
+    log: DeltaLog, delta_queue: QueueTable
+) -> None:
     version = log.load().version
     entry = Path(delta_queue.uri, "_delta_log", f"{version + 1:020d}.json")
     entry.write_bytes(b"")
     assert log.load().version == version
-    assert not entry.exists()
+    assert entry.read_bytes() == b""
     send(delta_queue, 1)
+    assert entry.read_bytes()
+    assert [path.read_bytes() for path in Path(delta_queue.uri, "_repaired").iterdir()] == [b""]
     assert log.load().number("send:first") == 1
 
 

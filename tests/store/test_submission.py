@@ -55,6 +55,13 @@ def lost() -> dict[str, str]:
     return {"type": "ClaimLostError", "text": "taken over"}
 
 
+def test_a_staged_handler_is_nobodys_business_but_its_owners_and_groups(table: QueueTable) -> None:
+    mine = a_try(table)
+    folder = Path(mine.order).parent
+    assert folder.stat().st_mode & 0o007 == 0
+    assert Path(mine.order).stat().st_mode & 0o007 == 0
+
+
 def test_a_first_try_finds_nothing(table: QueueTable) -> None:
     first = Submission.of_queue(table, KEY)
     assert (first.since(), first.left(), first.outcome()) == (None, None, None)

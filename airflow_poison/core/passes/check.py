@@ -16,6 +16,7 @@ from airflow_poison.core.passes.checking import dialogs, disk, foreigners, holde
 from airflow_poison.core.passes.checking.findings import REPAIR, Finding, Kind, Severity
 from airflow_poison.core.store.delta import creation
 from airflow_poison.core.store.delta import past as pasts
+from airflow_poison.core.store.delta.repair import remains
 from airflow_poison.core.store.unreachable import why
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) ->
     :param safe_age: what is younger and named by no version may belong to a verb that is under way, and is passed over.
     Raises InputError for a store that keeps no log, StoreUnreachableError when the folder cannot be read.
     """
+    if not Path(table.uri, pasts.LOG).is_dir():
+        raise InputError(f"The queue {table.name!r} has no log: a check reads tables in Delta format, and the store in memory keeps no log.")
     return check_folder(table.name, table.uri, clock, safe_age=safe_age)
 
 
@@ -71,6 +74,10 @@ def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_A
 def check_folder(name: str, root: str, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:
     """Check the queue table in a folder. Raises InputError, StoreUnreachableError."""
     if not Path(root, pasts.LOG).is_dir():
+        if remains(Path(root)):
+            what = "the folder is gone, and there are files of messages: verbs refuse the table"
+            gone = Finding(Kind.LOG_DAMAGED, Severity.ERROR, what, pasts.LOG, f"restore {pasts.LOG} from a backup")
+            return CheckResult(name, root, -1, (gone,), ledger.Account())
         raise InputError(f"{root} holds no queue table in Delta format, which is what a check reads (the store in memory keeps no log).")
     try:
         past = pasts.read(root)

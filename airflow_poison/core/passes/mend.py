@@ -12,7 +12,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.check import SAFE_AGE, CheckResult, check_folder
-from airflow_poison.core.passes.checking import foreigners, holders
+from airflow_poison.core.passes.checking import foreigners, holders, lost_files
 from airflow_poison.core.passes.checking.findings import Kind
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held
@@ -55,24 +55,28 @@ class RepairResult:
         return {"queue": self.queue, "done": list(self.done), "failed": list(self.failed), "after": self.after.to_dict()}
 
 
-def repair(store: QueueStore, name: str, clock: Clock, *, accept: bool = False, safe_age: timedelta = SAFE_AGE) -> RepairResult:
+def repair(
+    store: QueueStore, name: str, clock: Clock, *, accept: bool = False, accept_loss: bool = False, safe_age: timedelta = SAFE_AGE
+) -> RepairResult:
     """Mend a queue as far as that needs no guess.
 
-    What a loss of power left of the log goes; commits of somebody else are undone where that loses nothing; the table gets this version's
-    format; the outbox is sent on, held messages come to ``main``; expired claims of which nothing was delivered are given back; orphans and
-    stages without a claim are removed. Safe beside every other verb, and to repeat.
+    What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of somebody else are
+    undone where that loses nothing; the table gets this version's format; the outbox is sent on, held messages come to ``main``; expired claims of
+    which nothing was delivered are given back; orphans and stages without a claim are removed. Safe beside every other verb, and to repeat.
 
     :param accept: let what somebody else has committed stand, as it is now.
+    :param accept_loss: go on without files of the table, and without the newest commits, that are damaged or gone and of which there is no copy.
+        Their messages are lost. An event and the result tell the lookup ids; what is left of the files is kept in the folder ``_repaired``.
     """
     root = str(Path(store.uri, name))
     done: list[str] = []
     failed: list[str] = []
-    with named(root):
-        torn = power.repair(root)
-    if torn:
-        done.append("took away what a loss of power had left of the log")
     try:
+        with named(root):
+            done += _mend_log(root, accept_loss=accept_loss)
         done += _settle_foreign(root, accept=accept)
+        if accept_loss:
+            done += lost_files.give_up(root, clock)
         if any(finding.kind is Kind.FORMAT_OLDER for finding in check_folder(name, root, clock, safe_age=safe_age).findings):
             done.append("upgraded the table to the format of this version")
         table = store.open(name)
@@ -92,6 +96,39 @@ def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[
     with named(store.uri):
         gone = creation.sweep(Path(store.uri), safe_age.total_seconds())
     return tuple(f"removed {name}, a queue that was never made" for name in gone)
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def _mend_log(root: str, *, accept_loss: bool) -> Iterator[str]:
+    """Mend the log itself. Raises TableChangedError for what needs people's consent, or a backup."""
+    if power.set_aside(root):
+        yield "took away what a loss of power had left of the log"
+    versions = power.put_back(root)
+    if versions:
+        yield f"put {len(versions)} damaged commit(s) back from their copies: version {', '.join(map(str, versions))}"
+    found = power.diagnose(root)
+    checkpoint = pasts.covering(root) if found.lost else None
+    if checkpoint is not None and found.lost[-1].version < checkpoint:
+        yield _cut_behind(root, checkpoint)
+        found = power.diagnose(root)
+    if found.lost or found.unmarked:
+        if not accept_loss:
+            lost = [mark.version for mark in found.lost] or [found.version]
+            raise TableChangedError(
+                f"The log of the queue table {root} has lost {len(lost)} commit(s), from version {lost[0]} on, and no copy is whole. Restore "
+                f"{pasts.LOG} from a backup; or go on without them, and without the messages that they brought: add --accept-loss."
+            )
+        yield lost_files.give_up_commits(root)
+    past = pasts.read(root)
+    if past.gap and not past.damage:
+        yield _cut_behind(root, past.entries[0].version - 1 if past.entries else max(power.versions(Path(root, pasts.LOG))))
+
+
+def _cut_behind(root: str, checkpoint: int) -> str:
+    aside = power.cut_behind_checkpoint(root, checkpoint)
+    return f"set {len(aside)} entries of the log aside that a checkpoint covers"
 
 
 # Somebody else's commits ----------------------------------------------------------------------------------------------
@@ -144,8 +181,8 @@ def _restore(root: str, found: Intrusion) -> str:
         cause = str(error).partition("\n")[0]
         message = f"The queue table {root} cannot go back to version {found.last_own}: {cause}. Restore the missing files from a backup."
         raise TableChangedError(message) from error
-    durability.sync_if_there(foreign.json_path(root, table.version()))
-    durability.sync(Path(root, pasts.LOG))
+    log = DeltaLog(root, durable=True)
+    log.confirm(log.newest())
     return f"went back to version {found.last_own}: undid what somebody else has committed since"
 
 

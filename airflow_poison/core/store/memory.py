@@ -137,6 +137,11 @@ class MemoryStore:
         """The name under which ``open_store`` finds a shared one."""
         return f"memory://{self._name}"
 
+    @property
+    def absence(self) -> str:
+        """Nothing: a store in memory is there as long as somebody has it."""
+        return ""
+
     def create(self, name: str, control: Control, now: datetime) -> Queue:
         """Make a queue, or return it when it exists already. Raises QueueNameError."""
         del now

@@ -148,6 +148,17 @@ class QueueTable(Protocol):
         """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""
         ...
 
+    def first(self, file: DataFile, limit: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the first rows of a file, highest priority first, then lowest lookup id; row groups behind them are not read.
+
+        :param columns: ``lookup_id`` and ``priority`` among them; None: those of ``table_schema()``.
+        """
+        ...
+
+    def select(self, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a file with these lookup ids; row groups that cannot hold them are not read. Columns as in ``first``."""
+        ...
+
     def stage(self, claim: Claim) -> str:
         """Return this holder's own stage folder, made if missing: outcome files go to ``<stage>/out``, journals to ``<stage>/journal``."""
         ...
@@ -190,6 +201,10 @@ class QueueTable(Protocol):
 
     def result(self, key: str) -> Mapping[str, object] | None:
         """Return the result that the final commit of this run key recorded; None when it has not finished."""
+        ...
+
+    def has_number(self, names: Iterable[str]) -> bool:
+        """Whether one of these names has a number: ``send:<key>``, ``run:<pass key>``, ``transact:<key>``. The log forgets them after 30 days."""
         ...
 
     # Maintenance: changes nothing that anybody reads, and may run beside everything and itself -------------------
@@ -239,6 +254,18 @@ class QueueTable(Protocol):
         """
         ...
 
+    def newest_events(
+        self, limit: int, *, lookup_ids: Collection[int] | None = None, types: Collection[EventType] | None = None, since: datetime | None = None
+    ) -> tuple[Sequence[Event], int]:
+        """Return the newest recorded events, in the order of their commits, and how many earlier ones there are.
+
+        Reads the row groups that hold them. The earlier ones are counted by statistics, or by the columns that decide.
+
+        :param lookup_ids: only those of these messages; None: all, also of the queue itself.
+        :param types: only those of these types. :param since: only those from then on.
+        """
+        ...
+
 
 class QueueStore(Protocol):
     """A set of queues under one root."""
@@ -246,6 +273,11 @@ class QueueStore(Protocol):
     @property
     def uri(self) -> str:
         """The root."""
+        ...
+
+    @property
+    def absence(self) -> str:
+        """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
         ...
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:

@@ -19,6 +19,9 @@ from airflow_poison.core.errors import PoisonError, StoreUnreachableError, Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+POSIX = "with the semantics of POSIX (atomic link, rename and O_EXCL, fsync, flock; local disks are what is tested)"
+"""What a file system of a store must do, as errors say it."""
+
 T = TypeVar("T")
 _NUMBER = re.compile(r"(?:os error |[Ee]rrno )(\d+)")
 _COLOUR = re.compile(r"\x1b\[\d+m")
@@ -26,6 +29,8 @@ _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "the disk is full. Free some space there"),
     errno.EROFS: "it is read-only. Mount it writable",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "permission denied. Give this user the right to read and write all of it"),
+    errno.ENOTDIR: "a file is in the place of a folder. Name a folder",
+    errno.EEXIST: "a file is there already. Name another place",
     errno.EMFILE: "too many files are open. Raise the limit of this process",
     errno.EIO: "the disk reports an error. Look at the disk, restore what is damaged from a backup",
 }

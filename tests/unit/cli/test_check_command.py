@@ -54,7 +54,7 @@ def test_findings_end_with_1_and_say_what_where_and_what_to_do(capsys: Capture, 
     assert (ran.code, ran.err) == (1, "")
     heading, finding, todo = ran.out.splitlines()
     assert heading == "orders: 1 finding(s); version 3, 3 sent = 3 waiting"
-    assert finding == f"  error file_missing: {path}: a file with 3 row(s) is gone, and no commit removed it."
+    assert finding == f"  error file_missing: {path}: a file with 3 row(s), lookup ids 1 to 3, is gone, and no commit removed it."
     assert todo.startswith("    Restore the table or the file from a backup")
 
 

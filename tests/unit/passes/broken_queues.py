@@ -68,6 +68,55 @@ def tear_last_commit(queue: Queue) -> None:
     Path(_log(queue), f"{int(_newest(queue).stem) + 1:020d}.json").touch()
 
 
+def marks_of(queue: Queue) -> dict[int, Path]:
+    """The marks of acknowledged versions, by version."""
+    return {int(path.name[:20]): path for path in Path(queue.table.uri, "_acknowledged").iterdir()}
+
+
+def _cut_acknowledged(queue: Queue) -> None:
+    _cut(_newest(queue))
+
+
+def _cut_at_a_line(queue: Queue) -> None:
+    """Cut where every line that is left is whole: a loss of power can do that, too."""
+    queue.sent("ok 16")
+    newest = _newest(queue)
+    marks_of(queue)[int(newest.stem)].unlink()
+    newest.write_text("\n".join(newest.read_text().splitlines()[:2]))
+
+
+def _remove_newest(queue: Queue) -> None:
+    for path in sorted(_log(queue).glob("*.json"))[-3:]:
+        path.unlink()
+
+
+def _remove_checkpoint(queue: Queue) -> None:
+    DeltaTable(queue.table.uri).create_checkpoint()
+    max(_log(queue).glob("*.checkpoint.parquet")).unlink()
+
+
+def _remove_covered(queue: Queue) -> None:
+    """Remove old entries that a checkpoint covers, and all that is kept of them."""
+    assert any(int(path.name[:20]) > 5 for path in _log(queue).glob("*.checkpoint.parquet"))
+    for version in (3, 4):
+        Path(_log(queue), f"{version:020d}.json").unlink()
+        marks_of(queue)[version].unlink()
+
+
+def _remove_covered_and_copies(queue: Queue) -> None:
+    """Remove old entries that a checkpoint covers, of whose copies a loss of power has left the names alone."""
+    for version in (3, 4):
+        Path(_log(queue), f"{version:020d}.json").unlink()
+        marks_of(queue)[version].write_bytes(b"")
+
+
+def _lose_what_a_checkpoint_covers(queue: Queue) -> None:
+    """A commit of somebody else, and its checkpoint, of which a loss of power leaves the checkpoint alone."""
+    DeltaTable(queue.table.uri).delete("sub_queue = 'poison'")
+    DeltaTable(queue.table.uri).create_checkpoint()
+    _newest(queue).unlink()
+
+
 def _tear_checkpoint(queue: Queue) -> None:
     DeltaTable(queue.table.uri).create_checkpoint()
     os.truncate(max(_log(queue).glob("*.checkpoint.parquet")), 20)
@@ -336,8 +385,15 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     "last commit empty": (tear_last_commit, {Kind.LAST_COMMIT_TORN}, "never acknowledged"),
     "checkpoint cut": (_tear_checkpoint, {Kind.CHECKPOINT_TORN}, "shortcut"),
     "checkpoint of something else": (_lying_checkpoint, {Kind.CHECKPOINT_DIFFERS}, "a checkpoint is wrong about sub_queue=poison"),
-    "commit unreadable": (_spoil_a_commit, {Kind.LOG_DAMAGED}, "00005.json cannot be read"),
-    "commit missing": (_hole, {Kind.LOG_DAMAGED}, "no commit of version 5, but later ones"),
+    "last commit cut at the end of a line": (_cut_at_a_line, {Kind.LAST_COMMIT_TORN, Kind.ORPHANED_FILES}, "never acknowledged"),
+    "acknowledged commit cut": (_cut_acknowledged, {Kind.LOG_DAMAGED}, "its copy is whole"),
+    "acknowledged commits removed": (_remove_newest, {Kind.LOG_DAMAGED}, "its copy is whole"),
+    "commit unreadable": (_spoil_a_commit, {Kind.LOG_DAMAGED}, "its copy is whole"),
+    "commit missing": (_hole, {Kind.LOG_DAMAGED}, "its copy is whole"),
+    "checkpoint gone": (_remove_checkpoint, {Kind.CHECKPOINT_TORN}, "shortcut"),
+    "checkpoint of a version that was lost": (_lose_what_a_checkpoint_covers, {Kind.CHECKPOINT_TORN}, "that does not count"),
+    "old commits gone": (_remove_covered, {Kind.LOG_GAP}, "no commit of version 3, but later ones: a checkpoint covers it"),
+    "old commits and their copies gone": (_remove_covered_and_copies, {Kind.LOG_DAMAGED}, "a checkpoint covers it"),
     # somebody else
     "rows deleted": (_by_hand("lookup_id = 13"), {Kind.FOREIGN_COMMIT}, "DELETE by delta-rs"),
     "partition deleted": (_by_hand("sub_queue = 'poison'"), {Kind.FOREIGN_COMMIT}, "removed 1 file(s) with 1 row(s)"),

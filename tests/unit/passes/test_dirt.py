@@ -197,7 +197,10 @@ for _ in range(100_000):
         ({"b": "x", "i": "\ud800"}, {"body": "b", "properties": ("i",)}, "'i'.*lone surrogate"),
         ({"b": "x", "\ud800": "v"}, {"body": "b", "properties": ("\ud800",)}, "lone surrogate"),
         ({"b": "x", "i": CIRCLE}, {"body": "b", "properties": ("i",)}, "'i'.*Circular"),
-        ({"b": CIRCLE}, {}, "cannot become JSON: Circular"),
+        ({"b": CIRCLE}, {}, r"messages\[0\], column 'b' cannot become JSON: Circular"),
+        ({"a": 1, "b": float("nan")}, {}, r"messages\[0\], column 'b' cannot become JSON: it has no NaN and no infinity"),
+        ({"a": 1, "b": {"c": [float("-inf")]}}, {"body": ("a", "b")}, "column 'b' cannot become JSON: it has no NaN and no infinity"),
+        ({"a": 1, "b": object()}, {}, "column 'b' cannot become JSON: Object of type object"),
         ({"b": DEEP}, {}, "cannot become JSON"),
         ({"b": 10**5000}, {}, "cannot become JSON"),
         ({"b": "x", "t": float("nan")}, {"body": "b", "expires_after": "t"}, "nan seconds from now are no date"),
@@ -213,6 +216,31 @@ def test_rows_that_cannot_become_messages_are_refused(queue: Queue, row: object,
         send(queue.table, rows_to_batches([row], ColumnMapping(**mapping), queue.clock.now()), key="k", clock=queue.clock)
 
     assert queue.rows() == {}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ({"priority": 3}, "priority=3: expected the name of a column; for one priority of all messages add a column that has it. Nothing was sent."),
+        ({"group": True}, "group=True: expected the name of a column"),
+        ({"expires_after": 60}, "expires_after=60: expected a duration (timedelta), or the name of a column of seconds. Nothing was sent."),
+        ({"body": 3}, "body=3: expected the name of a column, a list of names without repetition, or None for all columns. Nothing was sent."),
+        ({"body": ()}, "body=(): expected at least one column; None is all of them. Nothing was sent."),
+        ({"body": ("a", "b", "a")}, "body=['a', 'b', 'a']: expected the name of a column, a list of names without repetition"),
+        ({"properties": "abc"}, "properties='abc': expected a list of names of columns, without repetition. Nothing was sent."),
+        ({"properties": ("a", 1)}, "properties=['a', 1]: expected a list of names of columns"),
+    ],
+)
+def test_a_mapping_of_what_is_no_column_is_refused(mapping: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError) as refused:
+        ColumnMapping(**mapping)
+    assert str(refused.value).startswith(told)
+
+
+def test_a_priority_out_of_range_is_told_once() -> None:
+    with pytest.raises(InputError) as refused:
+        list(rows_to_batches([{"a": 1, "p": 11}], ColumnMapping(priority="p"), datetime.now(UTC)))
+    assert str(refused.value) == "priority='p': 11 is no priority; expected a whole number from 0 to 10. Nothing was sent."
 
 
 def test_bare_texts_with_lone_surrogates_are_refused_by_their_number() -> None:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 MENDED = {
     "last commit empty": "loss of power",
+    "last commit cut at the end of a line": "loss of power",
+    "acknowledged commit cut": "put 1 damaged commit(s) back from their copies",
+    "acknowledged commits removed": "put 3 damaged commit(s) back from their copies",
+    "commit unreadable": "put 1 damaged commit(s) back from their copies",
+    "commit missing": "put 1 damaged commit(s) back from their copies: version 5",
     "checkpoint cut": "loss of power",
+    "checkpoint gone": "loss of power",
+    "checkpoint of a version that was lost": "loss of power",
+    "old commits gone": "entries of the log aside that a checkpoint covers",
+    "old commits and their copies gone": "entries of the log aside that a checkpoint covers",
     "rows deleted": "went back to version",
     "partition deleted": "went back to version",
     "column added": "went back to version",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TRANSMISSION_QUEUE
-from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.core.passes.checking.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.passes.checking.ledger import MESSAGES
 from airflow_poison.core.store.delta import past as pasts
 from airflow_poison.core.store.table import presence
@@ -45,7 +45,7 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             yield _changed(root, file)
         else:
             if difference:
-                yield Finding(Kind.FILE_CHANGED, Severity.ERROR, difference, file.path, RESTORE)
+                yield Finding(Kind.FILE_CHANGED, Severity.ERROR, difference, file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
 
 
 def _cause(error: StoreUnreachableError) -> str:
@@ -56,9 +56,14 @@ def _changed(root: str, file: DataFile) -> Finding:
     try:
         size = Path(root, file.path).stat().st_size
     except FileNotFoundError:
-        what = f"a file with {file.rows} row(s) is gone, and no commit removed it"
-        return Finding(Kind.FILE_MISSING, Severity.ERROR, what, file.path, RESTORE)
-    return Finding(Kind.FILE_CHANGED, Severity.ERROR, f"it has {size} bytes; expected {file.size}", file.path, RESTORE)
+        what = f"a file with {file.rows} row(s){_ids(file)} is gone, and no commit removed it"
+        return Finding(Kind.FILE_MISSING, Severity.ERROR, what, file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
+    what = f"it has {size} bytes; expected {file.size}"
+    return Finding(Kind.FILE_CHANGED, Severity.ERROR, what + _ids(file), file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
+
+
+def _ids(file: DataFile) -> str:
+    return f", lookup ids {file.min_lookup_id} to {file.max_lookup_id}," if file.max_lookup_id else ""
 
 
 # Orphans --------------------------------------------------------------------------------------------------------------
@@ -94,16 +99,29 @@ def check_orphans(root: str, past: Past, safe_age: timedelta) -> Iterator[Findin
 
 def check_log(root: str, past: Past) -> Iterator[Finding]:
     """Yield what is wrong with the log's own files."""
-    if past.damage:
-        todo = f"restore {pasts.LOG} from a backup; {REPORT}"
+    checkpoint = pasts.covering(root) if past.lost else None
+    for mark in past.lost:
+        if mark.copy(root) is not None:
+            copy, todo, mendable = "its copy is whole", f"{REPAIR}: it puts the copy back", True
+        elif checkpoint is not None and mark.version < checkpoint:
+            copy, todo, mendable = "a checkpoint covers it", f"{REPAIR}: it sets the older entries aside", True
+        else:
+            copy, todo, mendable = "no copy of it is whole", f"restore {pasts.LOG} from a backup, or {GO_ON_WITHOUT}", False
+        what = f"an acknowledged commit is gone or not what was committed; {copy}"
+        yield Finding(Kind.LOG_DAMAGED, Severity.ERROR, what, f"{pasts.LOG}/{mark.version:020d}.json", todo, mendable=mendable)
+    if past.damage and not past.lost:
+        todo = f"restore {pasts.LOG} from a backup, or {GO_ON_WITHOUT}" if past.unmarked else f"restore {pasts.LOG} from a backup; {REPORT}"
         yield Finding(Kind.LOG_DAMAGED, Severity.ERROR, past.damage, pasts.LOG, todo)
+    if past.gap and not past.lost:
+        what = f"{past.gap}: a checkpoint covers it, so no message is concerned, but the history begins with that checkpoint"
+        yield Finding(Kind.LOG_GAP, Severity.WARNING, what, pasts.LOG, f"{REPAIR}: it sets the older entries aside", mendable=True)
     for name in past.torn:
         where = f"{pasts.LOG}/{name}"
         if name.endswith(".json"):
             what = "the last commit is empty or cut short, as a loss of power leaves it: it was never acknowledged, and does not count"
-            yield Finding(Kind.LAST_COMMIT_TORN, Severity.WARNING, what, where, f"{REPAIR}, or let the next verb take it away", mendable=True)
+            yield Finding(Kind.LAST_COMMIT_TORN, Severity.WARNING, what, where, f"{REPAIR}, or let the next commit set it aside", mendable=True)
         else:
-            what = "a checkpoint is cut short: only a shortcut for readers, but some stumble over it"
+            what = "a shortcut for readers is damaged: a checkpoint that is cut short, gone, or of a version that does not count"
             yield Finding(Kind.CHECKPOINT_TORN, Severity.WARNING, what, where, REPAIR, mendable=True)
     if not past.damage and not past.torn:
         yield from _check_checkpoint(root, past)

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     """What is wrong."""
 
     LOG_DAMAGED = "log_damaged"
+    LOG_GAP = "log_gap"
     LAST_COMMIT_TORN = "last_commit_torn"
     CHECKPOINT_TORN = "checkpoint_torn"
     CHECKPOINT_DIFFERS = "checkpoint_differs"
@@ -83,4 +84,5 @@ class Finding:
 
 REPAIR = "run the check with --repair"
 RESTORE = "restore the table or the file from a backup, and find who changes it: only the package may write there"
+GO_ON_WITHOUT = "to go on without it, run the check with --repair --accept-loss"
 REPORT = "keep a copy of the table, and report it with the output of this check"

@@ -21,7 +21,7 @@ MESSAGES = frozenset(place.value for place in SubQueue)
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of the messages. ``sent = settled + dropped + sent_on + removed + foreign + waiting + before + unaccounted``.
+    """What became of the messages. ``sent = settled + dropped + sent_on + removed + foreign + lost + waiting + before + unaccounted``.
 
     :param sent: messages that were ever given a lookup id.
     :param settled: left because their handler returned; also those of passes that say nothing of how.
@@ -29,6 +29,7 @@ class Account:
     :param sent_on: left through the outbox.
     :param removed: taken out by people.
     :param foreign: taken out (or, below 0, put in) by somebody else's commits.
+    :param lost: their files or commits were damaged, and people accepted the loss.
     :param waiting: in the queue now.
     :param before: left before the history that the log still has.
     :param unaccounted: nobody knows; 0 unless something is wrong.
@@ -40,6 +41,7 @@ class Account:
     sent_on: int = 0
     removed: int = 0
     foreign: int = 0
+    lost: int = 0
     waiting: int = 0
     before: int = 0
     unaccounted: int = 0
@@ -133,7 +135,7 @@ def _problem(step: Step) -> str:
             return _of_append(step)
         case "finish":
             return _of_pass(step)
-        case "replace" | "transact":
+        case "replace" | "transact" | "lose":
             return _of_replacement(step)
         case "remove_outbox":
             return f"changed the queue by {step.inside} messages" if step.inside or step.outside > 0 else ""
@@ -195,7 +197,7 @@ def account(past: Past, found: Iterable[Step]) -> Account:
     )
     for step in found:
         total = _plus(total, step)
-    known = total.settled + total.dropped + total.sent_on + total.removed + total.foreign + total.waiting + total.before
+    known = total.settled + total.dropped + total.sent_on + total.removed + total.foreign + total.lost + total.waiting + total.before
     return replace(total, unaccounted=total.sent - known)
 
 
@@ -211,6 +213,10 @@ def _plus(total: Account, step: Step) -> Account:
             dropped=total.dropped + counts["dropped"],
             sent_on=total.sent_on + sum(counts[name] for name in SENT_ON),
         )
+    if step.entry.operation == "lose":
+        return replace(total, lost=total.lost - step.inside)
+    if step.entry.operation == "lost":  # in the place of commits that are gone: their messages had these lookup ids
+        return replace(total, lost=total.lost + step.entry.numbers.get("seq", step.last_id) - step.last_id)
     if step.entry.operation in {"replace", "transact"}:
         return replace(total, sent_on=total.sent_on + step.outside, removed=total.removed + gone - step.outside)
     return total

@@ -57,6 +57,8 @@ def make(root: str, version: int, *, durable: bool, forget_gone: bool = False) -
         log.mkdir(parents=True)
         if not _has_second_names(root, version, log):
             return
+        if durable:
+            _sync_covered(root, log)
         reach("store.checkpoint.before_writing")
         made, rows = _written(beside, version, root if forget_gone else None)
         if durable:
@@ -89,6 +91,13 @@ def _has_second_names(root: str, version: int, log: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _sync_covered(root: str, log: Path) -> None:
+    """Force what the checkpoint will stand for to disk: it must not outlive an entry that another writer has not synced."""
+    for source in log.iterdir():
+        durability.sync_if_there(Path(root, LOG, source.name))
+    durability.sync(Path(root, LOG))
 
 
 def _last_whole(root: str, version: int) -> int:

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import actions, checkpoints, foreign, repair, shortening
-from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Looks
+from airflow_poison.core.store.delta import acknowledged, actions, checkpoints, foreign, repair, shortening
+from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Loaded, Looks
 from airflow_poison.core.store.unreachable import why
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
+    from airflow_poison.core.store.delta.acknowledged import Acknowledged
     from airflow_poison.core.store.log import Commit, State
     from airflow_poison.core.store.results import Shortened
 
 log = logging.getLogger(__name__)
 LOG = "_delta_log"
 _LOOKS = 4
+_warned: set[tuple[str, int]] = set()
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -56,23 +59,57 @@ class DeltaLog:
         return None if self._json(version + 1).exists() else EntryMark.of(self._root, version)
 
     def newest(self) -> DeltaState:
-        """Return the newest version, whoever made it; a last commit that a loss of power cut short is taken away first."""
+        """Return the newest version that counts, whoever made it. Writes nothing.
+
+        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
+        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
+        """
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
-        for _ in range(2):
+        cause = ""
+        for _ in range(_LOOKS):
+            marks = acknowledged.read(self._root)  # before the look: what is marked then is there
             try:
                 state = self._loaded()
+                if self._counts(state, marks):
+                    return state
             except (TableNotFoundError, DeltaError) as error:
-                if not repair.repair(self._root):
-                    message = f"The log of the queue table {self._root} cannot be read: {_first_line(error)}. Restore {LOG} from a backup."
-                    raise TableChangedError(message) from error
-                continue
+                cause = _first_line(error)
             except OSError as error:
                 raise StoreUnreachableError(self._unreadable(error)) from error
-            if not state.is_empty or not repair.repair(self._root):
-                return state
-        message = f"The log of the queue table {self._root} stays unreadable after its last commit was taken away. Restore {LOG} from a backup."
-        raise TableChangedError(message)
+            found = repair.diagnose(self._root)
+            if found.harmless:
+                with suppress(DeltaError):
+                    return self._before_what_does_not_count(found)
+            if found.lost or found.unmarked:
+                raise TableChangedError(repair.told(self._root, found, cause))
+        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
+        raise error_of(repair.told(self._root, found, cause))
+
+    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged]) -> bool:
+        """Whether a version and the entries that it rests on are what was committed."""
+        last = max(marks, default=-1)
+        if state.version > last:  # nobody was told of it yet, or the table has no marks
+            fresh = range(last + 1, state.version + 1)
+            whole = state.has_entry and all(repair.is_readable(self._json(version)) for version in fresh) if marks else not state.is_empty
+            if not whole:
+                return False
+        return state.version >= last and repair.have_their_sizes(self._root, marks)
+
+    def _before_what_does_not_count(self, found: repair.Diagnosis) -> DeltaState:
+        """Return the last version that counts. Raises DeltaError."""
+        from deltalake import DeltaTable
+
+        if (self._root, found.version) not in _warned:
+            _warned.add((self._root, found.version))
+            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
+            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
+        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
+
+    def set_aside(self) -> None:
+        """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
+        for name in repair.set_aside(self._root, durable=self._durable):
+            log.warning("%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, repair.ASIDE)
 
     def _unreadable(self, error: OSError) -> str:
         cause = " ".join(str(error).split())
@@ -99,9 +136,13 @@ class DeltaLog:
 
         assert isinstance(base, DeltaState)
         self._check_present(commit)
+        if max(acknowledged.read(self._root), default=-1) > base.version:
+            return False  # also where somebody has deleted the entry: its place must not be taken
+        if base.damaged:
+            self.set_aside()
         if self._durable:
             durability.sync_files(self._root, [file.path for file in commit.add])
-            durability.sync_if_there(self._json(base.version))
+        self._acknowledge(base.version)  # what a commit rests on can be put back, too
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
         try:
@@ -110,9 +151,7 @@ class DeltaLog:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
         self._check_not_shortened(base)
-        if self._durable:
-            durability.sync_if_there(self._json(base.version + 1))
-            durability.sync(Path(self._root, LOG))
+        self._acknowledge(base.version + 1, mark)
         self._known = max(self._known, base.version + 1)
         reach(f"store.{commit.operation}.after_commit")
         self._checkpoint(base.version + 1)
@@ -120,22 +159,43 @@ class DeltaLog:
 
     def confirm(self, state: State) -> None:
         """Force the entry of a version to disk, and the list of all entries."""
-        if self._durable:
-            durability.sync_if_there(self._json(state.version))
+        self._acknowledge(state.version)
+
+    def _acknowledge(self, version: int, mark: str = "") -> None:
+        """Force the log up to a version to disk, and mark what has no mark yet: from now on it counts, whatever becomes of its entries.
+
+        Writers of earlier entries may have died before they marked them, or be strangers, who mark and sync nothing.
+
+        :param mark: of the commit that has to be there; empty: whoever made it.
+        """
+        marks = acknowledged.read(self._root)
+        last = max(marks, default=-1)
+        fresh = range(max(last, version - acknowledged.KEPT) + 1, version + 1)
+        if self._durable and fresh:
+            for number in fresh:
+                durability.sync_if_there(self._json(number))
             durability.sync(Path(self._root, LOG))
+        for number in fresh:
+            content = repair.read(self._json(number))
+            if content is not None and repair.is_complete(content):
+                acknowledged.note(self._root, number, content, durable=self._durable)
+            elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
+                raise self._replaced(number)
+        entry = repair.read(self._json(version))
+        known = marks.get(version)
+        if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
+            raise self._replaced(version)
+
+    def _replaced(self, version: int) -> TableChangedError:
+        return TableChangedError(
+            f"The entry of version {version} in the log of the queue table {self._root} is not what was written: somebody has changed, removed or "
+            "replaced it at this moment. Find who changes files there; look at the table with 'airflow poison check', and run the task again."
+        )
 
     def details(self, version: int) -> Mapping[str, object] | None:
-        """Return the details committed with a version; None when its file was cleaned up."""
-        try:
-            lines = self._json(version).read_text().splitlines()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        for line in lines:
-            info = json.loads(line).get("commitInfo")
-            if info is not None:
-                details: dict[str, object] = json.loads(info.get("userMetadata", "{}"))
-                return details
-        return None
+        """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
+        info = foreign.commit_info(self._json(version))
+        return None if info is None else foreign.details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
         """Return when files were removed from the table, as far back as the log goes."""
@@ -143,7 +203,10 @@ class DeltaLog:
 
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
-        return shortening.shorten(self._root, self.newest().version, retention, durable=self._durable)
+        state = self.newest()
+        if state.damaged:
+            self.set_aside()
+        return shortening.shorten(self._root, state.version, retention, durable=self._durable)
 
     def _check_not_shortened(self, base: DeltaState) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
@@ -202,7 +265,8 @@ class DeltaLog:
     def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
         from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
 
-        details = {**commit.details, "operation": commit.operation, "mark": mark}
+        actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
+        details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
         numbers = [Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()]
         lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
@@ -231,7 +295,7 @@ class DeltaLog:
         return found.get("mark") == mark
 
     def _checkpoint(self, version: int) -> None:
-        """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a torn one is taken away by ``repair``."""
+        """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a damaged one is set aside by ``repair``."""
         if version % CHECKPOINT_INTERVAL:
             return
         from deltalake.exceptions import DeltaError

@@ -16,6 +16,8 @@ from airflow_poison.core.store.table.layout import partition_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from airflow_poison.core.store.delta.acknowledged import Acknowledged
+
 LOG = "_delta_log"
 
 
@@ -52,8 +54,11 @@ class Past:
     """What the log still has.
 
     :param base: the live files at the version before the first entry; ``base_numbers``: the numbers then.
-    :param torn: names of the last commit and of checkpoints that a loss of power has cut short.
+    :param torn: names of entries and checkpoints that do not count: a loss of power cut them short.
+    :param lost: acknowledged versions whose entry is gone or changed.
     :param damage: why the history cannot be followed to its end, in words; empty when it can.
+    :param unmarked: the newest entry is damaged, and nobody can tell whether it was acknowledged.
+    :param gap: why the history begins with a checkpoint although older entries are there, in words; empty when it does not.
     :param base_columns: the columns before the first entry; empty: the table was made by it.
     :param named: every path that the log names, also those of files that were removed before the first entry.
     """
@@ -66,6 +71,9 @@ class Past:
     damage: str = ""
     named: frozenset[str] = frozenset()
     base_columns: str = ""
+    lost: Sequence[Acknowledged] = ()
+    gap: str = ""
+    unmarked: bool = False
 
     @property
     def version(self) -> int:
@@ -96,24 +104,54 @@ def read(root: str) -> Past:
     from deltalake.exceptions import DeltaError
 
     log = Path(root, LOG)
-    torn = [path.name for path in sorted(log.glob("*.checkpoint*.parquet")) if not repair.is_whole(path)]
-    names = sorted(path for path in log.glob("*.json") if path.stem.isdigit())
-    if len(names) > 1 and not repair.is_readable(names[-1]):
-        torn.append(names.pop().name)
+    found = repair.diagnose(root)
+    torn = [path.name for path in (*found.shortcuts, *found.torn)]
+    names = [foreign.json_path(root, version) for version in repair.versions(log) if version <= found.version]
     if not names:
-        return Past((), {}, {}, {}, torn, f"{LOG} holds no commit: the table cannot be read")
+        return Past((), {}, {}, {}, torn, f"{LOG} holds no commit: the table cannot be read", lost=found.lost)
     entries, damage = _entries(names)
-    if not entries:
-        return Past((), {}, {}, {}, torn, damage)
+    if not damage and entries[0].version and entries[0].version not in _checkpoints(log):
+        damage = f"{LOG} begins with version {entries[0].version}, and no checkpoint says what was there"
+    gap, covering = "", _covering(log, names) if damage else None
+    if covering is not None:
+        gap, (entries, damage) = damage, _entries(names[names.index(foreign.json_path(root, covering)) :])
+    if found.unmarked:
+        damage = damage or f"{names[-1].name} is cut short, and no mark tells whether it was acknowledged"
+    if found.lost:
+        damage = damage or f"{LOG} is not what was acknowledged"
+    if not entries or (damage and entries[0].version):
+        return Past((), {}, {}, {}, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
     try:
         base, numbers, configuration, columns = _base(root, entries[0].version)
     except DeltaError as error:
-        return Past((), {}, {}, {}, torn, f"{LOG} begins with version {entries[0].version}, and no checkpoint says what was there: {error}")
+        return Past((), {}, {}, {}, torn, f"the checkpoint of version {entries[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
     if entries[0].version:
         entries = entries[1:]  # the base is what it has left
     configuration = next((entry.configuration for entry in reversed(entries) if entry.configuration is not None), configuration)
     named = frozenset(base) | {file.path for entry in entries for file in entry.adds} | {path for entry in entries for path in entry.removes}
-    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log), columns)
+    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log), columns, found.lost, gap, found.unmarked)
+
+
+def _checkpoints(log: Path) -> set[int]:
+    """Return the versions of the whole checkpoints."""
+    return {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet") if repair.is_whole(path)}
+
+
+def covering(root: str) -> int | None:
+    """Return the oldest checkpoint of a log from which on every entry is there; None when there is none."""
+    log = Path(root, LOG)
+    names = [foreign.json_path(root, version) for version in repair.versions(log)]
+    return _covering(log, names) if names else None
+
+
+def _covering(log: Path, names: Sequence[Path]) -> int | None:
+    """Return the oldest checkpoint from which on every entry is there; None when there is none."""
+    wanted = int(names[-1].stem)
+    for path in reversed(names):
+        if int(path.stem) != wanted or not repair.is_readable(path):
+            break
+        wanted -= 1
+    return min((version for version in _checkpoints(log) if wanted < version <= int(names[-1].stem)), default=None)
 
 
 def _entries(names: Sequence[Path]) -> tuple[list[Entry], str]:

@@ -54,11 +54,15 @@ class Loaded:
 
 
 class DeltaState:
-    """One version of a Delta table."""
+    """One version of a Delta table.
 
-    def __init__(self, loaded: Loaded) -> None:
+    :ivar damaged: behind it in the log lies what does not count, in the way of the next commit.
+    """
+
+    def __init__(self, loaded: Loaded, *, damaged: bool = False) -> None:
         self._loaded = loaded
         self.version: int = loaded.table.version()
+        self.damaged = damaged
 
     @property
     def table(self) -> DeltaTable:

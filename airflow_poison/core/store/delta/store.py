@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_poison.core.errors import QueueNameError, QueueNotFoundError, StoreUnreachableError
+from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta import creation
+from airflow_poison.core.store.delta import creation, repair
 from airflow_poison.core.store.delta.log import LOG, DeltaLog
 from airflow_poison.core.store.names import check_name
 from airflow_poison.core.store.table import presence, upgrading
 from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.queue import Queue
-from airflow_poison.core.store.unreachable import seam, why
+from airflow_poison.core.store.unreachable import POSIX, seam, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +51,22 @@ class DeltaStore:
         """The root's path."""
         return str(self._root)
 
+    @property
+    def absence(self) -> str:
+        """That the root does not exist, and what to do, in words; empty when it does."""
+        try:
+            self._root.stat()
+        except FileNotFoundError:
+            pass
+        except OSError:  # who reads it is told why that cannot be done
+            return ""
+        else:
+            return ""
+        return (
+            f"the store's folder {self.uri} does not exist. The first send makes it; if it was there before, mount it on this machine, or correct "
+            "the store's root"
+        )
+
     def create(self, name: str, control: Control, now: datetime) -> Queue:
         """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
         del now
@@ -68,17 +84,26 @@ class DeltaStore:
     def open(self, name: str, *, upgrade: bool = True) -> Queue:
         """Return a queue; a table of an earlier format is upgraded first, in one commit.
 
-        :param upgrade: False: leave the table as it is, for those who only read.
+        :param upgrade: False: leave the table as it is, for those who only read; a damaged checkpoint is then an error, too.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when somebody else has committed to
         the table, or when a file of messages is gone or has another size than the log says.
         """
         place = self._root / check_name(name)
         if not self._is_there(name):
             known = ", ".join(self.names()) or "none yet"
+            if self.absence:
+                raise QueueNotFoundError(f"There is no queue {name!r}: {self.absence}.")
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
-        table = Table(name, str(place), DeltaLog(str(place), durable=self._durable), self._durable)
-        view = table.view()
+        log = DeltaLog(str(place), durable=self._durable)
+        table = Table(name, str(place), log, self._durable)
+        try:
+            view = table.view()
+        except CheckpointDamagedError:
+            if not upgrade:
+                raise
+            log.set_aside()
+            view = table.view()
         snapshot = view.snapshot
         presence.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
@@ -88,7 +113,9 @@ class DeltaStore:
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         try:
-            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(".") and (path / LOG).is_dir())
+            return sorted(
+                path.name for path in self._root.iterdir() if not path.name.startswith(".") and ((path / LOG).is_dir() or repair.remains(path))
+            )
         except FileNotFoundError as error:
             if self._root.is_symlink() or not _could_be_made(self._root):
                 raise StoreUnreachableError(self._unreachable("read", error)) from error
@@ -97,8 +124,16 @@ class DeltaStore:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
 
     def _is_there(self, name: str) -> bool:
-        """Whether there is a queue of this name. Raises QueueNameError where the file system takes it for another one's."""
+        """Whether there is a queue of this name.
+
+        Raises QueueNameError where the file system takes it for another one's, TableChangedError where only the log is gone.
+        """
         if not (self._root / name / LOG).is_dir():
+            if repair.remains(self._root / name):
+                raise TableChangedError(
+                    f"The queue table {self._root / name} has lost its log: there is no folder {LOG}, and there are files of messages. Nothing was "
+                    f"done. Restore {LOG} from a backup. Or, to begin with an empty queue, move the whole folder {name!r} away first."
+                )
             return False
         if name not in os.listdir(self._root):  # noqa: PTH208  (names only; asked at every opening)
             raise QueueNameError(
@@ -118,7 +153,7 @@ def local_path(uri: str) -> Path:
         return _readable(Path(path).expanduser().absolute())
     message = (
         f"The store {uri!r} is not supported: this version keeps queue tables on local or shared file systems only. "
-        "Use a path or a file:// URI of a folder that the driver and the executors see (a local disk, NFS, a mounted volume)."
+        f"Use a path or a file:// URI of a folder that the driver and the executors see, {POSIX}."
     )
     raise StoreUnreachableError(message)
 

@@ -1,0 +1,61 @@
+"""Looking at a queue changes nothing in its folder, whatever is damaged there: only verbs that write repair, and they keep a copy."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.watching.look import Look
+from tests.unit.cli.running import run
+from tests.unit.passes.broken_queues import DAMAGE, checked
+
+if TYPE_CHECKING:
+    from tests.unit.passes.given import Queue
+
+LOOKS = ["list", "show orders", "history orders", "inspect orders", "decide"]
+
+
+def _all_of(folder: str) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for path in Path(folder).rglob("*"):
+        seen = path.lstat()
+        found[str(path)] = (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+    return found
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_looking_changes_nothing(worked: Queue, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    DAMAGE[name][0](worked)
+    before = _all_of(worked.store.uri)
+    for line in LOOKS:
+        assert "Traceback" not in run(capsys, f"{line} --store {worked.store.uri}").err
+    with suppress(PoisonError):
+        list(DeltaStore(worked.store.uri).open("orders", upgrade=False).events())
+    Look(DeltaStore(worked.store.uri)).at(["orders"])
+    checked(worked)
+    assert _all_of(worked.store.uri) == before
+
+
+@pytest.mark.parametrize("name", ["last commit empty", "last commit cut at the end of a line", "checkpoint of a version that was lost"])
+def test_a_reader_goes_on_with_the_last_version_that_counts_and_a_writer_keeps_a_copy(worked: Queue, name: str) -> None:
+    DAMAGE[name][0](worked)
+    there = DeltaStore(worked.store.uri).open("orders", upgrade=False)
+    assert worked.having(table=there).rows().keys() >= {7, 10}
+    aside = Path(worked.table.uri, "_repaired")
+    assert not aside.exists()
+    worked.having(table=there).sent("ok")
+    assert [*aside.iterdir()]
+
+
+def test_a_writer_sets_a_damaged_checkpoint_aside_and_a_reader_says_what_is_damaged(worked: Queue) -> None:
+    DAMAGE["checkpoint gone"][0](worked)
+    with pytest.raises(PoisonError, match=r"No message is concerned\. The next verb that writes sets it aside"):
+        DeltaStore(worked.store.uri).open("orders", upgrade=False)
+    assert DeltaStore(worked.store.uri).open("orders").snapshot().files
+    assert [path.name[-16:] for path in Path(worked.table.uri, "_repaired").iterdir()] == ["_last_checkpoint"]
+    assert DeltaStore(worked.store.uri).open("orders", upgrade=False).snapshot().files
