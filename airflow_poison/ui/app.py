@@ -1,14 +1,16 @@
 """The FastAPI app behind the pages: it answers GET requests of users who may read assets, and serves nothing else."""
 
-from collections.abc import Callable
-from functools import cache
+import json
+import logging
+from asyncio import Task, create_task, shield
+from collections.abc import Callable, Hashable
+from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import requires_access_asset
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
-from fastapi.responses import JSONResponse
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
@@ -19,7 +21,11 @@ from airflow_poison.ui.opened import NotReadableError, NotThereError
 
 NOT_THERE, UNREADABLE = 404, 503
 READERS = 4
-"""So many requests read tables at the same time: each holds a file of messages in memory. Others wait, and take no thread of the server's."""
+"""So many reads of tables go on at the same time. Others wait, and take no thread of the server's."""
+MOST_READS = 32
+"""So many go on or wait; who asks for yet another one is told to come again."""
+AGAIN_SECONDS = 10
+_BUSY = "The API server reads as many queues as it can at this time. The page asks again by itself."
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -27,6 +33,10 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """What is answered is somebody's data: no cache keeps it, and opened by itself it is neither a page nor a script."""
+
+log = logging.getLogger(__name__)
+_going_on: dict[Hashable, Task[bytes]] = {}
+"""The reads that go on or wait, by what is asked."""
 
 ConnId = Annotated[str, Query(max_length=250, pattern=r"^[\w.\-]+$", description="A connection of type poison.")]
 QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
@@ -65,24 +75,24 @@ async def _script() -> Response:
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return every queue of a connection's store."""
-    return await _answer(lambda: reading.queues(conn_id))
+    return await _answer(reading.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return a queue's state, reason, depths, ages, policy and claims."""
-    return await _answer(lambda: reading.queue(conn_id, queue))
+    return await _answer(reading.queue, conn_id, queue)
 
 
 async def _messages(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
 ) -> Response:
     """Return the first messages of a sub-queue."""
-    return await _answer(lambda: reading.messages(conn_id, queue, sub_queue, limit))
+    return await _answer(reading.messages, conn_id, queue, sub_queue, limit)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return one message with its body."""
-    return await _answer(lambda: reading.message(conn_id, queue, lookup_id))
+    return await _answer(reading.message, conn_id, queue, lookup_id)
 
 
 async def _events(
@@ -93,29 +103,43 @@ async def _events(
     limit: Limit = 100,
 ) -> Response:
     """Return the newest events of a queue, or of one of its messages."""
-    return await _answer(lambda: reading.events(conn_id, queue, lookup_id, event, limit))
+    return await _answer(reading.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
     """Return the conversations of a queue that need somebody first."""
-    return await _answer(lambda: dialogs.conversations(conn_id, queue, limit, ended=ended))
+    return await _answer(dialogs.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
     """Return one conversation with the messages that wait for it."""
-    return await _answer(lambda: dialogs.conversation(conn_id, queue, handle, limit))
+    return await _answer(dialogs.conversation, conn_id, queue, handle, limit)
 
 
-async def _answer(read: Callable[[], dict[str, object]]) -> Response:
+async def _answer(read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:
+    """Answer with what a read gives; those who ask for the same at the same time share one read. Raises HTTPException."""
+    question = (read, asked, tuple(further.items()))
+    reading_it = _going_on.get(question)
+    if reading_it is None:
+        if len(_going_on) >= MOST_READS:
+            log.warning("%d reads of queues are under way or wait: another one is sent away for %d s.", MOST_READS, AGAIN_SECONDS)
+            raise HTTPException(UNREADABLE, _BUSY, {**HEADERS, "Retry-After": str(AGAIN_SECONDS)})
+        reading_it = _going_on[question] = create_task(to_thread.run_sync(partial(_written, partial(read, *asked, **further)), limiter=_readers()))
+        reading_it.add_done_callback(lambda _: _going_on.pop(question))
     try:
-        found = await to_thread.run_sync(read, limiter=_readers())
+        found = await shield(reading_it)  # who goes away does not take the answer from the others
     except NotThereError as error:
         raise HTTPException(NOT_THERE, neutral(str(error)), HEADERS) from error
     except NotReadableError as error:
         raise HTTPException(UNREADABLE, neutral(str(error)), HEADERS) from error
-    return JSONResponse(neutral(found), headers=HEADERS)
+    return Response(found, media_type="application/json", headers=HEADERS)
+
+
+def _written(read: Callable[[], dict[str, object]]) -> bytes:
+    """Return what a read gives as JSON, made in the reader's thread, too."""
+    return json.dumps(neutral(read()), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 @cache

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import PoisonError, QueueNameError, QueueNotFoundError
+from airflow_poison.core.errors import CheckpointDamagedError, PoisonError, QueueNameError, QueueNotFoundError, TableChangedError
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
         try:
             table = store.open(name, upgrade=False)
         except (QueueNotFoundError, QueueNameError) as error:
-            raise NotThereError(f"There is no queue {name!r} in the store of connection {conn_id!r}.") from error
+            why = ""
+            if store.absence:
+                why = ": its folder does not exist where the API server runs, whose log says which"
+                log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
+            raise NotThereError(f"There is no queue {name!r} in the store of connection {conn_id!r}{why}.") from error
         yield table
 
 
@@ -55,7 +59,15 @@ def told(what: str) -> Iterator[None]:
         yield
     except DAMAGED as error:
         log.warning("%s cannot be shown: %s", what, error, exc_info=not isinstance(error, PoisonError))
-        raise NotReadableError(f"{what} cannot be read ({type(error).__name__}). The log of the API server says why.") from error
+        raise NotReadableError(f"{what} cannot be read ({type(error).__name__}).{_damage(error)} The log of the API server says why.") from error
+
+
+def _damage(error: Exception) -> str:
+    if isinstance(error, CheckpointDamagedError):
+        return " A checkpoint of its log is damaged: no message is concerned, and the next verb that writes sets it aside."
+    if isinstance(error, TableChangedError):
+        return " Its table is damaged, or somebody else has changed it: 'airflow poison check' says what is wrong and what to do."
+    return ""
 
 
 def _is_poison(hook: QueueHook) -> bool:

@@ -1,12 +1,14 @@
 // The page of queues in the Airflow UI: plain JavaScript, no bundler. It reads; it has no way to change anything.
 // Everything from a queue is put into text nodes, never into markup.
 
-const { createElement: h, isValidElement, useEffect, useState } = globalThis.React;
+const { createElement: h, Fragment, isValidElement, useEffect, useRef, useState, useSyncExternalStore } = globalThis.React;
 const { useSearchParams } = globalThis.ReactRouterDOM;
 
 const DEFAULT_CONNECTION = "poison_default";
 const ALWAYS_SHOWN = ["main", "retry", "poison"];
 const REFRESH_SECONDS = 15;
+const PATIENCE_SECONDS = 120;
+const ANSWERS_KEPT = 40;
 const SHOWN_AT_ONCE = 50;
 const DIALOG = "poison.dialog"; // the property of a dialog's messages
 const STATES = {
@@ -18,6 +20,7 @@ const STATES = {
   ER: ["error", "an Error message has arrived", "bad"],
   CD: ["closed", "over", "quiet"],
 };
+const HEADING = { tabIndex: -1 }; // where the focus goes when its link is gone
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 
 const STYLE = `
@@ -114,10 +117,12 @@ function cell(value) {
 
 // Asking ----------------------------------------------------------------------------------------------------------
 
-async function ask(name, query) {
+async function ask(name, query, signal) {
   const url = new URL(`poison/api/${name}`, document.baseURI);
   for (const [key, value] of Object.entries(query)) if (value !== null && value !== undefined) url.searchParams.set(key, value);
-  const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" } });
+  const answer = await fetch(url, { credentials: "same-origin", headers: { Accept: "application/json" }, signal }).catch((error) => {
+    throw new Error(signal.aborted ? `The server has not answered within ${PATIENCE_SECONDS} s.` : `The server cannot be reached (${error.message}).`);
+  });
   if (answer.ok) return answer.json();
   const detail = await answer.json().then((body) => body.detail, () => null);
   if (answer.status === 401) throw new Error("You are signed out. Load the page again to sign in.");
@@ -125,19 +130,62 @@ async function ask(name, query) {
   throw new Error(typeof detail === "string" ? detail : `The server answered with status ${answer.status}.`);
 }
 
-// What a name answers to a query: {found, error, busy}. Asked again when the query or `round` changes; old answers stay until then.
-function useAnswer(name, query, round) {
+// What a name answers to a query: {found, at, error, late}. One request is under way at a time, however long it takes; the last good answer
+// stays when a newer one fails. Questions outlive the components, which Airflow makes anew at the first click.
+class Question {
+  constructor(name, query) {
+    Object.assign(this, { name, query, answer: {}, asking: null, views: new Set() });
+    this.current = () => this.answer;
+    this.subscribe = (view) => {
+      this.views.add(view);
+      return () => {
+        this.views.delete(view);
+        setTimeout(() => !this.views.size && this.stop(), 1000);
+      };
+    };
+  }
+
+  async ask() {
+    if (this.asking) {
+      if (Date.now() - this.asking.began >= REFRESH_SECONDS * 500) this.tell({ ...this.answer, late: true });
+      return;
+    }
+    const { signal } = (this.asking = Object.assign(new AbortController(), { began: Date.now() }));
+    const timer = setTimeout(() => this.asking?.signal === signal && this.asking.abort(), PATIENCE_SECONDS * 1000);
+    const { found, at } = this.answer;
+    const answer = await ask(this.name, this.query, signal).then((news) => ({ found: news, at: new Date() }), (error) => ({ found, at, error: error.message }));
+    clearTimeout(timer);
+    if (this.asking?.signal !== signal) return;
+    this.asking = null;
+    this.tell(answer);
+  }
+
+  stop() {
+    this.asking?.abort();
+    this.asking = null;
+  }
+
+  tell(answer) {
+    this.answer = answer;
+    for (const view of this.views) view();
+  }
+}
+
+const questions = new Map();
+
+function questionOf(name, query) {
   const key = JSON.stringify([name, query]);
-  const [answer, setAnswer] = useState({ key: "" });
-  useEffect(() => {
-    let wanted = true;
-    ask(name, query).then(
-      (found) => wanted && setAnswer({ key, found }),
-      (error) => wanted && setAnswer({ key, error: error.message }),
-    );
-    return () => { wanted = false; };
-  }, [key, round]);
-  return answer.key === key ? answer : { busy: true };
+  if (!questions.has(key)) questions.set(key, new Question(name, query));
+  const spare = [...questions].filter(([other, { views }]) => other !== key && !views.size);
+  for (const [other] of spare.slice(0, Math.max(0, questions.size - ANSWERS_KEPT))) questions.delete(other);
+  return questions.get(key);
+}
+
+// Asked again when the query or `round` changes.
+function useAnswer(name, query, round) {
+  const question = questionOf(name, query);
+  useEffect(() => { question.ask(); }, [question, round]);
+  return useSyncExternalStore(question.subscribe, question.current);
 }
 
 function useRounds() {
@@ -149,12 +197,62 @@ function useRounds() {
   return [round, () => setRound((number) => number + 1)];
 }
 
+// Where somebody is -------------------------------------------------------------------------------------------------
+
+const place = { focused: null, click: null };
+
+function sameControl(main, lost) {
+  const mark = (element) => [element.tagName, ...["href", "aria-label", "name"].map((name) => element.getAttribute(name)), element.textContent].join("\n");
+  const target = (element) => (element.tagName === "A" ? element.getAttribute("href") : mark(element));
+  return [...main.querySelectorAll("a[href], button, input, [tabindex]")].find((each) => each.tagName === lost.tagName && target(each) === target(lost));
+}
+
+// Whoever uses the keyboard goes on at the same link, or, where it is gone, at the heading of what took its place.
+function keepFocus(main) {
+  const lost = place.focused;
+  if (!lost || lost.isConnected || (document.activeElement && document.activeElement !== document.body)) return;
+  const same = sameControl(main, lost);
+  if (same) same.focus({ preventScroll: true });
+  else (main.querySelector("section h2") ?? main.querySelector("h1")).focus();
+}
+
+// A click on a link that stays leaves the page where it was, also when what is below has to be read first.
+function keepScroll(main) {
+  if (!place.click || main.querySelector("[data-reading]")) return;
+  const { href, top } = place.click;
+  if ([...main.querySelectorAll("a[href]")].some((each) => each.getAttribute("href") === href)) main.scrollTop = top;
+  place.click = null;
+}
+
+function useKeptPlace() {
+  const main = useRef(null);
+  useEffect(() => {
+    const keep = () => { keepFocus(main.current); keepScroll(main.current); };
+    const observer = new MutationObserver(keep);
+    observer.observe(main.current, { childList: true, subtree: true });
+    keep();
+    return () => observer.disconnect();
+  }, []);
+  const scrolled = () => { place.click = null; };
+  return {
+    ref: main,
+    onFocus: (event) => { place.focused = event.target; },
+    onBlur: () => { place.focused = null; }, // not called for what React takes away
+    onWheel: scrolled, onTouchMove: scrolled, onPointerDown: scrolled, onKeyDown: scrolled,
+  };
+}
+
 // Parts -----------------------------------------------------------------------------------------------------------
 
 function Answered({ answer, children }) {
-  if (answer.busy) return h("p", { className: "quiet", role: "status" }, "Reading …");
-  if (answer.error) return h("p", { className: "note bad", role: "alert" }, answer.error);
-  return children(answer.found);
+  const { found, at, error, late } = answer;
+  if (found === undefined && error) return h("p", { className: "note bad", role: "alert" }, error);
+  if (found === undefined) return h("p", { className: "quiet", role: "status", "data-reading": true }, late ? "Reading … this takes long." : "Reading …");
+  const from = `From ${time(at.toISOString())}. `;
+  return h(Fragment, null,
+    error ? h("p", { className: "note bad", role: "alert" }, `${from}The last try to read it again has failed: ${error}`)
+      : late ? h("p", { className: "note calm", role: "status" }, `${from}A newer answer takes long and is on its way.`) : null,
+    children(found));
 }
 
 function State({ state }) {
@@ -166,9 +264,16 @@ function ConversationState({ state }) {
   return h("span", { className: `badge ${kind}`, title: meaning }, `${state} ${word}`);
 }
 
-function Rows({ caption, heads, rows }) {
+// The first `unique` cells say which row it is: a row that stays keeps its elements, and with them the focus and what is selected.
+function Rows({ caption, heads, rows, unique = 1 }) {
+  const seen = new Map();
+  const keyOf = (row) => {
+    const key = row.slice(0, unique).map((value) => value?.props?.children ?? value).join("\n");
+    seen.set(key, (seen.get(key) ?? 0) + 1);
+    return `${seen.get(key)} ${key}`;
+  };
   const head = ([title, kind]) => h("th", { key: title, scope: "col", className: kind ?? "" }, title);
-  const body = (row, at) => h("tr", { key: at }, row.map((value, column) => h(column ? "td" : "th", {
+  const body = (row) => h("tr", { key: keyOf(row) }, row.map((value, column) => h(column ? "td" : "th", {
     key: heads[column][0], className: heads[column][1] ?? "", ...(column ? {} : { scope: "row" }),
   }, value)));
   return h("div", { className: "scroll" }, h("table", { "aria-label": caption },
@@ -185,6 +290,7 @@ function Go({ to, go, children, label }) {
   const follow = (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
+    place.click = { href: event.currentTarget.getAttribute("href"), top: event.currentTarget.closest(".poison").scrollTop };
     go(to);
   };
   return h("a", { href: `${location.pathname}${href}`, onClick: follow, "aria-label": label }, children);
@@ -209,7 +315,10 @@ function Queues({ connId, go, round }) {
       `Cannot be read: ${found.unreadable.join(", ")}. The log of the API server says why.`) : null,
     found.queues.length
       ? h(Rows, { caption: "Queues", heads, rows: found.queues.map((queue) => row(queue, found.at)) })
-      : h("p", { className: "quiet" }, "This store has no queue. The first send to one makes it.")));
+      : h("p", found.exists ? { className: "quiet" } : { className: "note calm", role: "status" }, found.exists
+        ? "This store has no queue. The first send to one makes it."
+        : "No queue yet: the folder of this store does not exist where the API server runs. The first send makes it. If it was there before, mount it "
+          + "there, or correct the store's root in the connection; the log of the API server says which folder it is.")));
 }
 
 function Queue({ connId, name, place, view, lookupId, handle, go, round }) {
@@ -274,7 +383,7 @@ function Messages({ here, place, go, round, now }) {
     age(message.enqueued_at, now), due(message.due_at, now), message.reason ?? "",
   ];
   const heads = [["lookup id"], ["message id", "wrap"], ["aborts", "number"], ["moves", "number"], ["crashes", "number"], ["age", "brief"], ["due", "brief"], ["last error", "wrap"]];
-  return h("section", null, h("h2", null, `Messages in ${place}`), h(Answered, { answer }, (found) => found.messages.length
+  return h("section", null, h("h2", HEADING, `Messages in ${place}`), h(Answered, { answer }, (found) => found.messages.length
     ? h("div", null, h(Rows, { caption: "Messages", heads, rows: found.messages.map(row) }),
       found.more ? h("p", { className: "quiet" }, `${count(found.more)} more behind them, in the order in which they are received.`) : null)
     : h("p", { className: "quiet" }, "No message.")));
@@ -282,7 +391,7 @@ function Messages({ here, place, go, round, now }) {
 
 function Message({ here, lookupId, go, round }) {
   const answer = useAnswer("message", { ...here, lookup_id: lookupId }, round);
-  return h("section", null, h("h2", null, `Message ${lookupId}`), h(Answered, { answer }, ({ message }) => {
+  return h("section", null, h("h2", HEADING, `Message ${lookupId}`), h(Answered, { answer }, ({ message }) => {
     const { body, body_encoding: encoding, body_bytes: bytes, body_cut: cut, last_error: error, reason, properties, ...facts } = message;
     const all = { ...facts, ...Object.fromEntries(Object.entries(properties).map(([name, value]) => [`property ${name}`, value])) };
     const shown = Object.entries(all).filter(([, value]) => value !== null && value !== "").map(([name, value]) => [name, name.endsWith("_at") ? time(value) : value]);
@@ -309,7 +418,7 @@ function Conversations({ here, ended, go, round }) {
   ];
   const heads = [["conversation", "narrow"], ["state"], ["service → partner", "narrow"], ["contract", "narrow"], ["group", "slim"],
     ["waiting", "number"], ["failures", "number"], ["due", "brief"], ["error", "slim"]];
-  return h("section", null, h("h2", null, ended ? "Conversations, with those that have ended" : "Conversations"),
+  return h("section", null, h("h2", HEADING, ended ? "Conversations, with those that have ended" : "Conversations"),
     h(Answered, { answer }, (found) => found.conversations.length
       ? h("div", null, h(Rows, { caption: "Conversations", heads, rows: found.conversations.map((each) => row(each, found.at)) }),
         found.more ? h("p", { className: "quiet" }, `${count(found.more)} more: airflow poison conversations shows them.`) : null)
@@ -319,7 +428,7 @@ function Conversations({ here, ended, go, round }) {
 
 function Conversation({ here, handle, go, round }) {
   const answer = useAnswer("conversation", { ...here, handle, limit: SHOWN_AT_ONCE }, round);
-  return h("section", null, h("h2", null, `Conversation ${handle}`), h(Answered, { answer }, (found) => {
+  return h("section", null, h("h2", HEADING, `Conversation ${handle}`), h(Answered, { answer }, (found) => {
     const { conversation, at } = found;
     const facts = {
       state: h(ConversationState, { state: conversation.state }),
@@ -387,8 +496,8 @@ function Ending({ found }) {
 // The conversation of a message, on the message's page.
 function Belonging({ here, handle, go, round }) {
   const answer = useAnswer("conversation", { ...here, handle, limit: 1 }, round);
-  if (answer.error) return h("p", { className: "quiet" }, answer.error);
-  return h("section", null, h("h2", null, "Its conversation"), h(Answered, { answer }, (found) => {
+  if (answer.error && answer.found === undefined) return h("p", { className: "quiet" }, answer.error);
+  return h("section", null, h("h2", HEADING, "Its conversation"), h(Answered, { answer }, (found) => {
     const { state, service, contract } = found.conversation;
     const facts = {
       conversation: h(Go, { to: { ...here, conversation: handle }, go }, handle),
@@ -410,8 +519,8 @@ function Events({ here, go, round }) {
     Object.entries(event.details).filter(([, value]) => value !== "").map(([name, value]) => `${name}: ${value}`).join(", "),
   ];
   const heads = [["time"], ["event"], ["message"], ["aborts", "number"], ["moves", "number"], ["details", "wrap"]];
-  return h("section", null, h("h2", null, "Events"), h(Answered, { answer }, (found) => found.events.length
-    ? h("div", null, h(Rows, { caption: "Events", heads, rows: found.events.toReversed().map(row) }),
+  return h("section", null, h("h2", HEADING, "Events"), h(Answered, { answer }, (found) => found.events.length
+    ? h("div", null, h(Rows, { caption: "Events", unique: 3, heads, rows: found.events.toReversed().map(row) }),
       found.earlier ? h("p", { className: "quiet" }, `${count(found.earlier)} earlier ones: airflow poison history shows them.`) : null)
     : h("p", { className: "quiet" }, "Nothing is recorded.")));
 }
@@ -431,10 +540,11 @@ function PoisonQueues() {
   const go = (to) => setQuery(new URLSearchParams(to));
   const connId = query.get("conn_id") || DEFAULT_CONNECTION;
   const name = query.get("queue");
-  return h("main", { className: "poison" }, h("style", null, STYLE),
+  const kept = useKeptPlace();
+  return h("main", { className: "poison", ...kept }, h("style", null, STYLE),
     h("div", { className: "bar" },
       name ? h("nav", { "aria-label": "Up" }, h(Go, { to: { conn_id: connId }, go }, "Queues"), " /") : null,
-      h("h1", null, name ?? "Queues"),
+      h("h1", HEADING, name ?? "Queues"),
       h("span", { className: "grow" }),
       h(Connection, { connId, go }),
       h("button", { className: "act", onClick: again }, "Refresh")),

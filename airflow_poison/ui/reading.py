@@ -23,21 +23,23 @@ _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 
 def queues(conn_id: str) -> dict[str, object]:
-    """Return every queue of a connection's store, and which of them cannot be read. Raises NotThereError, NotReadableError."""
+    """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
     from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.browse import overview
 
     found, unreadable, clock = [], list[str](), SystemClock()
     store = opened_store(conn_id)
     with told(f"The store of connection {conn_id!r}"):
-        names = store.names()
+        names, absence = store.names(), store.absence
+    if absence:
+        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
     for name in names:
         try:
             found.append(_overview(overview(store.open(name, upgrade=False), clock)))
         except PoisonError as error:
             log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
             unreadable.append(name)
-    return {"conn_id": conn_id, "at": clock.now().isoformat(), "queues": found, "unreadable": unreadable}
+    return {"conn_id": conn_id, "at": clock.now().isoformat(), "exists": not absence, "queues": found, "unreadable": unreadable}
 
 
 def queue(conn_id: str, name: str) -> dict[str, object]:

@@ -7,9 +7,12 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,7 +42,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
     from fastapi.testclient import TestClient
 
+    from airflow_poison.ui import app as served
     from airflow_poison.ui.app import app
+    from airflow_poison.ui.opened import NotReadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,6 +159,79 @@ class Browser:
         return answer.json()
 
 
+class SlowReads:
+    """Reads of queues that wait until they may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[tuple[object, ...]] = []
+        self.go_on = Event()
+        monkeypatch.setattr("airflow_poison.ui.reading.queue", self._read)
+
+    def _read(self, *asked: object) -> dict[str, object]:
+        self.begun.append(asked)
+        assert self.go_on.wait(60)
+        return {"asked": list(asked)}
+
+    def until_begun(self, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.begun) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(self.begun) == count
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowReads]:
+    reads = SlowReads(monkeypatch)
+    yield reads
+    reads.go_on.set()
+
+
+# Many at the same time ------------------------------------------------------------------------------------------------
+
+
+def until_asked(count: int) -> None:
+    """Wait until so many reads go on or wait."""
+    deadline = time.monotonic() + 60
+    while len(served._going_on) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_those_who_ask_for_the_same_share_one_read(browser: Browser, slow: SlowReads) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(browser.read, "/api/queue", queue="orders") for _ in range(8)]
+        slow.until_begun(1)
+        time.sleep(0.2)  # a second read would have begun by now
+        slow.go_on.set()
+        assert [each.result()["asked"] for each in asked] == [["poison_default", "orders"]] * 8
+    assert len(slow.begun) == 1
+    assert browser.read("/api/queue", queue="orders")["asked"] == ["poison_default", "orders"]
+    assert len(slow.begun) == 2, "an answer is shared by those who wait for it, and kept for nobody"
+
+
+def test_few_reads_go_on_at_once_and_the_server_answers_others_meanwhile(browser: Browser, slow: SlowReads) -> None:
+    with ThreadPoolExecutor(served.MOST_READS) as threads:
+        asked = [threads.submit(browser.ask, "/api/queue", queue=f"orders{number}") for number in range(served.MOST_READS)]
+        slow.until_begun(served.READERS)
+        until_asked(served.MOST_READS)
+        busy = browser.ask("/api/queue", queue="bills")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (503, str(served.AGAIN_SECONDS))
+        assert "as many queues as it can" in busy.json()["detail"]
+        assert browser.ask("/ui/poison.js").status_code == 200
+        assert len(slow.begun) == served.READERS
+        slow.go_on.set()
+        assert {each.result().status_code for each in asked} == {200}
+    assert browser.ask("/api/queue", queue="bills").status_code == 200
+
+
+def test_a_read_that_fails_fails_for_all_who_wait_for_it_and_for_nobody_else(
+    browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_poison.ui.reading.queue", lambda *_: (_ for _ in ()).throw(NotReadableError("not now")))
+        assert browser.ask("/api/queue", queue="orders").json()["detail"] == "not now"
+    assert browser.read("/api/queue", queue="orders")["queue"] == "orders"
+
+
 # Guards ---------------------------------------------------------------------------------------------------------------
 
 
@@ -210,11 +288,41 @@ def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Bro
         assert browser.ask(path, **query).status_code == 200
 
 
+@pytest.mark.parametrize("damage", ["unacknowledged", "acknowledged", "checkpoint"])
+def test_a_click_of_a_viewer_repairs_nothing(browser: Browser, both: QueueTable, damage: str) -> None:
+    """Opening a table whose newest log entry was damaged removed that entry."""
+    log = _path(both) / "_delta_log"
+    newest = max(log.glob("*.json"))
+    match damage:
+        case "unacknowledged":
+            (log / f"{int(newest.stem) + 1:020d}.json").write_bytes(b'{"commitInfo":{"timest')
+        case "acknowledged":
+            newest.write_bytes(newest.read_bytes()[:50])
+        case _:
+            (log / "_last_checkpoint").write_text(json.dumps({"version": 1, "size": 3}))
+    before = _files(_path(both))
+    answers = {path: browser.ask(path, **asked) for path, asked in READS.items()}
+    assert _files(_path(both)) == before
+    told = {"unacknowledged": "", "acknowledged": "'airflow poison check' says what is wrong", "checkpoint": "no message is concerned"}
+    shown = answers["/api/messages"]
+    assert (shown.status_code == 200) is (damage == "unacknowledged")
+    assert told[damage] in shown.text
+
+
 def test_reading_makes_no_folder(browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     define_connection(monkeypatch, "other", {"store": str(tmp_path / "not yet" / "there")})
-    assert browser.read("/api/queues", conn_id="other")["queues"] == []
-    assert browser.ask("/api/queue", conn_id="other", queue="orders").status_code == 404
+    found = browser.read("/api/queues", conn_id="other")
+    assert (found["queues"], found["exists"]) == ([], False)
+    answer = browser.ask("/api/queue", conn_id="other", queue="orders")
+    assert (answer.status_code, str(tmp_path) in answer.text) == (404, False)
+    assert "its folder does not exist where the API server runs" in answer.json()["detail"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_store_is_told_from_one_whose_folder_does_not_exist(browser: Browser, store: QueueStore) -> None:
+    assert browser.read("/api/queues")["exists"] is False
+    Path(store.uri).mkdir(parents=True)
+    assert browser.read("/api/queues") | {"at": ""} == {"conn_id": "poison_default", "at": "", "exists": True, "queues": [], "unreadable": []}
 
 
 # What is read ---------------------------------------------------------------------------------------------------------

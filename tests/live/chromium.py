@@ -115,11 +115,16 @@ class Page:
         """Be the user of a token of Airflow's."""
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.protocol.call(f"{domain}.enable")
+        self.protocol.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as if somebody sat in front of it
         self.protocol.call("Network.setCookie", name="_token", value=token, url=self.url)
 
     def go(self, path: str) -> None:
         """Open a path of the server."""
         self.protocol.call("Page.navigate", url=self.url + path)
+
+    def prepare(self, script: str) -> None:
+        """Run a script in every page that is opened from now on, before its own."""
+        self.protocol.call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def run(self, script: str) -> Any:
         """Return the value of an expression."""

@@ -257,6 +257,110 @@ def test_what_is_not_there_is_told_on_the_page(page: Page, orders: QueueTable) -
     page.until_text("No connection of type 'poison' has the id 'nowhere'.")
 
 
+# Slow answers, failed ones, and where somebody is ---------------------------------------------------------------------
+
+GATE = """
+window.asked = []; window.held = false; window.failure = null; window.together = 0;
+const under_way = {}, inner = window.fetch.bind(window);
+window.fetch = async (url, options) => {
+    const text = String(url?.url ?? url);
+    if (!text.includes("/poison/api/")) return inner(url, options);
+    window.asked.push(text);
+    under_way[text] = (under_way[text] ?? 0) + 1;
+    window.together = Math.max(window.together, under_way[text]);
+    try {
+        while (window.held) await new Promise((go) => setTimeout(go, 10));
+        if (window.failure) throw new TypeError(window.failure);
+        return await inner(url, options);
+    } finally { under_way[text] -= 1; }
+};
+const every = window.setInterval.bind(window);
+window.setInterval = (act, milliseconds, ...rest) => every(act, milliseconds === 15000 ? 300 : milliseconds, ...rest);
+"""
+"""Holds or fails the answers of the page's server, counts what is asked at the same time, and looks again 50 times as often."""
+FOCUSED = "document.activeElement.innerText"
+
+
+@pytest.fixture
+def gated(page: Page) -> Page:
+    page.prepare(GATE)
+    return page
+
+
+def press(page: Page, text: str) -> None:
+    """Follow a link with the keyboard."""
+    page.until(f"[...document.querySelectorAll('.poison a')].some((each) => each.innerText === '{text}')")
+    page.run(f"[...document.querySelectorAll('.poison a')].find((each) => each.innerText === '{text}').focus({{preventScroll: true}})")
+    page.run("document.activeElement.click()")
+
+
+def test_an_answer_that_takes_longer_than_the_refresh_is_shown_and_asked_for_once(gated: Page, orders: QueueTable) -> None:
+    gated.prepare("window.held = true;")
+    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.until("window.asked.length === 1")
+    gated.run("new Promise((go) => setTimeout(go, 1500))")  # five refreshes
+    assert (gated.run("window.asked.length"), gated.run("window.together")) == (1, 1)
+    gated.run("window.held = false")
+    gated.until_text("Messages in main")
+    gated.until_text("10 more behind them")
+    gated.until("window.asked.length > 6")
+    assert gated.run("window.together") == 1
+
+
+def test_a_failed_refresh_leaves_the_last_good_answer_and_says_from_when_it_is(gated: Page, orders: QueueTable) -> None:
+    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.until_text("10 more behind them")
+    gated.run("window.failure = 'no network'")
+    gated.until_text("The last try to read it again has failed: The server cannot be reached (no network).")
+    shoot(gated, "failed")
+    assert "10 more behind them" in gated.text()
+    [day] = gated.run(
+        "[...new Set([...document.querySelectorAll('[role=alert]')].map((each) => each.innerText.match(/^From (\\S+) /)?.[1]))].filter(Boolean)"
+    )
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(f"{day}T12:00+00:00")) < timedelta(hours=36)
+    gated.run("window.failure = null")
+    gated.until("!document.body.innerText.includes('has failed')")
+    assert gated.run("window.together") == 1
+
+
+def test_a_click_keeps_the_focus_and_the_place(gated: Page, orders: QueueTable) -> None:
+    gated.go("/plugin/poison")
+    press(gated, QUEUE)
+    gated.until_text("Messages in main")
+    gated.until(f"{FOCUSED} === '{QUEUE}'")  # its link is gone: the heading of its page
+    for tile in ("poison", "events", "main"):
+        press(gated, tile)
+        gated.until(f"{FOCUSED} === '{tile}'")
+    press(gated, "poison")
+    press(gated, "1")
+    gated.until(f"{FOCUSED} === 'Message 1'")
+    gated.run("history.back()")
+    gated.until_text("Messages in poison")
+    gated.until("document.querySelector('.poison').contains(document.activeElement)")
+
+
+def test_a_click_keeps_the_place_while_what_it_wants_is_read(gated: Page, orders: QueueTable) -> None:
+    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.until_text("10 more behind them")
+    gated.run("window.held = true; document.querySelector('.poison').scrollTop = 100")
+    press(gated, "events")
+    gated.until_text("Reading …")
+    gated.run("document.querySelector('.poison').scrollTop = 0")  # as a browser does when the page becomes too short
+    gated.run("window.held = false")
+    gated.until_text("MOVED_POISON")
+    gated.until("document.querySelector('.poison').scrollTop === 100")
+
+
+def test_a_refresh_keeps_the_focus_and_what_is_selected(gated: Page, orders: QueueTable) -> None:
+    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.until_text("10 more behind them")
+    gated.run("[...document.querySelectorAll('.poison td a, .poison th a')].at(-1).focus()")
+    gated.run("getSelection().selectAllChildren(document.querySelector('.poison tbody tr:nth-child(3)'))")
+    before = gated.run(f"[{FOCUSED}, String(getSelection()).split('\\t')[1], window.asked.length]")
+    gated.until(f"window.asked.length > {before[2] + 6}")
+    assert gated.run(f"[{FOCUSED}, String(getSelection()).split('\\t')[1]]") == before[:2]
+
+
 # What a task shows ----------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, DataFile
     from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot, SubQueueDepth
+    from airflow_poison.core.store.snapshot import SubQueueDepth
 
 _PLACES = tuple(SubQueue)
 
@@ -162,9 +162,7 @@ def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodie
 
 def look_up(table: QueueTable, chosen: Chosen) -> tuple[MessageRow, ...]:
     """Return the chosen messages that are there, whole, wherever they are; claimed ones, too."""
-    snapshot: Snapshot = table.snapshot()
-    read = ((holder.file, table.read(holder.file)) for holder in find(table, snapshot, chosen))
-    rows = [row for _, whole in read for row in MessageRow.of(whole.filter(chosen.mask(whole)))]
+    rows = [row for holder in find(table, table.snapshot(), chosen) for row in MessageRow.of(table.select(holder.file, holder.lookup_ids))]
     return tuple(sorted(rows, key=lambda row: row.lookup_id))
 
 
@@ -174,7 +172,7 @@ def _first(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: 
     for file in files:  # by highest priority, then lowest lookup id
         if best.num_rows >= limit and not _may_precede(file, best):
             break
-        best = pa.concat_tables([best, _rows(table, file, bodies=bodies)])
+        best = pa.concat_tables([best, _rows(table, file, limit, bodies=bodies)])
         best = best.sort_by([("priority", "descending"), ("lookup_id", "ascending")]).slice(0, limit)
     return best
 
@@ -184,10 +182,10 @@ def _may_precede(file: DataFile, best: pa.Table) -> bool:
     return (-file.max_priority, file.min_lookup_id) < (-(last["priority"] or 0), last["lookup_id"] or 0)
 
 
-def _rows(table: QueueTable, file: DataFile, *, bodies: bool) -> pa.Table:
+def _rows(table: QueueTable, file: DataFile, limit: int, *, bodies: bool) -> pa.Table:
     if bodies:
-        return table.read(file)
-    light = table.read(file, [name for name in message_schema().names if name != "body"])
+        return table.first(file, limit)
+    light = table.first(file, limit, [name for name in message_schema().names if name != "body"])
     there = dict(zip(light.column_names, light.columns, strict=True))
     there |= {name: pa.nulls(light.num_rows, table_schema().field(name).type) for name in ("body", "sub_queue", "move_count")}
     rows = pa.table([there[name] for name in table_schema().names], schema=table_schema())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_poison.core.conversations.precedence import Waiting
 from airflow_poison.core.errors import QueueHaltedError, SettingError
@@ -89,7 +88,8 @@ def inspect(
     if lookup_id is not None and conversation_id is not None:
         raise SettingError("conversation_id", conversation_id, "not together with lookup_id")
     how = _mode(table.snapshot().control, mode)
-    chosen = None if lookup_id is None and conversation_id is None else Chosen(None if lookup_id is None else (lookup_id,), conversation_id)
+    numbers = None if lookup_id is None else Chosen.ids([lookup_id]).lookup_ids
+    chosen = None if numbers is None and conversation_id is None else Chosen(numbers, conversation_id)
     until = clock.now() + wait
     seen = _available(table, chosen, how)
     while how.receives and not seen.num_rows and clock.now() < until:
@@ -134,8 +134,8 @@ def _refuse_halted(queue: str, control: Control) -> None:
 
 
 def _rows(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collection[SubQueue], hidden: set[str]) -> pa.Table:
-    found = [table.read(holder.file) for holder in find(table, snapshot, chosen, places) if holder.file.path not in hidden]
-    rows = [whole.filter(chosen.mask(whole)) for whole in found]
+    holders = (holder for holder in find(table, snapshot, chosen, places) if holder.file.path not in hidden)
+    rows = [table.select(holder.file, holder.lookup_ids) for holder in holders]
     return _in_receive_order(pa.concat_tables(rows)) if rows else table_schema().empty_table()
 
 
@@ -166,9 +166,7 @@ def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
             continue
         if best.num_rows and (file.max_priority < _number(best, "priority") or file.min_lookup_id > _number(best, "lookup_id")):
             break
-        rows = table.read(file)
-        top = rows.filter(pc.equal(rows["priority"], pa.scalar(file.max_priority, pa.int32()))).sort_by("lookup_id").slice(0, 1)
-        best = pa.concat_tables([best, top]).sort_by("lookup_id").slice(0, 1)
+        best = pa.concat_tables([best, table.first(file, 1)]).sort_by("lookup_id").slice(0, 1)
     return best
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,13 +44,12 @@ def recall(
     :param since: only those from then on.
     :param limit: at most so many, the newest; None: all.
     """
-    newest: deque[Event] = deque(maxlen=limit)
-    found = 0
-    for event in table.events(types=types):
-        if (lookup_ids is None or event.lookup_id in lookup_ids) and (since is None or event.at >= since):
-            newest.append(event)
-            found += 1
-    return RecallResult(table.name, tuple(newest), found - len(newest))
+    if limit is not None:
+        newest, earlier = table.newest_events(limit, lookup_ids=lookup_ids, types=types, since=since)
+        return RecallResult(table.name, tuple(newest), earlier)
+    events = table.events(types=types)
+    found = (event for event in events if (lookup_ids is None or event.lookup_id in lookup_ids) and (since is None or event.at >= since))
+    return RecallResult(table.name, tuple(found))
 
 
 def plain(event: Event) -> dict[str, object]:

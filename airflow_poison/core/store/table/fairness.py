@@ -8,6 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.file_modes import PRIVATE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -17,8 +19,15 @@ _POLL = 0.002
 
 @contextmanager
 def turn(path: str) -> Iterator[bool]:
-    """Hold the lock file while the block runs, or go on without it after a while; the kernel frees it when the holder dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """Hold the lock file while the block runs, or go on without it after a while; the kernel frees it when the holder dies.
+
+    Who may not open a lock file that another user has made goes on without it, too.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except PermissionError:
+        yield False
+        return
     try:
         yield _locked(descriptor)
     finally:

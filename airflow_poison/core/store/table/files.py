@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Bound = int | datetime | None
 
+GROUP_ROWS = 10_000
+"""Rows of a row group: whoever looks for a few rows reads no more than the groups that hold them."""
+
 
 def write(root: str, path: str, table: pa.Table) -> DataFile:
     """Write the columns of ``message_schema()`` as a new file and describe it. Not yet durable: the commit makes it so."""
@@ -27,7 +30,7 @@ def write(root: str, path: str, table: pa.Table) -> DataFile:
 
     target = Path(root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table.select(message_schema().names), target)
+    pq.write_table(table.select(message_schema().names), target, row_group_size=GROUP_ROWS)
     return describe(root, path)
 
 
@@ -76,9 +79,14 @@ def read_columns(root: str, path: str, names: Sequence[str]) -> pa.Table:
 
 def read(root: str, file: DataFile) -> pa.Table:
     """Return the rows of a file with the columns of ``table_schema()``. Raises TableChangedError when it is gone."""
+    return placed(file, read_columns(root, file.path, message_schema().names))
+
+
+def placed(file: DataFile, rows: pa.Table) -> pa.Table:
+    """Return rows of a file with the columns of ``table_schema()``."""
     import pyarrow as pa
 
-    table = read_columns(root, file.path, message_schema().names).select(message_schema().names).cast(message_schema())
+    table = rows.select(message_schema().names).cast(message_schema())
     table = table.append_column("sub_queue", pa.repeat(pa.scalar(file.sub_queue, pa.string()), table.num_rows))
     return table.append_column("move_count", pa.repeat(pa.scalar(file.move_count, pa.int32()), table.num_rows))
 

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.events_as_rows import COLUMNS, events_to_table, table_to_events
+from airflow_poison.core.events_as_rows import COLUMNS, STANDS_FOR, events_to_table, table_to_events
 from airflow_poison.core.message import EVENT
-from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table import files, row_groups
 from airflow_poison.core.store.table.layout import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
     from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.table.row_groups import RowGroups
 
 _ORIGIN = "message_id"
 """The column that says, in a file of joined events, which file a row was in: versions and parts in their order."""
 _IDS = "lookup_ids"
 """The detail that holds the messages of an event of a whole file."""
+_COUNTED = '"count": "'
+"""What the body of an event of a whole file has in it."""
+_EVENTS = "events"
 
 
 def write(root: str, version: int, events: Sequence[Event], part: int = 0) -> list[DataFile]:
@@ -47,6 +53,151 @@ def read(table: Table, since_version: int, until_version: int | None, types: Col
         for event in table_to_events(_rows(table.root, path, wanted)):
             if types is None or event.type in types:
                 yield from _one_by_one(table.root, event)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events: of these messages, of these types, from a time on; None: all."""
+
+    lookup_ids: Collection[int] | None = None
+    types: Collection[EventType] | None = None
+    since: datetime | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that decide."""
+        return [
+            "priority",
+            "lookup_id",
+            STANDS_FOR,
+            *(["message_type"] if self.types is not None else []),
+            *(["enqueued_at"] if self.since is not None else []),
+        ]
+
+    @property
+    def everything(self) -> bool:
+        """Whether it is every event."""
+        return self.lookup_ids is None and self.types is None and self.since is None
+
+    def excludes(self, groups: RowGroups, group: int) -> bool:
+        """Whether statistics say that a row group has none of them."""
+        if self.types is not None and not groups.may_hold(group, "message_type", [each.value for each in self.types]):
+            return True
+        if self.lookup_ids is None or not groups.is_all(group, STANDS_FOR, 1):
+            return False
+        return not groups.may_hold(group, "lookup_id", self.lookup_ids)
+
+    def among(self, rows: pa.Table) -> pa.Table:
+        """Return the rows that are wanted; those that may stand for all messages of a file stay."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.types is not None:
+            rows = rows.filter(pc.is_in(rows["message_type"], pa.array([each.value for each in self.types], pa.string())))
+        if self.since is not None:
+            rows = rows.filter(pc.greater_equal(rows["enqueued_at"], pa.scalar(self.since, rows["enqueued_at"].type)))
+        several = pc.invert(pc.is_in(rows[STANDS_FOR], pa.array([1], pa.int32())))
+        return rows.filter(pc.or_(several, self.mine(rows["lookup_id"])))
+
+    def mine(self, lookup_ids: pa.ChunkedArray[Any]) -> pa.BooleanArray:
+        """Return which lookup ids are wanted, as Arrow booleans."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.lookup_ids is None:
+            return pa.repeat(pa.scalar(value=True), len(lookup_ids))
+        possible = [number for number in self.lookup_ids if abs(number) < 2**63]  # people type longer ones, too
+        return pc.is_in(lookup_ids, pa.array(possible, pa.int64()))
+
+    def of(self, lookup_ids: Sequence[int]) -> Sequence[int]:
+        """Return those of these messages that are wanted."""
+        return lookup_ids if self.lookup_ids is None else [number for number in lookup_ids if number in self.lookup_ids]
+
+
+def newest(table: Table, limit: int, wanted: Wanted) -> tuple[list[Event], int]:
+    """Return the newest events in the order of history, and how many earlier ones there are.
+
+    Files and row groups are read from the newest on. Behind the last event that is returned they are counted: by their statistics where every event
+    counts, else by the columns that decide.
+    """
+    found: list[Event] = []  # a row group's events in their order, before those of newer ones
+    earlier = 0
+    for path in sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True):
+        with row_groups.opened(table.root, path) as groups:
+            for together in _newest_first(groups):
+                if len(found) == limit and wanted.everything and all(groups.is_all(group, STANDS_FOR, 1) for group in together):
+                    earlier += sum(map(groups.rows, together))
+                    continue
+                rest, count = _newest_of(
+                    table.root, groups, [group for group in together if not wanted.excludes(groups, group)], limit - len(found), wanted
+                )
+                found[:0] = rest
+                earlier += count - len(rest)
+    return found, earlier
+
+
+def _newest_first(groups: RowGroups) -> Iterator[list[int]]:
+    """Yield row groups by the numbers of their rows, the highest first; together where these overlap, or are not known."""
+    bounds = {group: groups.bounds(group, "priority") for group in range(len(groups))}
+    known = {group: found for group, found in bounds.items() if found is not None}
+    if len(known) < len(bounds):
+        yield list(bounds)
+        return
+    together: list[int] = []
+    for group in sorted(known, key=lambda each: known[each][1], reverse=True):
+        if together and known[group][1] < min(known[each][0] for each in together):
+            yield together
+            together = []
+        together.append(group)
+    if together:
+        yield together
+
+
+def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int, wanted: Wanted) -> tuple[list[Event], int]:
+    """Return the newest events of row groups in their order, at most ``limit``, and how many they hold."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = _weighed(groups, wanted.among(groups.columns(together, wanted.columns)), root, wanted)
+    held = sum(count or 0 for count in rows[_EVENTS].to_pylist())
+    if not limit or not held:
+        return [], held
+    before = pc.less(pc.cumulative_sum(rows[_EVENTS]), pa.scalar(limit, pa.int64())).to_pylist().count(True)
+    chosen = rows.slice(0, before + 1)
+    found = [each for event in table_to_events(groups.take(chosen, COLUMNS)) for each in _one_by_one(root, event, wanted, limit)]
+    return found[-limit:], held
+
+
+def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: Wanted) -> pa.Table:
+    """Return the rows that stand for wanted events, the newest first, and for how many each does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    one = pc.is_in(rows[STANDS_FOR], pa.array([1], pa.int32()))
+    singles, others = rows.filter(one), rows.filter(pc.invert(one)).sort_by([(name, "ascending") for name in PLACE])
+    counts = [count for part in groups.portions(others, ["lookup_id", "body"]) for count in _counts(root, part, wanted)]
+    weighed = pa.concat_tables(
+        [
+            singles.append_column(_EVENTS, pa.repeat(pa.scalar(1, pa.int64()), singles.num_rows)),
+            others.append_column(_EVENTS, pa.array(counts, pa.int64())),
+        ]
+    )
+    return weighed.filter(pc.greater(weighed[_EVENTS], pa.scalar(0))).sort_by([("priority", "descending")])
+
+
+def _counts(root: str, rows: pa.Table, wanted: Wanted) -> list[int]:
+    """Return for how many wanted events each row stands, by what its body says."""
+    import pyarrow.compute as pc
+
+    counts = [int(bool(mine)) for mine in wanted.mine(rows["lookup_id"]).to_pylist()]
+    bodies = rows["body"].to_pylist()
+    for row in (row for row, whole in enumerate(pc.match_substring(rows["body"], _COUNTED).to_pylist()) if whole):
+        details = json.loads(bodies[row] or b"{}")
+        if wanted.lookup_ids is None and _IDS not in details:
+            counts[row] = _rows_of_file(root, details) or 1
+        elif (lookup_ids := _messages(root, details)) is not None:
+            counts[row] = len(wanted.of(lookup_ids))
+    return counts
 
 
 def _overlap(held: tuple[int, int], wanted: range) -> bool:
@@ -90,7 +241,7 @@ def _with(rows: pa.Table, name: str, values: pa.Array[Any]) -> pa.Table:
 
 
 def _with_ids(root: str, body: bytes | None) -> bytes | None:
-    if body is None or b'"count": "' not in body:
+    if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
     lookup_ids = _ids_of(root, details)
@@ -102,20 +253,29 @@ def named_files(root: str, recorded: Sequence[DataFile]) -> set[str]:
     found: set[str] = set()
     for path in (file.path for file in recorded if not is_joined(file.path)):
         for body in files.read_columns(root, path, ["body"]).column("body").to_pylist():
-            if body is not None and b'"count": "' in body:
+            if body is not None and _COUNTED.encode() in body:
                 found.add(str(json.loads(body).get("path", "")))
     return found
 
 
-def _one_by_one(root: str, event: Event) -> Iterator[Event]:
-    """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more."""
-    lookup_ids = from_ranges(event.details[_IDS]) if _IDS in event.details else _ids_of(root, event.details)
+def _one_by_one(root: str, event: Event, wanted: Wanted | None = None, most: int | None = None) -> Iterator[Event]:
+    """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more.
+
+    :param wanted: only those of these messages. :param most: only so many of them, the last ones.
+    """
+    lookup_ids = _messages(root, event.details)
     if lookup_ids is None:
         yield event
         return
     details = {name: value for name, value in event.details.items() if name not in {"count", "max_lookup_id", "path", _IDS}}
-    for lookup_id in lookup_ids:
+    here = lookup_ids if wanted is None else wanted.of(lookup_ids)
+    for lookup_id in here if most is None else here[-most:]:
         yield replace(event, lookup_id=lookup_id, details=details)
+
+
+def _messages(root: str, details: Mapping[str, str]) -> Sequence[int] | None:
+    """Return the messages of an event of a whole file; None for other events, and where they are not known any more."""
+    return from_ranges(details[_IDS]) if _IDS in details else _ids_of(root, details)
 
 
 def _ids_of(root: str, details: Mapping[str, str]) -> list[int] | None:
@@ -128,6 +288,18 @@ def _ids_of(root: str, details: Mapping[str, str]) -> list[int] | None:
     except TableChangedError:
         return None
     return [number or 0 for number in rows.sort_by([("due_at", "ascending"), ("lookup_id", "ascending")]).column("lookup_id").to_pylist()]
+
+
+def _rows_of_file(root: str, details: Mapping[str, str]) -> int:
+    """Return how many messages the file has that an event is about; 0 for other events, and where the file is gone."""
+    path = details.get("path", "")
+    if "count" not in details or partition_of(path) is None:
+        return 0
+    try:
+        with row_groups.opened(root, path) as groups:
+            return sum(map(groups.rows, range(len(groups))))
+    except TableChangedError:
+        return 0
 
 
 def as_ranges(numbers: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.file_modes import PRIVATE
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.store.table.layout import moved_path
 from airflow_poison.core.store.unreachable import named, why
@@ -95,7 +96,7 @@ class OutcomeWriter:
     def _locked(self) -> int:
         """Return a descriptor whose lock every attempt of the task takes; the kernel lets go of it when its holder dies."""
         self._out.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._out / f".task-{self._task}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._out / f".task-{self._task}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.store.files import Replacement
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import (
@@ -20,6 +20,7 @@ from airflow_poison.core.store.table import (
     manifest,
     moving,
     replacing,
+    row_groups,
     stage,
     transacting,
 )
@@ -148,6 +149,17 @@ class Queue:
         """Return the rows of a file, or some of their columns. Raises TableChangedError."""
         return files.read(self._table.root, file) if columns is None else files.read_columns(self._table.root, file.path, columns)
 
+    def first(self, file: DataFile, limit: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the first rows of a file in receive order. Raises TableChangedError."""
+        return self._rows(file, columns, lambda names: row_groups.first(self._table.root, file.path, names, limit))
+
+    def select(self, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of a file with these lookup ids. Raises TableChangedError."""
+        return self._rows(file, columns, lambda names: row_groups.select(self._table.root, file.path, names, lookup_ids))
+
+    def _rows(self, file: DataFile, columns: Sequence[str] | None, read: Callable[[Sequence[str]], pa.Table]) -> pa.Table:
+        return files.placed(file, read(message_schema().names)) if columns is None else read(columns)
+
     def stage(self, claim: Claim) -> str:
         """Return this holder's own stage folder. Raises ClaimLostError when a later holder has fenced it."""
         return str(stage.own(self._table.root, claim))
@@ -194,6 +206,11 @@ class Queue:
         assert isinstance(result, dict)
         return result
 
+    def has_number(self, names: Iterable[str]) -> bool:
+        """Whether the log has a number under one of these names."""
+        state = self._table.log.load()
+        return any(state.number(name) is not None for name in names)
+
     def compact(self, *, min_files: int) -> Compacted:
         """Join small files. Raises ConservationError, TableChangedError."""
         return compaction.compact(self._table, min_files)
@@ -223,3 +240,10 @@ class Queue:
     def events(self, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:
         """Return the recorded events of later versions, in the order of their commits."""
         return history.read(self._table, since_version, until_version, types)
+
+    def newest_events(
+        self, limit: int, *, lookup_ids: Collection[int] | None = None, types: Collection[EventType] | None = None, since: datetime | None = None
+    ) -> tuple[Sequence[Event], int]:
+        """Return the newest recorded events, in the order of their commits, and how many earlier ones there are."""
+        wanted = history.Wanted(None if lookup_ids is None else frozenset(lookup_ids), types, since)
+        return history.newest(self._table, limit, wanted)

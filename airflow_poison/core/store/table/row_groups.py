@@ -1,0 +1,161 @@
+"""Row groups: the rows of a data file that are wanted, read without the rest of the file.
+
+Statistics say which row groups can hold them. Of those, the columns that decide are read; all columns only of the rows that were chosen, in portions.
+So neither the memory nor the time that a look takes grows with the bodies of a queue.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from airflow_poison.core.errors import TableChangedError
+from airflow_poison.core.store.table.files import damaged, gone
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+PORTION_ROWS = 1_024
+"""So many rows are in memory while chosen ones are taken out of a row group."""
+_BUFFER_BYTES = 1024 * 1024
+PLACE = ("row_group", "row")
+"""The columns that say where a row is."""
+_GROUP, _ROW = PLACE
+_RECEIVE_COLUMNS = ("priority", "lookup_id")
+_RECEIVE_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [("priority", "descending"), ("lookup_id", "ascending")]
+
+
+class RowGroups:
+    """The row groups of an open file."""
+
+    def __init__(self, parquet: pq.ParquetFile) -> None:
+        self._parquet = parquet
+        self._metadata = parquet.metadata
+        self._index = {self._metadata.schema.column(index).path: index for index in range(self._metadata.num_columns)}
+
+    def __len__(self) -> int:
+        return int(self._metadata.num_row_groups)
+
+    def rows(self, group: int) -> int:
+        """Return how many rows a group has."""
+        return int(self._metadata.row_group(group).num_rows)
+
+    def bounds(self, group: int, column: str) -> tuple[Any, Any] | None:
+        """Return the least and the greatest value of a column in a group; None where its writer kept none, or it has no value."""
+        statistics = self._statistics(group, column)
+        return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
+
+    def is_all(self, group: int, column: str, value: object) -> bool:
+        """Whether statistics say that a column of a group has this one value in every row."""
+        statistics = self._statistics(group, column)
+        return statistics is not None and statistics.null_count == 0 and self.bounds(group, column) == (value, value)
+
+    def may_hold(self, group: int, column: str, values: Collection[Any]) -> bool:
+        """Whether statistics allow a group to have one of these values in a column."""
+        bounds = self.bounds(group, column)
+        return bounds is None or any(bounds[0] <= value <= bounds[1] for value in values)
+
+    def columns(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """Return narrow columns of groups, with the place of each row for ``take``."""
+        import pyarrow as pa
+
+        rows = pa.concat_tables([self._nothing(names), *(self._parquet.read_row_group(group, list(names)).select(list(names)) for group in groups)])
+        places = [(group, self.rows(group)) for group in groups]
+        numbers = pa.chunked_array([pa.array(range(count), pa.int32()) for _, count in places], pa.int32())
+        within = pa.chunked_array([pa.repeat(pa.scalar(group, pa.int32()), count) for group, count in places], pa.int32())
+        return rows.append_column(_GROUP, within).append_column(_ROW, numbers)
+
+    def take(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Return columns of the rows at these places of ``columns``, in the order of the file."""
+        import pyarrow as pa
+
+        return pa.concat_tables([self._nothing(names), *self.portions(places, names)])
+
+    def portions(self, places: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
+        """Yield what ``take`` returns in portions that are small, whatever the number of rows."""
+        wanted: dict[int, list[int]] = {}
+        for group, row in zip(places[_GROUP].to_pylist(), places[_ROW].to_pylist(), strict=True):
+            wanted.setdefault(group or 0, []).append(row or 0)
+        for group in sorted(wanted):
+            yield from self._taken(group, sorted(wanted[group]), names)
+
+    def _taken(self, group: int, rows: Sequence[int], names: Sequence[str]) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        begin = done = 0
+        for batch in self._parquet.iter_batches(PORTION_ROWS, row_groups=[group], columns=list(names)):
+            end = done
+            while end < len(rows) and rows[end] < begin + batch.num_rows:
+                end += 1
+            if end > done:
+                yield pa.Table.from_batches([batch.take(pa.array([row - begin for row in rows[done:end]]))]).select(list(names))
+            begin, done = begin + batch.num_rows, end
+            if done == len(rows):
+                return
+
+    def _nothing(self, names: Sequence[str]) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.Table.from_batches([], self._parquet.schema_arrow).select(list(names))
+
+    def _statistics(self, group: int, column: str) -> pq.Statistics | None:
+        index = self._index.get(column)
+        return None if index is None else self._metadata.row_group(group).column(index).statistics
+
+
+@contextmanager
+def opened(root: str, path: str) -> Iterator[RowGroups]:
+    """Open a file to read some of its rows. Raises TableChangedError when it is gone or damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(Path(root, path), buffer_size=_BUFFER_BYTES) as parquet:
+            yield RowGroups(parquet)
+    except FileNotFoundError as error:
+        raise TableChangedError(gone(root, path)) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableChangedError(damaged(root, path, error)) from error
+
+
+def first(root: str, path: str, names: Sequence[str], limit: int) -> pa.Table:
+    """Return columns of the first rows of a file as they are received: highest priority first, then lowest lookup id."""
+    import pyarrow as pa
+
+    with opened(root, path) as groups:
+        best = groups.columns([], _RECEIVE_COLUMNS)
+        for key, group in sorted((_first_key(groups, group), group) for group in range(len(groups))):
+            if best.num_rows >= limit and key > _key(best.slice(limit - 1).to_pylist()[0]):
+                break
+            best = pa.concat_tables([best, groups.columns([group], _RECEIVE_COLUMNS)]).sort_by(_RECEIVE_ORDER).slice(0, limit)
+        return groups.take(best, names).sort_by(_RECEIVE_ORDER)
+
+
+def select(root: str, path: str, names: Sequence[str], lookup_ids: Collection[int]) -> pa.Table:
+    """Return columns of the rows of a file with these lookup ids, in the order of the file."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = sorted(number for number in lookup_ids if abs(number) < 2**63)  # people type longer ones, too
+    with opened(root, path) as groups:
+        parts = [groups.columns([], ["lookup_id"])]
+        for group in range(len(groups)):
+            if groups.may_hold(group, "lookup_id", wanted):
+                keys = groups.columns([group], ["lookup_id"])
+                parts.append(keys.filter(pc.is_in(keys["lookup_id"], pa.array(wanted, pa.int64()))))
+        return groups.take(pa.concat_tables(parts), names)
+
+
+def _first_key(groups: RowGroups, group: int) -> tuple[float, float]:
+    """Return the least key that a row of a group can have; before all others where statistics do not say."""
+    priority, lookup_id = (groups.bounds(group, name) for name in _RECEIVE_COLUMNS)
+    return (-inf if priority is None else -priority[1], -inf if lookup_id is None else lookup_id[0])
+
+
+def _key(row: dict[str, Any]) -> tuple[float, float]:
+    return (-(row["priority"] or 0), row["lookup_id"] or 0)
