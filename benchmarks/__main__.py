@@ -1,6 +1,7 @@
 """Measure and print: a table for people, then one line of JSON.
 
-Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions of the small measurements.
+Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions. Everything that a ratio compares is measured once in each round,
+side by side; figures and ratios are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -109,52 +110,63 @@ def drain(store: QueueStore, queue: str, spark: SparkSession) -> tuple[float, in
 def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
     """Return all figures by name."""
     store = open_store(str(root / "store"))
-    print(f"{number:,} messages of 1 KB, {os.cpu_count()} cores; 1 % fail 18 times, 5 % fail twice", flush=True)
-    figures: dict[str, float] = {}
-    loop = figures["loop_per_s"] = loop_rate(min(number, 400_000))
-    print(f"(a) bare loop in two processes        {loop:>12,.0f} messages/s", flush=True)
-
+    print(f"{number:,} messages of 1 KB, {os.cpu_count()} cores; 1 % fail 18 times, 5 % fail twice; {rounds} rounds", flush=True)
     spark = get_session("local[2]", {"spark.driver.memory": "2g"})
     fill(store, "warm", 20_000, failing=True)
     drain(store, "warm", spark)
 
-    figures["send_per_s"] = number / fill(store, "main", number, failing=True)
-    print(f"    send                               {figures['send_per_s']:>12,.0f} messages/s", flush=True)
-    paths = [f"{store.open('main').uri}/{file.path}" for file in store.open("main").snapshot().files]
-    raw_spark_seconds(spark, paths[:1], str(root / "raw"))
-    raw = figures["raw_per_s"] = number / raw_spark_seconds(spark, paths, str(root / "raw"))
-    shutil.rmtree(root / "raw")
-    print(f"(b) Spark job that copies every row    {raw:>12,.0f} messages/s", flush=True)
-
     peak, small_peak = Peak(), Peak()
-    with peak.watch():
-        seconds, deliveries = drain(store, "main", spark)
-    receive = figures["receive_per_s"] = number / seconds
-    print(f"(c) receive, all {deliveries:,} deliveries    {receive:>12,.0f} messages/s  (driver peak {peak.mebibytes:,.0f} MiB)", flush=True)
-    left = store.open("main").snapshot()
-    assert left.depth(SubQueue.RETRY, CLOCK.now()).messages == left.depth(SubQueue.MAIN, CLOCK.now()).messages == 0
+    found = [one_round(store, spark, number, peak, root) for _ in range(rounds)]
+    figures = {name: statistics.median(each[name] for each in found) for name in found[0]}
+    print(f"    medians                            {_told(figures)}  (driver peak {peak.mebibytes:,.0f} MiB)", flush=True)
 
-    fill(store, "clean", number, failing=False)
-    clean_seconds, _ = drain(store, "clean", spark)
-    figures["receive_clean_per_s"] = number / clean_seconds
-    print(f"    receive without any failure        {number / clean_seconds:>12,.0f} messages/s", flush=True)
-    quarter = number // 4
-    fill(store, "quarter", quarter, failing=True)
+    fill(store, "quarter", number // 4, failing=True)
     with small_peak.watch():
         drain(store, "quarter", spark)
-
     figures["isolation_cost"] = isolation_cost(store, spark, min(number, 200_000), rounds)
     figures["small_pass_s"] = small_pass_seconds(store, spark, rounds)
-    figures["depth_ms"] = depth_milliseconds(store)
-    figures |= {
-        "receive_to_raw": receive / raw,
-        "receive_to_loop": receive / loop,
-        "poison_tax": seconds / clean_seconds,
-        "driver_peak_mib": peak.mebibytes,
-        "driver_peak_quarter_mib": small_peak.mebibytes,
-    }
+    figures["depth_ms"] = depth_milliseconds(store, "quarter")
+    figures |= {"driver_peak_mib": peak.mebibytes, "driver_peak_quarter_mib": small_peak.mebibytes}
     spark.stop()
     return figures
+
+
+def one_round(store: QueueStore, spark: SparkSession, number: int, peak: Peak, root: Path) -> dict[str, float]:
+    """Measure the bare loop, the Spark copy, and receives with failures and without; return the figures and their ratios. Leaves no queue behind."""
+    loop = loop_rate(min(number, 400_000))
+    send_rate = number / fill(store, "main", number, failing=True)
+    main = store.open("main")
+    paths = [f"{main.uri}/{file.path}" for file in main.snapshot().files]
+    raw_spark_seconds(spark, paths[:1], str(root / "raw"))
+    raw = number / raw_spark_seconds(spark, paths, str(root / "raw"))
+    shutil.rmtree(root / "raw")
+    with peak.watch():
+        seconds, _ = drain(store, "main", spark)
+    left = main.snapshot()
+    assert left.depth(SubQueue.RETRY, CLOCK.now()).messages == left.depth(SubQueue.MAIN, CLOCK.now()).messages == 0
+    fill(store, "clean", number, failing=False)
+    clean_seconds, _ = drain(store, "clean", spark)
+    for queue in ("main", "clean"):
+        shutil.rmtree(store.open(queue).uri)
+    receive, clean = number / seconds, number / clean_seconds
+    figures = {
+        "loop_per_s": loop,
+        "send_per_s": send_rate,
+        "raw_per_s": raw,
+        "receive_per_s": receive,
+        "receive_clean_per_s": clean,
+        "receive_to_raw": receive / raw,
+        "receive_to_loop": receive / loop,
+        "clean_to_loop": clean / loop,
+        "poison_tax": seconds / clean_seconds,
+    }
+    print(f"    one round                          {_told(figures)}", flush=True)
+    return figures
+
+
+def _told(figures: dict[str, float]) -> str:
+    names = {"loop": "loop_per_s", "Spark copy": "raw_per_s", "receive": "receive_per_s", "without failures": "receive_clean_per_s"}
+    return ", ".join(f"{said} {figures[name]:,.0f}/s" for said, name in names.items())
 
 
 def isolation_cost(store: QueueStore, spark: SparkSession, number: int, rounds: int) -> float:
@@ -181,12 +193,12 @@ def small_pass_seconds(store: QueueStore, spark: SparkSession, rounds: int) -> f
     return statistics.median(seconds)
 
 
-def depth_milliseconds(store: QueueStore) -> float:
+def depth_milliseconds(store: QueueStore, queue: str) -> float:
     """Return the milliseconds to open a queue and learn its depth and next due time."""
     times = []
     for _ in range(20):
         started = time.perf_counter()
-        snapshot = store.open("main").snapshot()
+        snapshot = store.open(queue).snapshot()
         snapshot.depth(SubQueue.RETRY, CLOCK.now())
         times.append((time.perf_counter() - started) * 1000)
     return statistics.median(times)

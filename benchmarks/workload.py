@@ -1,4 +1,7 @@
-"""The workload: JSON messages of 1 KB, of which 1 % always fail and 5 % fail twice and then succeed."""
+"""The workload: JSON messages of 1 KB, of which 1 % always fail and 5 % fail twice and then succeed.
+
+Every server session imports this module for its handler, so it imports nothing but Python's own at the top.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,6 @@ import json
 import random
 from itertools import islice
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +37,9 @@ def bodies(number: int, *, failing: bool, seed: int = 7) -> Iterator[bytes]:
 
 def write(path: str, number: int, *, failing: bool) -> None:
     """Write the workload as Parquet with one column ``body``; run in a process of its own, so that the memory measured later is the product's."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     source = iter(bodies(number, failing=failing))
     schema = pa.schema([("body", pa.binary())])
     with pq.ParquetWriter(path, schema) as file:

@@ -36,6 +36,12 @@ def talk(message: Message) -> None:
     _write(folder, "done", message)
 
 
+def talk_and_return(message: Message) -> object:
+    """Do what the body says, and return work that has not been done."""
+    talk(message)
+    return (word for word in message.text.split())
+
+
 def act(message: Message, folder: str, word: str, argument: str = "") -> None:  # noqa: C901, PLR0912, PLR0915  (one branch a word)
     """Do one thing."""
     conversation = message.conversation
@@ -107,7 +113,9 @@ def _later(conversation: Conversation, path: Path) -> None:
     try:
         conversation.reply("late", "Answer")
     except Exception as error:  # noqa: BLE001
-        path.write_text(f"{type(error).__name__}: {error}")
+        beside = path.with_suffix(".new")
+        beside.write_text(f"{type(error).__name__}: {error}")
+        beside.rename(path)  # whoever sees it reads all of it
 
 
 def _in_a_fork(conversation: Conversation, path: Path) -> None:

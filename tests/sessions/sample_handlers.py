@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import logging
 import os
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 from airflow_poison.core.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
     from airflow_poison.core.delivery.sessiongram import Session
     from airflow_poison.core.message import Message
 
@@ -127,6 +130,80 @@ not_callable = 7
 
 async def coroutine(message: Message) -> None:
     pass
+
+
+def _touch(message: Message) -> None:
+    Path(message.text).touch()
+
+
+def yields(message: Message) -> Iterator[int]:
+    _touch(message)
+    yield 1
+
+
+async def yields_later(message: Message) -> AsyncIterator[int]:
+    _touch(message)
+    yield 1
+
+
+def passed_on(function: Callable[[Message], object]) -> Callable[[Message], object]:
+    """A decorator as people write it: plain itself, whatever the function is."""
+
+    @functools.wraps(function)
+    def outer(message: Message) -> object:
+        return function(message)
+
+    return outer
+
+
+def used_up(message: Message) -> None:
+    for _ in yields(message):
+        pass
+
+
+class RunsLater:
+    async def __call__(self, message: Message) -> None:
+        _touch(message)
+
+    async def method(self, message: Message) -> None:
+        await self(message)
+
+
+class Yields:
+    def __call__(self, message: Message) -> Iterator[int]:
+        yield len(message.text)
+
+
+class Awaitable:
+    """Something to be awaited that is no coroutine, as a future is."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+    def __await__(self) -> Iterator[None]:
+        _touch(self.message)
+        yield
+
+
+async def touch(message: Message) -> None:
+    _touch(message)
+
+
+def returns_coroutine(message: Message) -> object:
+    return touch(message)
+
+
+def returns_awaitable(message: Message) -> object:
+    return Awaitable(message)
+
+
+returns_generator = passed_on(yields)
+returns_async_generator = passed_on(yields_later)
+runs_it = passed_on(used_up)
+runs_later, yields_as_object = RunsLater(), Yields()
+later_in_part = functools.partial(touch)
+object_in_part = functools.partial(RunsLater())
+method_later = runs_later.method
 
 
 def two_arguments(message: Message, other: object) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison import track_failures
 from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
 from airflow_poison.core.conversations.services import BOTH_ENDED, END_DIALOG, ERROR
@@ -43,8 +44,10 @@ class Delivering:
     def says(self, words: str, name: str = "d1", sequence: int = 1, **envelope: Any) -> Outgoing:
         return message(name, sequence, f"{self.folder} {words}", **envelope)
 
-    def __call__(self, messages: Sequence[Outgoing | bytes | str], hand: AtHand | None = None, policy: Policy | None = None) -> BatchReport:
-        with self._session(HANDLER, self._isolation, policy=policy or broker(1), at_hand=hand or at_hand()) as session:
+    def __call__(
+        self, messages: Sequence[Outgoing | bytes | str], hand: AtHand | None = None, policy: Policy | None = None, handler: object = HANDLER
+    ) -> BatchReport:
+        with self._session(handler, self._isolation, policy=policy or broker(1), at_hand=hand or at_hand()) as session:
             report = session.deliver(dialog_batch(messages))
         self.seen.add(report)
         return report
@@ -75,6 +78,15 @@ def test_what_a_handler_did_is_there_when_it_has_returned(deliver: Delivering) -
     assert [sent.envelope.sequence for sent in deliver.seen.sent] == [1, 2]
     after = deliver.seen.endpoints["d1"]
     assert (after.state.value, after.sent, after.received, after.timer_number) == ("CO", 2, 1, 1)
+
+
+@pytest.mark.parametrize("handler", [f"{HANDLER}_and_return", track_failures(f"{HANDLER}_and_return")], ids=["plain", "tracked"])
+def test_what_a_handler_did_before_it_returned_work_that_has_not_been_done_is_rolled_back(deliver: Delivering, handler: object) -> None:
+    report = deliver([deliver.says("answer no")], handler=handler)
+
+    assert deliveries(deliver.folder)[0] in {4, 5}
+    assert COMMITTED not in told(report.words)
+    assert [body for _, kind, body in deliver.seen.told if kind == "Answer"] == []
 
 
 @pytest.mark.parametrize(("words", "deliveries_"), [("answer no,raise-once,answer yes", 2), ("answer no,die-once,answer yes", 2)])
@@ -145,7 +157,7 @@ def test_sb_41_a_stale_timer_and_a_second_error_are_discarded(deliver: Deliverin
 
     report = deliver([timer(number=1), error(), error(sequence=3)], hand)
 
-    assert why(report, 0) == "the timer was set again, or has been received"
+    assert why(report, 0) == "the timer was set again before it expired, or has been received"
     assert why(report, 2) in {"an error of this conversation has been received before", "the conversation was ended"}
     assert deliver.seen.discarded == 2
 

@@ -12,12 +12,16 @@ from airflow_poison.core.delivery.sessiongram import sessiongram
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import HandlerNotFoundError, InputError
 from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_poison.core.message import Message
+    from airflow_poison.core.policies.seam import Policy
     from tests.sessions.conftest import Opener
 
 
@@ -38,6 +42,25 @@ def test_what_a_handler_raises_is_a_counted_rollback_of_its_message_alone(sessio
     assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED]
     assert (report.failures[1].kind, report.failures[1].type, report.failures[1].text) == (FailureKind.EXCEPTION, kind, text)
     assert "sample_handlers.py" in report.failures[1].trace
+
+
+@pytest.mark.parametrize("name", ["returns_generator", "returns_async_generator", "returns_coroutine", "returns_awaitable"])
+@pytest.mark.parametrize("system", [policy(), ServiceBroker()])
+def test_a_handler_that_returns_work_instead_of_doing_it_settles_nothing(
+    session: Opener, isolation: str, name: str, system: Policy, tmp_path: Path
+) -> None:
+    report = session(f"tests.sessions.sample_handlers:{name}", isolation, policy=system).deliver(batch_of([str(tmp_path / "ran")]))
+
+    assert told(report.words) == [(State.HALTED, 5, 0) if isinstance(system, ServiceBroker) else (State.ENDED, 3, 0)]
+    assert (report.failures[0].kind, report.failures[0].type) == (FailureKind.EXCEPTION, "airflow_poison.core.errors.HandlerNotRunError")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_decorator_that_does_the_work_of_a_generator_settles_its_message(session: Opener, isolation: str, tmp_path: Path) -> None:
+    report = session("tests.sessions.sample_handlers:runs_it", isolation).deliver(batch_of([str(tmp_path / "ran")]))
+
+    assert told(report.words) == [COMMITTED]
+    assert (tmp_path / "ran").exists()
 
 
 def test_texts_of_fifty_megabytes_are_cut(session: Opener, isolation: str) -> None:

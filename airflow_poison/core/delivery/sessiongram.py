@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.message import Message
 
@@ -92,6 +93,7 @@ class Session:
             abort_count=gram.abort_count,
             move_count=gram.move_count,
             crash_count=gram.crash_count,
+            queue=gram.queue,
         )
 
     def require_consumed(self) -> None:
@@ -106,7 +108,7 @@ def session_handler(handler: Callable[[Session], object]) -> Callable[[Message],
 
     def handle(message: Message) -> None:
         session = Session(message)
-        handler(session)
+        check_returned(handler(session))
         session.require_consumed()
 
     return handle

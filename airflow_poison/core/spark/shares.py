@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FEWEST_ROWS = 250
 """A task is worth its start from about so many messages on (tens of milliseconds)."""
-BATCH_ROWS = 4096
+BATCH_ROWS, BATCH_BYTES = 16_384, 16 * 1024 * 1024
+"""A batch has so many messages at most, and fewer where they are large: what a task holds in memory. Larger ones save little more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +127,17 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
 
     names = message_schema().names
     with pq.ParquetFile(part.path) as file:
-        groups, before, first = [], 0, None
+        groups, before, first, size, read = [], 0, None, 0, 0
         for number in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(number).num_rows
+            group = file.metadata.row_group(number)
+            rows = group.num_rows
             if before < part.start + part.rows and before + rows > part.start:
                 groups.append(number)
+                size, read = size + group.total_byte_size, read + rows
                 first = before if first is None else first
             before += rows
         skip, left = part.start - (first or 0), part.rows
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=names):
+        for batch in file.iter_batches(batch_size=_batch_rows(size, read), row_groups=groups, columns=names):
             wanted = batch.slice(skip, left)
             skip = max(0, skip - batch.num_rows)
             left -= wanted.num_rows
@@ -142,3 +145,8 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
                 counts = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
                 cast = [wanted.column(field.name).cast(field.type) for field in message_schema()]
                 yield pa.record_batch([*cast, counts], names=[*names, "move_count"])
+
+
+def _batch_rows(size: int, rows: int) -> int:
+    """Return how many messages a batch has when so many rows take so many bytes."""
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))

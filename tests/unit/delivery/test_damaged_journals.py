@@ -234,6 +234,8 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "journal"
     folder.mkdir(mode=0o777)
     written(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)  # else nobody but its owner and its group may read it
     yield folder
     folder.chmod(0o777)
 

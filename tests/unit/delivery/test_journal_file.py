@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def ids(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(numbers, np.int64)
@@ -26,6 +24,11 @@ def ids(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def words(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(numbers, np.int32)
+
+
+def descriptors() -> int:
+    """Return how many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_sections_are_read_back_and_the_file_grows_in_steps(tmp_path: Path) -> None:
@@ -66,6 +69,42 @@ def test_a_journal_cannot_begin_in_a_folder_that_was_taken_away(tmp_path: Path) 
         Journal(tmp_path / "gone", "0")
 
 
+@pytest.mark.parametrize("fails", ["the file", "its lock", "its name", "the names on disk"])
+def test_a_journal_that_cannot_be_opened_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    real = os.open
+    match fails:
+        case "the file":
+            monkeypatch.setattr(os, "open", lambda path, *given: broken() if str(path).endswith(".new") else real(path, *given))
+        case "its lock":
+            monkeypatch.setattr(fcntl, "flock", broken)
+        case "its name":
+            monkeypatch.setattr(type(tmp_path), "rename", broken)
+        case _:
+            monkeypatch.setattr(platform, "force_names", broken)
+    before = descriptors()
+
+    with pytest.raises(ServerSessionError, match="cannot be made"):
+        Journal(tmp_path, "0", forced=True)
+
+    assert list(tmp_path.iterdir()) == []
+    assert descriptors() == before
+
+
+def test_a_journal_that_cannot_be_forced_is_closed_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = descriptors()
+    journal = Journal(tmp_path, "0", forced=True)
+    monkeypatch.setattr(platform, "force", broken)
+    with pytest.raises(ServerSessionError, match="cannot be forced"):
+        journal.close()
+    assert descriptors() == before
+
+
 def test_a_full_disk_is_an_error_and_not_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -93,3 +132,35 @@ def test_torn_lines_are_skipped_and_equal_traces_written_once(tmp_path: Path) ->
         (42, "bad 2", 2_500),
     ]
     assert path.stat().st_size < 5_000
+
+
+def test_equal_failures_are_written_whole_once_by_each_process(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    failure = Failure(FailureKind.EXCEPTION, "ValueError", "this order can never be processed", "deep\n" * 50)
+    given = [Rollback(0, row, row + 40, 5, failure) for row in range(100)]
+    logs = [FailureLog(descriptor), FailureLog(descriptor)]
+    for rollback in given:
+        logs[rollback.row % 2].append(rollback)
+
+    found = list(FailureReader(descriptor).news())
+    os.close(descriptor)
+
+    assert found == given
+    assert path.read_text().count("can never be processed") == len(logs)
+
+
+def test_who_failed_like_a_message_whose_line_is_lost_is_known_to_have_failed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    log = FailureLog(descriptor)
+    for row in range(2):
+        log.append(Rollback(0, row, row + 40, 5, Failure(FailureKind.EXCEPTION, "ValueError", "bad")))
+    path.write_bytes(path.read_bytes().replace(b'"kind":', b"\0" * 7, 1))
+
+    reader = FailureReader(descriptor)
+    (found,) = reader.news()
+    os.close(descriptor)
+
+    assert (found.lookup_id, found.failure.kind, found.failure.type) == (41, FailureKind.EXCEPTION, "unknown")
+    assert reader.unreadable == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,3 +47,13 @@ def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
         ids = [number for batch in batches for number in batch.column("lookup_id").to_pylist()]
         assert ids == list(range(start, start + rows))
         assert all(batch.column("move_count").to_pylist() == [3] * batch.num_rows for batch in batches)
+
+
+@pytest.mark.parametrize(("size", "rows", "largest"), [(100, 40_000, 16_384), (100_000, 400, 17 * 1024 * 1024 // 100_000), (20 * 1024 * 1024, 3, 1)])
+def test_a_batch_is_bounded_in_messages_and_in_bytes(tmp_path: Path, size: int, rows: int, largest: int) -> None:
+    path = str(tmp_path / "messages.parquet")
+    some = pa.Table.from_pylist([{"lookup_id": number, "body": os.urandom(size)} for number in range(rows)], schema=message_schema())
+    pq.write_table(some, path)
+    batches = list(read_share([Part(path, 0, 0, rows)]))
+    assert sum(batch.num_rows for batch in batches) == rows
+    assert largest // 2 <= max(batch.num_rows for batch in batches) <= largest

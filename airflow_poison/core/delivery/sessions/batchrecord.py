@@ -81,8 +81,8 @@ class BatchRecord:
                 if known is not None:
                     failures[int(row)] = known
         failures.update((entry.row, entry.failure) for entry in self._rollbacks)
-        settled = (State.COMMITTED, State.CARRIED)
-        return {row: failure for row, failure in failures.items() if state_of(int(self.words[row])) not in settled}
+        committed = np.isin(states_of(self.words), (State.COMMITTED, State.CARRIED)).tolist()
+        return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
 def carried_report(batch: pa.RecordBatch, carry: Carry, *, halted: bool) -> BatchReport | None:

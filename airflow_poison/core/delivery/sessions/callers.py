@@ -72,7 +72,7 @@ class InlineCallers:
     def __init__(self, tools: Tools, journal: Journal) -> None:
         handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
         log = FailureLog(journal.log_descriptor)
-        self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types)
+        self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types, queue=tools.queue)
         self._begun: dict[int, Call] = {}
         self._changes: dict[int, Change | None] = {}
         self._views: Views | None = None
@@ -86,7 +86,7 @@ class InlineCallers:
         services: Mapping[str, Service] | None = None,
     ) -> None:
         """Go on with another batch."""
-        self._views, self._services = Views(batch), services or {}
+        self._views, self._services = Views(batch, self._endpoint.queue), services or {}
 
     def prepare(self, session: int) -> None:
         """There is nothing to start."""

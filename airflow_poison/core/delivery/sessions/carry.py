@@ -12,6 +12,7 @@ from airflow_poison.core.delivery.sessions import damaged
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,9 +86,9 @@ class Carry:
 
     def save(self, path: Path) -> None:
         """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
-        with path.open("wb") as file:
+        with open(path, "wb", opener=private) as file:
             np.save(file, np.stack([self.lookup_ids, self.words.astype(np.int64)]))
-        descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
         try:
             texts = FailureLog(descriptor)
             for lookup_id, failure in self.failures.items():

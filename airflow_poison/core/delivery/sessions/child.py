@@ -63,6 +63,7 @@ class Tools:
     handler: HandlerRef
     clock: Clock
     unprocessable: tuple[str | type[BaseException], ...]
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,14 @@ class _Child:
         tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
         extend_import_path(tools.handler.path)
         types = load_types(tools.unprocessable)
-        endpoint = Endpoint(tools.policy, handler=load_handler(tools.handler), clock=tools.clock, log=FailureLog(self._log), unprocessable=types)
+        endpoint = Endpoint(
+            tools.policy,
+            handler=load_handler(tools.handler),
+            clock=tools.clock,
+            log=FailureLog(self._log),
+            unprocessable=types,
+            queue=tools.queue,
+        )
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
@@ -231,7 +239,7 @@ class _Child:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
         stream, slot = descriptors
         batch = read_batch(stream)
-        views, taken, at = Views(batch), map_slot(slot), self._at
+        views, taken, at = Views(batch, endpoint.queue), map_slot(slot), self._at
         os.close(slot)
         self._last.begin_batch(batch)
         while True:

@@ -209,7 +209,7 @@ class Dialogs:
             return
         stored = self._endpoints[message.envelope.to_handle]
         assert stored is not None, "a message is handed over by an endpoint"
-        after = begun.handed if for_good else arrivals.remembered(stored, message.message_type)
+        after = begun.handed if for_good else arrivals.remembered(stored, message)
         if after != stored:
             self._note(row, Change(after), Needs.ENDED if for_good else Needs.NOTHING)
 

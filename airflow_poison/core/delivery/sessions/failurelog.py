@@ -1,7 +1,8 @@
 """The journal's texts: one JSON line per rollback, halt or effect (effects.py), appended before the word that counts it.
 
 A torn line (killed while writing) is skipped by readers: its word was never stored. So is one that has become unreadable since: then it is known
-that a message failed, and not how. Equal traces are written once.
+that a message failed, and not how. Equal exceptions are written whole once by each process, then every further message has a short line that names
+the first; so are equal traces of different texts.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import blake2b
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.sessions.effects import BEGINNING, Effect, Told, effect_of
@@ -21,8 +22,10 @@ from airflow_poison.core.failures import Failure, FailureKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_REMEMBERED_TRACES = 1_000
+_REMEMBERED = 1_000
 _PIECE = 1 << 20
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_LOST = Failure(FailureKind.EXCEPTION, "unknown", "an exception whose text was in a line of the journal's log that cannot be read any more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,20 @@ class FailureLog:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._written_traces: set[str] = set()
+        self._name = secrets.token_hex(4)
+        self._written: dict[Failure, str] = {}
+        self._written_traces: dict[str, str] = {}
 
     def append(self, entry: Rollback) -> None:
         """Write one rollback. Raises ServerSessionError when the disk is full."""
+        at = (entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent))
+        known = self._written.get(entry.failure)
+        if known is not None:
+            self._write({"at": at, "like": known}, entry.lookup_id)
+            return
         failure = entry.failure
         record: dict[str, object] = {
-            "at": [entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent)],
+            "at": at,
             "kind": failure.kind,
             "type": failure.type,
             "text": failure.text,
@@ -62,7 +72,12 @@ class FailureLog:
         }
         if failure.trace:
             self._add_trace(record, failure.trace)
+        if failure.kind is not FailureKind.EXCEPTION or len(self._written) >= _REMEMBERED:  # a lost line may cost others a text, never a kind
+            self._write(record, entry.lookup_id)
+            return
+        key = record["key"] = f"{self._name}.{len(self._written)}"
         self._write(record, entry.lookup_id)
+        self._written[failure] = key
 
     def append_halt(self, lookup_id: int, details: Mapping[str, str]) -> None:
         """Write down what is to be told of the halt that a message caused. Raises ServerSessionError when the disk is full."""
@@ -77,7 +92,7 @@ class FailureLog:
         self._write(told.to_record(), told.effect.lookup_id)
 
     def _write(self, record: dict[str, object], lookup_id: int) -> None:
-        self._write_line(json.dumps(record, separators=(",", ":")).encode(), f"The failure of message {lookup_id}")
+        self._write_line(_ENCODER.encode(record).encode(), f"The failure of message {lookup_id}")
 
     def _write_line(self, line: bytes, what: str) -> None:
         try:
@@ -89,13 +104,13 @@ class FailureLog:
             ) from error
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:
-        key = blake2b(trace.encode(errors="replace"), digest_size=8).hexdigest()
-        known = key in self._written_traces
-        if not known:
+        known = self._written_traces.get(trace)
+        if known is None:
             record["trace"] = trace
-        if known or len(self._written_traces) < _REMEMBERED_TRACES:
-            record["same"] = key
-            self._written_traces.add(key)
+            if len(self._written_traces) >= _REMEMBERED:
+                return
+            known = self._written_traces[trace] = f"{self._name}.{len(self._written_traces)}"
+        record["same"] = known
 
 
 def _write_all(descriptor: int, line: bytes) -> None:
@@ -116,6 +131,7 @@ class FailureReader:
     def __init__(self, descriptor: int, path: str | None = None) -> None:
         self._descriptor, self._path, self._offset = descriptor, path, 0
         self._traces: dict[str, str] = {}
+        self._failures: dict[str, Failure] = {}
         self.halts: dict[int, Mapping[str, str]] = {}
         self.effects: list[Told] = []
         self.unreadable = 0
@@ -165,19 +181,20 @@ class FailureReader:
             yield entry
 
     def _rollback(self, record: dict[str, object]) -> Rollback:
-        key = str(record.get("same", ""))
-        trace = str(record["trace"]) if "trace" in record else self._traces.get(key, "")
-        if key:
-            self._traces[key] = trace
         section, row, lookup_id, attempts, innocent = cast("list[int]", record["at"])
-        failure = Failure(
-            FailureKind(str(record["kind"])),
-            str(record["type"]),
-            str(record["text"]),
-            trace,
-            timedelta(seconds=float(str(record["delay"]))),
-        )
+        failure = self._failures.get(str(record["like"]), _LOST) if "like" in record else self._failure(record)
         return Rollback(int(section), int(row), _lookup_id(lookup_id), int(attempts), failure, bool(innocent))
+
+    def _failure(self, record: dict[str, object]) -> Failure:
+        same = str(record.get("same", ""))
+        trace = str(record["trace"]) if "trace" in record else self._traces.get(same, "")
+        if same:
+            self._traces[same] = trace
+        delay = timedelta(seconds=float(str(record["delay"])))
+        failure = Failure(FailureKind(str(record["kind"])), str(record["type"]), str(record["text"]), trace, delay)
+        if "key" in record:
+            self._failures[str(record["key"])] = failure
+        return failure
 
 
 def _is_torn(line: bytes) -> bool:

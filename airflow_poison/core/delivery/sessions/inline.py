@@ -31,7 +31,7 @@ class InlineSession:
         self._reader = FailureReader(journal.log_descriptor)
         handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
         log = FailureLog(journal.log_descriptor)
-        self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types)
+        self._endpoint = Endpoint(tools.policy, handler=handler, clock=tools.clock, log=log, unprocessable=types, queue=tools.queue)
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver a batch in this process."""

@@ -23,6 +23,7 @@ import os
 import secrets
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -32,6 +33,7 @@ from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, crashes_of
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.file_modes import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,25 +96,22 @@ class Journal:
         self.log_path = folder / f"{name}.log"
         hidden = folder / f".{name}.new"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.descriptor = self.log_descriptor = -1
         try:
-            self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, 0o644)
-            self.descriptor = os.open(hidden, flags, 0o644)
+            self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, PRIVATE)
+            self.descriptor = os.open(hidden, flags, PRIVATE)
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             reach("delivery.journal.before_name")
             hidden.rename(self.path)
             reach("delivery.journal.after_name")
             if forced:
                 platform.force_names(folder)
-        except FileNotFoundError as error:
-            raise ClaimLostError(
-                f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
-                "Nothing was delivered; the driver's log says who took over."
-            ) from error
         except OSError as error:
-            raise ServerSessionError(
-                f"An attempt journal cannot be made in {str(folder)!r}: {_why(error)}. Nothing was delivered; free some space there, or give this "
-                "user the right to write, then run the task again."
-            ) from error
+            self._let_go()
+            for path in (hidden, self.path, self.log_path):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise _not_made(folder, error) from error
         self._end, self._sections = 0, 0
 
     def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
@@ -152,9 +151,14 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
-        self.force()
-        if self.descriptor >= 0:
-            fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
+        try:
+            self.force()
+            if self.descriptor >= 0:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         for descriptor in (self.descriptor, self.log_descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -165,6 +169,18 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionError:
+    if isinstance(error, FileNotFoundError):
+        return ClaimLostError(
+            f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
+            "Nothing was delivered; the driver's log says who took over."
+        )
+    return ServerSessionError(
+        f"An attempt journal cannot be made in {str(folder)!r}: {_why(error)}. Nothing was delivered; free some space there, or give this "
+        "user the right to write, then run the task again."
+    )
 
 
 def _why(error: OSError) -> str:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE, cut_front, decoded_end
+from airflow_poison.core.file_modes import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def create(path: Path) -> int:
     Where it cannot be made, the file is one in memory: the trace of a kill is lost then, no delivery.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError:
         return _in_memory()
     try:

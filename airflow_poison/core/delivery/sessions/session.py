@@ -140,7 +140,7 @@ def open_session(
     try:
         from airflow_poison.core.delivery.sessions.child import Tools
 
-        tools = Tools(policy, reference, clock or SystemClock(), unprocessable)
+        tools = Tools(policy, reference, clock or SystemClock(), unprocessable, opening.queue)
         if not policy.stateless or at_hand is not None:
             callers = _callers(tools, journal, isolation)
             from airflow_poison.core.delivery.sessions.endpoint import EndpointSession

@@ -49,7 +49,7 @@ MAX_ATTEMPTS = 0xFFF
 MAX_CRASHES = 0x7FF
 ATTEMPTS_MASK = FULL = MAX_ATTEMPTS << 8
 """The bits of the attempts; all of them are set when there can be no more."""
-_ONE_ATTEMPT = 1 << 8
+ONE_ATTEMPT = 1 << 8
 _ONE_CRASH = 1 << 20
 
 Words = TypeVar("Words", int, "NDArray[np.int32]")
@@ -88,7 +88,7 @@ def crashes_of(value: Words) -> Words:
 def counted(value: int, state: State, *, crash: bool = False) -> int:
     """Return the word after one more rollback; the counts stop at their largest value."""
     if attempts_of(value) < MAX_ATTEMPTS:
-        value += _ONE_ATTEMPT
+        value += ONE_ATTEMPT
     if crash and crashes_of(value) < MAX_CRASHES:
         value += _ONE_CRASH
     return value & COUNT_MASK | state

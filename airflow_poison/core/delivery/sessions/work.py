@@ -1,8 +1,9 @@
 """The delivering process's work on one batch, the same in a child process and inline: a lean loop, and the receive loop where it matters.
 
 Decisions depend on the message alone here (``policy.stateless``). When a message is fresh, the lean loop asks the policy once for
-each pair of counts in the batch, and then only stores, calls and stores. Everything else goes through ``ReceiveLoop``. The lean loop
-asks ``policy.unreadable`` about the largest body first: readability may depend on the size, and larger is never more readable.
+each pair of counts in the batch (``Ladder``), and then only stores, calls and stores; so it does while ordinary exceptions bring a message
+to its next delivery or its end. Everything else goes through ``ReceiveLoop``. The lean loop asks ``policy.unreadable`` about the largest
+body first: readability may depend on the size, and larger is never more readable.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessiongram import session_handler
 from airflow_poison.core.delivery.sessions.host import LastFailureHost
+from airflow_poison.core.delivery.sessions.ladder import RAISED, Ladder
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.delivery.sessions.words import SETTLED, State
+from airflow_poison.core.delivery.sessions.words import ONE_ATTEMPT, SETTLED, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
-from airflow_poison.core.policies.decisions import Counts, Deliver, Halt
+from airflow_poison.core.policies.decisions import Counts, Halt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.seam import Policy, Receiver
 
 _SLICE, _SLICES = 1_024, 4
-RAISED = Failure(FailureKind.EXCEPTION)
-"""A handler's exception that has not been told yet: the last one that was raised."""
-
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
 
 
@@ -57,10 +57,10 @@ class BatchWork:
 
 
 class Views:
-    """The messages of a batch as handlers see them; columns are converted a slice at a time."""
+    """The messages of a batch of a queue as handlers see them; columns are converted a slice at a time."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch))
+    def __init__(self, batch: pa.RecordBatch, queue: str) -> None:
+        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch, queue))
 
     def message(self, row: int, abort_count: int, move_count: int) -> Message:
         """Return the message of a row with the counts of this delivery."""
@@ -68,13 +68,14 @@ class Views:
         return Message.view(self._columns(number), at, abort_count, move_count)
 
 
-def _columns_of(batch: pa.RecordBatch, number: int) -> _Columns:
-    return Message.columns(batch.slice(number * _SLICE, _SLICE))
+def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
+    return Message.columns(batch.slice(number * _SLICE, _SLICE), queue)
 
 
 class Endpoint:
     """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
 
+    :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar last: keeps what the message in hand prints; None: nobody does.
     """
@@ -87,8 +88,9 @@ class Endpoint:
         clock: Clock,
         log: FailureLog,
         unprocessable: tuple[type[BaseException], ...] = (),
+        queue: str = "",
     ) -> None:
-        self._policy, self._clock, self._log = policy, clock, log
+        self._policy, self._clock, self._log, self.queue = policy, clock, log, queue
         self.receiver: Receiver = policy.open()
         self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
         self._unprocessable = unprocessable
@@ -106,7 +108,8 @@ class Endpoint:
         if self.last is not None:
             self.last.forget()
         try:
-            self._handler(message)
+            if (returned := self._handler(message)) is not None:
+                check_returned(returned)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
             return self.failure(error)
         self._only_here()
@@ -158,7 +161,7 @@ class _BatchDelivery:
         self._entries = Entries(policy, work.batch, list(work.words), self._now)
         log = endpoint._log  # noqa: SLF001
         self._host = LastFailureHost(policy, clock, work.words, section=work.number, log=log, call=self._call, tell=endpoint.tell)
-        self._views = Views(work.batch)
+        self._views = Views(work.batch, endpoint.queue)
         self._first_failure: Failure | None = None
 
     def run(self) -> bool:
@@ -166,38 +169,66 @@ class _BatchDelivery:
         return self._each_alone([row for row, value in enumerate(self._words) if value & 0xFF not in SETTLED])
 
     def _each_alone(self, rows: list[int]) -> bool:
-        seen = self._fresh_counts()
-        return any(self._some_alone(rows[start : start + _SLICE], seen) for start in range(0, len(rows), _SLICE))
+        ladders = self._ladders()
+        return any(self._some_alone(rows[start : start + _SLICE], ladders) for start in range(0, len(rows), _SLICE))
 
-    def _some_alone(self, rows: list[int], seen: Sequence[Counts | None] | None) -> bool:
+    def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
         """The lean loop: nothing here that is not needed for every message."""
         first = rows[0]
-        columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1))
+        columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
         words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint._handler  # noqa: SLF001
         in_flight, committed = int(State.IN_FLIGHT), int(State.COMMITTED)
         for row in rows:
-            counts = seen[row] if seen is not None and not words[row] else None
-            if counts is None:
-                if self._through_the_loop(row, None):
+            if ladders is None or words[row] or (rung := ladders[row].first) is None:
+                if self._through_the_loop(self._entries.entry(row), None):
                     return True
                 continue
+            counts = rung.seen
             words[row] = in_flight
             at[0] = row
             try:
-                handler(view(columns, row - first, counts.abort_count, counts.move_count))
+                if (returned := handler(view(columns, row - first, counts.abort_count, counts.move_count))) is not None:
+                    check_returned(returned)
             except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
-                if self._through_the_loop(row, self._endpoint.failure(error)):
-                    return True
+                failure = self._endpoint.failure(error)
             else:
                 words[row] = committed
+                continue
+            if self._again(row, ladders[row], failure, partial(view, columns, row - first)):  # the next exception has nothing to do with this one
+                return True
         return False
 
-    def _through_the_loop(self, row: int, failure: Failure | None) -> bool:
-        """Receive one message until it has ended; its first delivery may have failed already.
+    def _again(self, row: int, ladder: Ladder, failure: Failure | None, view: Callable[[int, int], Message]) -> bool:
+        """Go on with a message whose first delivery has failed until it has ended; what is no ordinary exception is for the receive loop.
+
+        One store counts a rollback and marks the next delivery.
+        """
+        words, in_flight, attempts = self._words, int(State.IN_FLIGHT), 0
+        while failure is RAISED and (rung := ladder.rung(attempts + 1)) is not None:
+            attempts += 1
+            words[row] = attempts * ONE_ATTEMPT | in_flight
+            failure = self._endpoint.call(view(rung.seen.abort_count, rung.seen.move_count))
+        if failure is None:
+            words[row] = attempts * ONE_ATTEMPT | State.COMMITTED
+            return False
+        last = ladder.rung(attempts)
+        assert last is not None, "it was delivered"
+        if failure is RAISED and ladder.end is not None:
+            entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
+            self._host.rolled_back((entry,), entry, failure)
+            self._host.ended(entry, ladder.end, failure)
+            return isinstance(ladder.end, Halt)
+        entry = self._entries.entry(row)
+        entry.counts = last.stored
+        return self._through_the_loop(entry, failure)
+
+    def _through_the_loop(self, entry: BatchEntry, failure: Failure | None) -> bool:
+        """Receive one message until it has ended.
 
         What died with a process before it could decide about its last rollback is decided now.
+
+        :param failure: of the delivery that the loop begins with, when that is over already.
         """
-        entry = self._entries.entry(row)
         if entry.led_to is not None:
             self._host.ended(entry, entry.led_to, None)
             return isinstance(entry.led_to, Halt)
@@ -213,20 +244,15 @@ class _BatchDelivery:
         self._endpoint.at[0] = row
         return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
 
-    def _fresh_counts(self) -> Sequence[Counts | None] | None:
-        """Return what the first delivery of each row sees, None where the policy does not simply deliver; None: none of them."""
+    def _ladders(self) -> Sequence[Ladder] | None:
+        """Return the ladder of each row; None: some message cannot be read."""
         if self._any_unreadable():
             return None
         aborts, moves = (_values(self._batch, name) for name in ("abort_count", "move_count"))
+        ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
         if isinstance(aborts, repeat) and isinstance(moves, repeat):
-            counts = self._first_decision(Counts(next(aborts), next(moves)))
-            return None if counts is None else [counts] * self._batch.num_rows
-        decide = cache(lambda abort, move: self._first_decision(Counts(abort, move)))
-        return [decide(abort, move) for _, abort, move in zip(range(self._batch.num_rows), aborts, moves, strict=False)]
-
-    def _first_decision(self, counts: Counts) -> Counts | None:
-        decision = self._endpoint.receiver.before(BatchEntry(0, 0, 0, None, counts), self._now)
-        return decision.counts if isinstance(decision, Deliver) and not decision.at_most_once else None
+            return [ladder(next(aborts), next(moves))] * self._batch.num_rows
+        return [ladder(abort, move) for _, abort, move in zip(range(self._batch.num_rows), aborts, moves, strict=False)]
 
     def _any_unreadable(self) -> bool:
         import pyarrow.compute as pc
