@@ -111,12 +111,13 @@ def table_schema() -> pa.Schema:
 
 
 class _Columns:
-    """The columns of an Arrow batch as Python lists, each converted when first asked for."""
+    """The columns of an Arrow batch of one queue as Python lists, each converted when first asked for."""
 
-    __slots__ = ("_batch", "_lists")
+    __slots__ = ("_batch", "_lists", "queue")
 
-    def __init__(self, batch: pa.RecordBatch | None, lists: dict[str, list[Any]] | None = None) -> None:
+    def __init__(self, batch: pa.RecordBatch | None, queue: str, lists: dict[str, list[Any]] | None = None) -> None:
         self._batch = batch
+        self.queue = queue
         self._lists: dict[str, list[Any]] = lists if lists is not None else {}
 
     def get(self, name: str, row: int) -> Any:
@@ -152,6 +153,7 @@ class Message:
         abort_count: int = 0,
         move_count: int = 0,
         crash_count: int = 0,
+        queue: str = "",
         conversation: Conversation | None = None,
     ) -> None:
         if conversation is not None:
@@ -169,7 +171,7 @@ class Message:
             "expires_at": expires_at,
             "crash_count": crash_count,
         }
-        self._columns = _Columns(None, {name: [value] for name, value in cells.items()})
+        self._columns = _Columns(None, queue, {name: [value] for name, value in cells.items()})
         self._row = 0
         self._abort_count = abort_count
         self._move_count = move_count
@@ -191,9 +193,9 @@ class Message:
         return self
 
     @staticmethod
-    def columns(batch: pa.RecordBatch | None) -> _Columns:
-        """Return the shared, lazily converted columns that views of this batch read."""
-        return _Columns(batch)
+    def columns(batch: pa.RecordBatch | None, queue: str = "") -> _Columns:
+        """Return the shared, lazily converted columns that views of this batch of a queue read."""
+        return _Columns(batch, queue)
 
     @property
     def body(self) -> bytes:
@@ -210,6 +212,11 @@ class Message:
         import json
 
         return json.loads(self.body)
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue that it is received from, without a sub-queue; empty for a message that no queue has delivered."""
+        return self._columns.queue
 
     @property
     def lookup_id(self) -> int:

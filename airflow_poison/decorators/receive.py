@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_factory
 
+from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.operators.receive import QueueReceiveOperator
 
@@ -58,7 +58,7 @@ def receive_task(python_callable: Callable[..., Any] | None = None, *, queue: st
         raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue='orders')")
 
     def decorate(function: Callable[..., Any]) -> Any:
-        _check(function)
+        check_given(function)
         decorated: Any = task_decorator_factory(
             function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue, **kwargs
         )
@@ -66,21 +66,6 @@ def receive_task(python_callable: Callable[..., Any] | None = None, *, queue: st
         return decorated
 
     return decorate  # type: ignore[return-value]  # the factory's form of the protocol, as Airflow's own decorators return it
-
-
-def _check(function: Callable[..., Any]) -> None:
-    """Raise HandlerNotFoundError for what can never be a handler, when the DAG file is parsed."""
-    name = getattr(function, "__name__", repr(function))
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise HandlerNotFoundError(f"@task.receive: {name} is a coroutine or generator function and would never run; write a plain function.")
-    signature = inspect.signature(function)
-    try:
-        signature.bind(object())
-    except TypeError as error:
-        raise HandlerNotFoundError(
-            f"@task.receive: {name}{signature} cannot be called with a message alone ({error}). A handler runs far from the task, without its "
-            f"context or XComs: define it as 'def {name}(message)' and take what else it needs from the message or from module variables."
-        ) from error
 
 
 def _refuse_arguments(function: Callable[..., Any], *given: object, **named: object) -> NoReturn:

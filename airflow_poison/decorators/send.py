@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.core.mapping import check_named_once
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
@@ -117,10 +118,13 @@ def _is_spark_frame(value: object) -> TypeGuard[DataFrame]:
 
 
 def _rows(frame: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data frame in memory (Arrow, pandas, Polars) as dicts."""
+    """Yield the rows of a data frame in memory (Arrow, pandas, Polars) as dicts. Raises InputError for two columns of one name."""
     import pyarrow as pa
 
     if hasattr(frame, "reset_index"):  # the index of pandas is no column
         frame = frame.reset_index(drop=True)
-    for batch in pa.RecordBatchReader.from_stream(frame):
+        check_named_once([str(column) for column in frame.columns], "the data frame")
+    reader = pa.RecordBatchReader.from_stream(frame)
+    check_named_once(reader.schema.names, "the data frame")
+    for batch in reader:
         yield from batch.to_pylist()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handlers import load_handler, resolve_handler
+from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, resolve_handler
 from airflow_poison.core.delivery.sessions.child import load_types
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.errors import InputError
@@ -144,7 +144,7 @@ class _Watched:
         at = self._clock.now()
         error: BaseException | None = None
         try:
-            self._handler(received)
+            check_returned(self._handler(received))
         except BaseException as raised:
             error = raised
             raise
@@ -155,14 +155,13 @@ class _Watched:
 @contextmanager
 def _lend(handler: HandlerLike, clock: VirtualClock) -> Iterator[tuple[str, _Watched]]:
     """Make a handler importable and watched, after the checks that a pass makes. Raises HandlerNotFoundError."""
+    check_given(handler)
     function = load_handler(resolve_handler(handler)) if isinstance(handler, str) else handler
     label = re.sub(r"\W", "_", getattr(handler, "__name__", type(handler).__name__))
     name = f"{label}_{next(_numbers)}"
-    setattr(lent, name, function)
+    watched = _Watched(function, clock)
+    setattr(lent, name, watched)
     try:
-        resolve_handler(f"{__name__}:lent.{name}")
-        watched = _Watched(function, clock)
-        setattr(lent, name, watched)
         yield f"{__name__}:lent.{name}", watched
     finally:
         delattr(lent, name)

@@ -164,12 +164,12 @@ def test_a_stop_ends_the_jobs_of_all_queues_and_the_next_run_goes_on(many: Many,
     assert [(one.settled, one.untouched, one.halted is None) for one in again.results.values()] == [(0, 0, False)] * 2
 
 
-@dataclass(frozen=True)
-class LosesItsClaim:
+class LosesItsClaim(SparkEngine):
     """Spark, whose claim is lost as soon as the handler was called."""
 
-    spark: SparkSession
-    begun: Path
+    def __init__(self, spark: SparkSession, begun: Path) -> None:
+        super().__init__(spark)
+        self.begun = begun
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         def lose() -> None:
@@ -177,7 +177,7 @@ class LosesItsClaim:
             if self.begun.exists():
                 raise ClaimLostError("another pass has it")
 
-        SparkEngine(self.spark).run(table, claim, job, keep_alive=lose)
+        super().run(table, claim, job, keep_alive=lose)
 
 
 def test_a_lost_claim_ends_the_job_of_its_queue_and_no_other(many: Many, tmp_path: Path) -> None:

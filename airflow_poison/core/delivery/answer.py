@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from airflow_poison.core.counted import counted
-from airflow_poison.core.delivery.replay_queue import NOT_ARRIVED, REMOVED
+from airflow_poison.core.delivery.replay_queue import IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
 from airflow_poison.core.durations import show_duration
 from airflow_poison.core.message import SubQueue
@@ -87,6 +87,8 @@ def _end(simulation: Simulation, fate: Fate) -> str:
         return _ENDED.get(fate.end.place, f"ends in {place}")
     if fate.end.place == NOT_ARRIVED:
         return "has not arrived"
+    if fate.end.place == IN_DELIVERY:
+        return "is being delivered"
     if fate.end.place == SubQueue.POSTPONED:
         return "is blocked" if fate.blocked else "is postponed"
     return f"waits in {place}" if fate.due is not None else f"stays in {place}"

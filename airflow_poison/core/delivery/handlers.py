@@ -9,13 +9,13 @@ import importlib.util
 import inspect
 import pickle
 import sys
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
 from threading import RLock
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
-from airflow_poison.core.errors import HandlerNotFoundError
+from airflow_poison.core.errors import HandlerNotFoundError, HandlerNotRunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +30,10 @@ MANGLED_PREFIX = "unusual_prefix_"
 """How Airflow names the modules of DAG files; such a name can be imported in no other process."""
 _registering = RLock()
 """Held while modules are registered with cloudpickle, whose register is the process's: passes may run on several threads."""
+_PLAIN = (bool, int, str, dict, list)
+"""What handlers return most, beside None: to look for an attribute that a type does not have takes most of a microsecond."""
+_UNRUN = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_ASYNC = "Call asyncio.run(...) in a plain function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,38 @@ class HandlerRef:
     name: str
     by_value: bytes | None = None
     path: tuple[str, ...] = ()
+
+
+def check_given(handler: object) -> None:
+    """Check a handler as far as that needs no import, for example where a DAG file names it. A name with a Jinja expression is checked when it runs.
+
+    :raises HandlerNotFoundError: it is no ``module:function``, cannot be called with one message, or would not run when it is called.
+    """
+    if not isinstance(handler, str):
+        _check_callable(handler, _name_of(handler))
+    elif "{{" not in handler and "{%" not in handler:
+        _parts(handler)
+
+
+def check_returned(returned: object) -> None:
+    """Raise HandlerNotRunError for what a handler must not return: an awaitable or a generator, for what is in it has not run.
+
+    A coroutine and a generator are closed, so that nobody warns of them.
+    """
+    kind = type(returned)
+    if kind in _PLAIN or (not issubclass(kind, _UNRUN) and not hasattr(kind, "__await__")):
+        return
+    name = getattr(returned, "__qualname__", kind.__qualname__)
+    if isinstance(returned, (Generator, Coroutine)):
+        with contextlib.suppress(Exception):  # of one that was begun; its message is rolled back in any case
+            returned.close()
+    if issubclass(kind, GeneratorType):
+        what, instead = "a generator", "Go through it in the handler, or write the function without 'yield'"
+    elif issubclass(kind, AsyncGeneratorType):
+        what, instead = "an async generator", f"{_ASYNC}, with a coroutine that goes through it ('async for')"
+    else:
+        what, instead = "an awaitable", _ASYNC
+    raise HandlerNotRunError(f"The handler returned {what} ({name}): what is in it has not run, so the message is rolled back. {instead}.")
 
 
 def resolve_handler(handler: HandlerLike | HandlerRef) -> HandlerRef:
@@ -96,6 +132,8 @@ def carry_by_value(thing: object, *because_of: object) -> bytes:
 
     :param because_of: objects whose modules are checked, beside the modules of DAG files that are always carried by value.
     """
+    import cloudpickle
+
     with _registering, _by_value([*because_of, thing]):
         carried: bytes = cloudpickle.dumps(thing)
     return carried
@@ -103,6 +141,8 @@ def carry_by_value(thing: object, *because_of: object) -> bytes:
 
 @contextlib.contextmanager
 def _by_value(things: list[object]) -> Iterator[None]:
+    import cloudpickle
+
     names = {name for name in list(sys.modules) if name.startswith(MANGLED_PREFIX)}
     for thing in things:
         name = _module_of(thing)
@@ -118,10 +158,17 @@ def _by_value(things: list[object]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _import(name: str) -> Handler:
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
+def _parts(name: str) -> tuple[str, str]:
+    """Return the module and the attribute of a name."""
+    module, _, attribute = name.partition(":")
+    in_folders = any(mark in module for mark in "/\\")
+    if in_folders or module.split() != [module] or not all(module.split(".")) or not all(part.isidentifier() for part in attribute.split(".")):
         raise HandlerNotFoundError(f"The handler {name!r} is not of the form 'module:function', for example 'shop.arrivals:land'.")
+    return module, attribute
+
+
+def _import(name: str) -> Handler:
+    module_name, attribute = _parts(name)
     try:
         found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a script that ends by itself would end the task, as a success even
@@ -143,18 +190,28 @@ def _import(name: str) -> Handler:
 def _check_callable(handler: object, name: str) -> None:
     if not callable(handler):
         raise HandlerNotFoundError(f"The handler {name!r} is {type(handler).__name__}, not something callable; name a function of one message.")
-    if inspect.iscoroutinefunction(handler):
-        raise HandlerNotFoundError(
-            f"The handler {name!r} is a coroutine function and would never run; wrap it: asyncio.run(...) in a plain function."
-        )
+    called: Any = handler
+    while isinstance(called, functools.partial):
+        called = called.func
+    if isinstance(called, type):
+        raise HandlerNotFoundError(f"The handler {name!r} is a class: calling it only makes an object. Give an instance of it, or a function.")
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called):
+        raise HandlerNotFoundError(f"The handler {name!r} is a coroutine function: called, it would never run. {_ASYNC}.")
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise HandlerNotFoundError(f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'.")
     try:
-        inspect.signature(handler).bind(object())
+        signature = inspect.signature(handler, follow_wrapped=False)  # the outer function is what is called
+    except (TypeError, ValueError):
+        return  # some built-ins have no signature
+    try:
+        signature.bind(object())
     except TypeError as error:
         raise HandlerNotFoundError(
-            f"The handler {name!r} cannot be called with one message ({error}); define it as 'def handler(message)'."
+            f"The handler {name}{signature} cannot be called with a message alone ({error}). A handler runs far from the task, without its context "
+            "or XComs: define it as 'def handler(message)' and take what else it needs from the message or from module variables."
         ) from error
-    except ValueError:
-        return  # some built-ins have no signature
 
 
 def _module_of(thing: object) -> str:

@@ -40,17 +40,11 @@ class AttendedEngine:
     def local(self) -> bool:
         """Whether all processes of the engine run on this machine."""
         self._attend(self._engine)
-        return bool(getattr(self._made, "local", False))
+        return self._engine().local
 
     def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
         """Make the engine, and let it see whether it can deliver. Raises what it raises."""
-
-        def look() -> None:
-            prepare = getattr(self._engine(), "prepare", None)
-            if prepare is not None:
-                prepare(table, handler)
-
-        self._attend(look)
+        self._attend(lambda: self._engine().prepare(table, handler))
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""

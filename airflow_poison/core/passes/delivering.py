@@ -52,11 +52,13 @@ class Held:
 class Delivering:
     """What a pass does between its claim and its account.
 
+    :param engine: the pass's.
     :param handler: checked.
     :param opening: what the endpoint finds.
     """
 
     receiving: ReceivePass
+    engine: Engine
     held: Held
     handler: HandlerRef
     opening: Opening
@@ -67,8 +69,8 @@ class Delivering:
         stage = Path(of.table.stage(claim))
         story = read_story([Path(path) for path in of.table.journals(claim)])
         job = self._job(story, stage)
-        engine, telling = of.engine(), Telling(job.journal_folder, of.endpoint, claim.messages, of.progress)
-        with self._begun(engine, job), telling:
+        engine, telling = self.engine, Telling(job.journal_folder, of.endpoint, claim.messages, of.progress)
+        with self._begun(job), telling:
             keep_alive = telling.beating(self.held.keep_alive)
             carry = story.carry
             if story.alone and job.order is Order.NONE:
@@ -119,9 +121,9 @@ class Delivering:
         return str(path)
 
     @contextmanager
-    def _begun(self, engine: Engine, job: StageJob) -> Iterator[None]:
+    def _begun(self, job: StageJob) -> Iterator[None]:
         """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
-        folder, local = Path(job.journal_folder), getattr(engine, "local", False)
+        folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
         self.receiving.table.begin(self.held.claim, Begun(machine, forced).told())

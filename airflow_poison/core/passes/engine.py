@@ -15,15 +15,22 @@ from airflow_poison.core.message import table_schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueTable
 
 
 class Engine(Protocol):
-    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage.
+    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage. A pass makes one, and uses it for all its claims."""
 
-    An engine whose processes all run on this machine says so with an attribute ``local = True``.
-    """
+    @property
+    def local(self) -> bool:
+        """Whether all its processes run on this machine, and end with this one."""
+        ...
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """See whether it can deliver, before anything is claimed. Raises ExecutorError."""
+        ...
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim, in the job's order; with ``job.only`` just these, and no row is left for them.
@@ -37,6 +44,9 @@ class LocalEngine:
     """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
 
     local = True
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """There is nothing to make ready: the handler has been checked in this process."""
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.counted import counted
@@ -55,7 +56,7 @@ class ReceivePass:
     :param table: the queue.
     :param policy: its rules.
     :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
-    :param engine: makes the engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
+    :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
     :param max_messages: how many messages a pass claims at most.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
@@ -98,14 +99,15 @@ class ReceivePass:
         self._carry_in()
         return_held(self.table, self.clock.now())
         return_postponed(self.table, self.clock.now())
-        self._prepare(handler)
         tallies, sent_on = list[Tally](), Counter[str]()
-        claim_key = pass_key(key, finished(self.table, key))
+        claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
+        if self._delivers(claim_key):
+            engine().prepare(self.table, handler)
         for claim in self._of_the_dead(claim_key):
             self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
-                tallies.append(self._finish(mine, handler, crashed=True))
+                tallies.append(self._finish(mine, engine, handler, crashed=True))
         if not any(tally.halt or tally.block for tally in tallies):
             own = self.table.claim(
                 claim_key,
@@ -116,7 +118,7 @@ class ReceivePass:
                 sub_queue=self.policy.reads,
             )
             if own is not None:
-                tallies.append(self._finish(own, handler, crashed=bool(own.earlier)))
+                tallies.append(self._finish(own, engine, handler, crashed=bool(own.earlier)))
         reach("pass.receive.before_relay")
         if self.store is not None:
             relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
@@ -131,17 +133,16 @@ class ReceivePass:
                 pull(self.store, self.table, self.clock)
             tick(self.table, self.clock)
 
-    def _prepare(self, handler: HandlerRef) -> None:
-        """When there is something to claim, have the engine see whether it can deliver it, before it is claimed. Raises ExecutorError."""
-        snapshot, reads = self.table.snapshot(), self.policy.reads
-        others = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
-        claimed = {file.path for claim in others for file in claim.files}
-        if any(claim.exclusive or self._exclusive for claim in others):
-            return
-        if any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files):
-            prepare = getattr(self.engine(), "prepare", None)
-            if prepare is not None:
-                prepare(self.table, handler)
+    def _delivers(self, key: str) -> bool:
+        """Whether there is something to deliver: a claim to go on with, or messages to claim."""
+        snapshot, reads, now = self.table.snapshot(), self.policy.reads, self.clock.now()
+        claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
+        if any(self.table.manifest(claim) is None for claim in claims if claim.key == key or claim.expires_at <= now):
+            return True
+        if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or self._exclusive)) for claim in claims):
+            return False
+        claimed = {file.path for claim in claims for file in claim.files}
+        return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
 
     @property
     def _exclusive(self) -> bool:
@@ -164,9 +165,10 @@ class ReceivePass:
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
-    def _finish(self, claim: Claim, handler: HandlerRef, *, crashed: bool) -> Tally:
+    def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, *, crashed: bool) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
+        :param engine: returns the pass's, made when it is first asked for.
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
         """
         reach("pass.receive.before_delivery")
@@ -175,7 +177,7 @@ class ReceivePass:
         if manifest is None:
             found = self.table.snapshot().control.endpoint_counters
             with given_up(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
-                earlier = Delivering(self, held, handler, self._opening(found, crashed=crashed)).run()
+                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (self._halt_event(tally.halt),)

@@ -16,6 +16,7 @@ from airflow_poison.core.passes.stop import Stop
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
@@ -131,7 +132,13 @@ class _Stoppable:
 
     def __init__(self, engine: Engine, stop: Stop) -> None:
         self._engine, self._stop = engine, stop
-        self.local = getattr(engine, "local", False)
+
+    @property
+    def local(self) -> bool:
+        return self._engine.local
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        self._engine.prepare(table, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         def beat() -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import recalled
+from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes import application
-from airflow_poison.core.passes.keys import finished, pass_key
+from airflow_poison.core.passes.keys import finished, is_known, pass_key
 from airflow_poison.core.passes.receive_result import ReceiveResult, combined
 from airflow_poison.core.spark.shipping import own_package, shippable
 
@@ -103,7 +104,8 @@ class Submission:
 
         :param py_files: on this machine.
         """
-        (self._here / "files").mkdir(parents=True)
+        self._here.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code
+        (self._here / "files").mkdir()
         shutil.copyfile(application.__file__, self.application)
         copies = [self._put(shippable(path)) for path in (own_package(), *py_files)]
         Path(self.no_classes).write_bytes(b"PK\x05\x06" + bytes(18))
@@ -150,6 +152,11 @@ class Submission:
         return str(copy)
 
 
+def was_begun(table: QueueTable, key: str, handle: str = "") -> bool:
+    """Whether a pass of a run key was submitted, or has left anything in the queue."""
+    return Submission.of_queue(table, key).folder.exists() or is_known(table, key, handle)
+
+
 def without_spark(receiving: ReceivePass, key: str) -> ReceiveResult | None:
     """Receive where that needs no Spark: nothing to deliver, a halted or blocked queue. None: it needs Spark, and nothing is claimed.
 
@@ -191,7 +198,8 @@ def fullest(results: Iterable[ReceiveResult | None]) -> ReceiveResult | None:
 def write_whole(path: Path, what: object) -> None:
     """Write a file of JSON whole or not at all."""
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(what))
+    with open(part, "w", encoding="utf-8", opener=private) as file:
+        json.dump(what, file)
     part.replace(path)
 
 

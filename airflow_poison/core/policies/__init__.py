@@ -32,6 +32,18 @@ def policy_class(system: str) -> type[Policy]:
     return found
 
 
+def checked_policy(policy: Policy | None, setting: str = "policy") -> Policy | None:
+    """Return a policy as it was given, or None. Raises SettingError for what is none: a system's name or class, or its settings."""
+    if policy is None or (hasattr(policy, "to_dict") and not isinstance(policy, type)):
+        return policy
+    from airflow_poison.core.errors import SettingError
+
+    named = policy.__name__ if isinstance(policy, type) else str(policy)
+    system = named if named in SYSTEMS else "Msmq4"
+    expected = f"a policy of airflow_poison: {system}(), with the settings that differ from its defaults in the brackets"
+    raise SettingError(setting, policy, f"{expected}; the systems are {', '.join(SYSTEMS)}")
+
+
 def policy_from_dict(settings: Mapping[str, object]) -> Policy:
     """Return the policy of ``Policy.to_dict()``, chosen by ``system``.
 

@@ -135,6 +135,10 @@ class ActivationSpecification(WebSphereMqSettings):
         lost = restart is Restart.SERVER or (restart is Restart.BROKER and reset_by_broker)
         return {} if lost else counters
 
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Keep the counter where there is a stop (spec WMQ-4): no change of a setting is a start (spec WMQ-8)."""
+        return counters if self.stop_endpoint_if_delivery_fails else {}
+
     def open(self, opening: Opening = FIRST) -> ActivationSpecificationReceiver:
         """Start the endpoint, with the counter that an earlier one left behind (spec WMQ-8)."""
         failures = 0 if self.reset_on_start else opening.counters.get(SEQUENTIAL_FAILURES, 0)

@@ -102,6 +102,10 @@ class SystemSettings:
         """Keep the endpoint's counters when people set the queue to ON."""
         return counters
 
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Keep the endpoint's counters when people change settings."""
+        return counters
+
     def altered(self, changes: Mapping[str, object]) -> Self:
         """Return the policy with some settings changed, in our words or the manual's, as JSON values. Raises SettingError."""
         with settings.stored():

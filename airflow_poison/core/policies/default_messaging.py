@@ -16,7 +16,7 @@ from airflow_poison.core.policies.counts import aborted
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Halted, Return
 from airflow_poison.core.policies.exception_destination import ExceptionDestination, system_default
 from airflow_poison.core.policies.exception_headers import Reason
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.opening import FIRST, Opening
 from airflow_poison.core.policies.reliability import Reliability
 from airflow_poison.core.policies.restarts import Restart
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Entry
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
@@ -198,6 +197,10 @@ class DefaultMessaging(SystemSettings):
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
         return {}
+
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Keep a sequence of failures as long as these settings can have one."""
+        return self.open(Opening(counters=counters)).counters()
 
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew."""

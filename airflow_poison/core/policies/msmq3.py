@@ -18,7 +18,7 @@ from airflow_poison.core.policies.seen_table import SeenTable
 from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
@@ -54,7 +54,7 @@ class Msmq3(WcfSettings):
     table. The ``abort_count`` in the queue table is only for people: all rollbacks of the message, by whatever service. It never
     falls, and no decision looks at it.
 
-    Warns with ConfigurationWarning about settings that lose messages.
+    Warns with ConfigurationWarning about settings that lose messages, and about a timeout that the machine's maximum caps.
     """
 
     system: ClassVar[str] = "Msmq3"
@@ -85,11 +85,11 @@ class Msmq3(WcfSettings):
             raise SettingError("receive_error_handling", str(handling), _REFUSED[handling])
         self._warn()
 
-    def _warn(self) -> None:
+    def _warnings(self) -> Iterator[str]:
         if not self.exactly_once:
-            settings.warn("exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison.")
+            yield "exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison."
         elif not self.transaction_scope_required:
-            settings.warn("transaction_scope_required=False: a message whose handler fails is lost.")
+            yield "transaction_scope_required=False: a message whose handler fails is lost."
 
     @property
     def halting(self) -> bool:

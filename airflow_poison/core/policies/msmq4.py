@@ -21,7 +21,7 @@ from airflow_poison.core.policies.retry_return import ReturnOrder
 from airflow_poison.core.policies.wcf import WcfSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
@@ -60,7 +60,8 @@ class Msmq4(WcfSettings):
     :param return_order: how the retry sub-queue is watched: by ``due_time`` or with a ``head_timer`` (spec WCF-31, WCF-32).
     :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
 
-    Warns with ConfigurationWarning about settings that lose messages or that make neighbours poison (spec WCF-43).
+    Warns with ConfigurationWarning about settings that lose messages or that make neighbours poison (spec WCF-43), and about a timeout that the
+    machine's maximum caps.
     """
 
     system: ClassVar[str] = "Msmq4"
@@ -96,13 +97,13 @@ class Msmq4(WcfSettings):
             raise SettingError("max_batch_size", self.max_batch_size, "0 or 1 while sessions=True: a session is a transaction of its own")
         self._warn()
 
-    def _warn(self) -> None:
+    def _warnings(self) -> Iterator[str]:
         if not self.exactly_once:
-            settings.warn("exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison.")
+            yield "exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison."
         elif not self.transaction_scope_required:
-            settings.warn("transaction_scope_required=False: a message whose handler fails is lost.")
+            yield "transaction_scope_required=False: a message whose handler fails is lost."
         elif self.receive_retry_count == 0 and self.max_batch_size > 1:
-            settings.warn(
+            yield (
                 "receive_retry_count=0 with batching: one failing message makes its whole batch poison. "
                 "Set receive_retry_count to 1 or more, or max_batch_size to 0."
             )

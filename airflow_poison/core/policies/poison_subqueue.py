@@ -35,6 +35,8 @@ class PoisonSubQueue(WcfSettings):
     :param machine_transaction_timeout: the machine's value, a duration > 0.
     :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
     :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
+
+    Warns with ConfigurationWarning about a timeout that the machine's maximum caps.
     """
 
     system: ClassVar[str] = "PoisonSubQueue"
@@ -55,6 +57,7 @@ class PoisonSubQueue(WcfSettings):
         if self.receive_error_handling == ReceiveErrorHandling.MOVE:
             allowed = "Drop, Reject or Fault while a poison sub-queue is read: its messages cannot be moved to a poison sub-queue again"
             raise SettingError("receive_error_handling", str(self.receive_error_handling), allowed)
+        self._warn()
 
     @property
     def halting(self) -> bool:

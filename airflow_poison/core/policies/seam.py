@@ -196,6 +196,10 @@ class Policy(Protocol):
         """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7)."""
         ...
 
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Return what these settings, just changed, leave of the counters of an endpoint. That is no start of one (spec SB-7, WMQ-8)."""
+        ...
+
     def altered(self, changes: Mapping[str, object]) -> Self:
         """Return the policy with some settings changed, in our words or the manual's. Raises SettingError."""
         ...

@@ -15,7 +15,7 @@ from airflow_poison.core.policies.base import OneAtATime, SystemSettings
 from airflow_poison.core.policies.counts import aborted
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
 from airflow_poison.core.policies.inspection import Inspection
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.opening import FIRST, Opening
 from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
 from airflow_poison.core.policies.queue_status import QueueStatus
 from airflow_poison.core.policies.recovery import RecoveryOrder
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Entry
 
 MOST_QUEUE_READERS = 32_767
@@ -149,6 +148,10 @@ class ServiceBroker(SystemSettings):
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
         """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
         return counters if restart is Restart.ENDPOINT else {}
+
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """An endpoint of these settings keeps what it would have counted itself: with poison handling OFF nothing (spec SB-7)."""
+        return self.open(Opening(counters=counters)).counters()
 
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""

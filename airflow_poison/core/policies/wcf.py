@@ -11,7 +11,7 @@ from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from airflow_poison.core.policies.seam import Entry
 
@@ -59,6 +59,14 @@ class WcfSettings(SystemSettings):
         names = [name for name in _CHECKS if name in self.__dataclass_fields__]
         settings.put(self, **{name: _CHECKS[name](name, getattr(self, name)) for name in names})
 
+    def _warn(self) -> None:
+        for text in (*_capped(self), *self._warnings()):
+            settings.warn(text)
+
+    def _warnings(self) -> Iterable[str]:
+        """Return what is allowed and rarely wanted, beside a timeout that is capped."""
+        return ()
+
     @property
     def halts_as(self) -> Halted:
         """Fault (spec WCF-21)."""
@@ -75,3 +83,15 @@ class WcfSettings(SystemSettings):
         if limit is None or entry.size <= limit:
             return None
         return f"{entry.size} bytes are above max_received_message_size={limit}"
+
+
+def _capped(policy: WcfSettings) -> Iterator[str]:
+    """Say that the timeout is above the machine's maximum, which then holds (spec WCF-35)."""
+    most = policy.machine_maximum_transaction_timeout
+    name = "transaction_timeout" if policy.transaction_timeout else "machine_transaction_timeout"
+    wanted = policy.transaction_timeout or policy.machine_transaction_timeout
+    if wanted > most:
+        yield (
+            f"{name}={wanted} is above machine_maximum_transaction_timeout={most}, which caps it: a delivery is rolled back after {most}. "
+            "Set machine_maximum_transaction_timeout, too, where deliveries may take longer."
+        )

@@ -21,6 +21,7 @@ from airflow_poison.core.spark import look
 from airflow_poison.core.spark.failed_jobs import why
 from airflow_poison.core.spark.jobs import jobs_of
 from airflow_poison.core.spark.shipping import own_package, shippable
+from airflow_poison.core.store.unreachable import POSIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,5 +143,5 @@ def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> s
     because = because or "what it wrote there is not seen here"
     return (
         f"{where} does not see the queue's folder {folder} as this process does: {because}. The store must be on a file system that the task and all "
-        "executors mount at the same path, for example NFS; otherwise receive with spark='local[*]'."
+        f"executors mount at the same path, {POSIX}; otherwise receive with spark='local[*]'."
     )

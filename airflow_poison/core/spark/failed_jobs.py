@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
 _LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
+_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 _PY4J = "An error occurred while calling"
 _LONGEST = 2_000
 
@@ -36,6 +37,11 @@ def why(error: Exception) -> str:
     return words.strip()[:_LONGEST]
 
 
+def has_ended(error: Exception) -> bool:
+    """Whether an error says that the JVM is not there any more."""
+    return isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+
+
 def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
     python = _PYTHON.search(str(error))
     return None if python is None else _raised(python[1])
@@ -45,12 +51,14 @@ def _without_python(error: Exception) -> str:
     """Return what the JVM or the Connect server says, or that there is none."""
     from airflow_poison.core.spark import connect
 
-    if isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError":
+    if has_ended(error):
         return f"its JVM has ended ({error})"
     text = connect.why(error) if connect.is_of_connect(error) else str(error)
     lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
     task = _LOST_TASK.search(text)
-    return task[1] if task else next(iter(lines), type(error).__name__)
+    words = task[1] if task else next(iter(lines), type(error).__name__)
+    causes = _CAUSE.findall(text)
+    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"
 
 
 def _raised(traceback: str) -> tuple[str, str] | None:

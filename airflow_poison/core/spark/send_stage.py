@@ -6,26 +6,30 @@ From there they are streamed into the queue batch by batch, so the driver's memo
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
-from airflow_poison.core.mapping import ColumnMapping, check_priorities
+from airflow_poison.core.mapping import ColumnMapping, check_named_once, check_priorities, expires_at
 from airflow_poison.core.message import DEFAULT_PRIORITY
-from airflow_poison.core.spark.failed_jobs import why
+from airflow_poison.core.spark.failed_jobs import has_ended, why
+from airflow_poison.core.store.unreachable import POSIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 BATCH_ROWS = 4_096
+_REFUSED = re.compile(r"expires_after='.*': .* are no date of the years 1 to 9999")
+FORMATS = ("csv", "json", "orc", "parquet", "text", "xml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,6 @@ class FrameSource:
 
     def open(self, spark: SparkSession) -> DataFrame:
         """Return the DataFrame, whose columns are known. Raises InputError when there is none."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import DataFrame
 
         if self.dataframe is not None:
@@ -56,10 +59,21 @@ class FrameSource:
         try:
             frame = spark.read.table(self.table) if self.table is not None else self._load(spark)
             frame.columns  # noqa: B018  (Spark Connect looks only now)
-        except PySparkException as error:
+        except Exception as error:  # of the JVM or of Connect; an unknown format is a Py4JJavaError, a missing path is none
+            if has_ended(error):
+                raise
             what = f"table={self.table!r}" if self.table is not None else f"path={self.path!r} as format={self.format!r}"
-            raise InputError(f"Spark cannot read {what}: {str(error).splitlines()[0]} Nothing was sent.") from error
+            raise InputError(f"Spark cannot read {what}: {why(error).rstrip('.')}. {self._next_step} Nothing was sent.") from error
         return frame
+
+    @property
+    def _next_step(self) -> str:
+        if self.table is not None:
+            return "Check the name, and that Spark's session knows the catalog."
+        return (
+            f"Check that driver and executors reach the path, and what it holds. Spark itself reads {', '.join(FORMATS)}; other formats and file "
+            "systems come with packages: name them in spark_conf of the connection, as spark.jars.packages."
+        )
 
     def _load(self, spark: SparkSession) -> DataFrame:
         return spark.read.format(self.format).options(**self.options).load(self.path)
@@ -106,12 +120,15 @@ class SendStage:
         try:
             messages.observe(written, f.count(f.lit(1)).alias("rows")).write.parquet(str(self.folder))
         except Exception as error:
-            raise SparkJobError(f"The Spark job that writes the messages failed: {why(error)}\nNothing was sent.") from error
+            words = why(error)
+            if (refused := _REFUSED.search(words)) is not None:
+                raise InputError(f"{refused[0]}. Leave the value out (null) for messages that never expire. Nothing was sent.") from error
+            raise SparkJobError(f"The Spark job that writes the messages failed: {words}\nNothing was sent.") from error
         here, there = _rows_in(self.folder), int(written.get["rows"])
         if here != there:
             raise ExecutorError(
                 f"Spark's executors wrote {there:,} messages below {self.folder}, and {here:,} of them are there for this process. The store must be "
-                "on a file system that the task and all executors mount at the same path, for example NFS. Nothing was sent."
+                f"on a file system that the task and all executors mount at the same path, {POSIX}. Nothing was sent."
             )
 
 
@@ -120,6 +137,7 @@ def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> Data
     from pyspark.sql import functions as f
 
     mapping.check(frame.columns)
+    _check_named_once(frame, mapping)
     types = {name.name: name.dataType for name in frame.schema.fields}
     columns: list[Column] = [_body(frame, mapping, types).alias("body")]
     for name, parameter in (
@@ -133,13 +151,21 @@ def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> Data
             columns.append(_plain_text(frame, column, parameter, types).alias(name))
     if mapping.priority is not None:
         _want(types, mapping.priority, "priority", ("tinyint", "smallint", "int", "bigint"), "whole numbers: cast it, or read with inferSchema")
-        columns.append(f.coalesce(frame[_quoted(mapping.priority)].cast("int"), f.lit(DEFAULT_PRIORITY)).alias("priority"))
+        columns.append(f.coalesce(frame[_quoted(mapping.priority)].cast("bigint"), f.lit(DEFAULT_PRIORITY)).alias("priority"))
     if mapping.properties:
         pairs = [part for name in mapping.properties for part in (f.lit(name), _any_text(frame, name, types))]
         columns.append(f.map_filter(f.create_map(*pairs), lambda _key, value: value.isNotNull()).alias("properties"))
     if mapping.expires_after is not None:
         columns.append(_expires_at(frame, mapping, types, now).alias("expires_at"))
     return frame.select(*columns)
+
+
+def _check_named_once(frame: DataFrame, mapping: ColumnMapping) -> None:
+    """Raise InputError when a column that is sent could be one of two; Spark tells ``a`` from ``A`` only where it is told to."""
+    exact = str(frame.sparkSession.conf.get("spark.sql.caseSensitive", "false")) == "true"
+    sent = frame.columns if mapping.body is None else mapping.columns()
+    wanted = {name if exact else name.lower() for name in sent}
+    check_named_once([name for name in (name if exact else name.lower() for name in frame.columns) if name in wanted], "the DataFrame")
 
 
 def _body(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, DataType]) -> Column:
@@ -158,10 +184,16 @@ def _expires_at(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, Da
 
     if not isinstance(mapping.expires_after, str):
         assert mapping.expires_after is not None
-        return f.lit(now + mapping.expires_after)
+        return f.lit(expires_at(now, mapping.expires_after.total_seconds(), mapping.expires_after))
     numbers = ("tinyint", "smallint", "int", "bigint", "float", "double")
     _want(types, mapping.expires_after, "expires_after", numbers, "a number of seconds")
-    return f.timestamp_micros((frame[_quoted(mapping.expires_after)] * 1_000_000 + f.lit(int(now.timestamp() * 1_000_000))).cast("bigint"))
+    seconds = frame[_quoted(mapping.expires_after)]
+    first, last = ((datetime(*date, tzinfo=UTC) - now).total_seconds() for date in ((1, 1, 1), (9999, 12, 31)))
+    instant = f.timestamp_micros((seconds * 1_000_000 + f.lit(int(now.timestamp() * 1_000_000))).cast("bigint"))
+    no_date = ~seconds.cast("double").between(first, last)  # NaN is above all numbers
+    before, after = f"expires_after={mapping.expires_after!r}: ", " seconds from now are no date of the years 1 to 9999"
+    refusal = f.raise_error(f.concat(f.lit(before), seconds.cast("string"), f.lit(after)))
+    return f.when(no_date, refusal.cast("timestamp")).otherwise(instant)
 
 
 def _plain_text(frame: DataFrame, column: str, parameter: str, types: Mapping[str, DataType]) -> Column:

@@ -42,7 +42,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     :param conf: further settings; they win over the product's own. A session of a server takes only those that are a session's.
     Raises JavaError and SparkDistributionError before a JVM is started, SparkConnectError when no server answers.
     """
-    check_distributions()
+    check_distributions(classic=not master.startswith(SCHEME))
     if master.startswith(SCHEME):
         settings = {key: value for key, value in SETTINGS.items() if key.startswith("spark.sql.")}
         return connect_session(master, {**settings, **(conf or {})})
@@ -76,10 +76,12 @@ def running_session() -> SparkSession | None:
         return None
 
 
-def check_distributions() -> None:
-    """Raise SparkDistributionError when ``pyspark`` and ``pyspark-client`` are installed in different versions.
+def check_distributions(*, classic: bool = True) -> None:
+    """Raise SparkDistributionError when Spark cannot be imported, or ``pyspark`` and ``pyspark-client`` are installed in different versions.
 
     Both write the same files; the one installed last wins, and only equal versions are byte-identical.
+
+    :param classic: a driver of our own is wanted, which ``pyspark-client`` alone does not have.
     """
     found: dict[str, str] = {}
     for name in ("pyspark", "pyspark-client"):
@@ -89,16 +91,40 @@ def check_distributions() -> None:
             continue
     if not found:
         raise SparkDistributionError("Neither pyspark nor pyspark-client is installed. Run: pip install 'pyspark==4.1.3'.")
-    import pyspark
-
-    imported = getattr(pyspark, "__version__", "unknown")
-    if len({*found.values(), imported}) > 1:
-        wanted = found.get("pyspark", imported)
-        listed = ", ".join(f"{name} {number}" for name, number in found.items())
+    listed = ", ".join(f"{name} {number}" for name, number in found.items())
+    wanted = found.get("pyspark-client", next(iter(found.values())))  # every version of it is one of pyspark, too
+    repair = f"pip install --force-reinstall --no-deps {' '.join(f'{name}=={wanted}' for name in found)}"
+    try:
+        imported, where = _imported(classic=classic)
+    except ImportError as error:
+        if classic and "pyspark" not in found:
+            raise SparkDistributionError(
+                f"{listed} is installed without pyspark ({error}): it only connects to a Spark Connect server (spark='sc://host:15002'). "
+                f"To run Spark here: pip install pyspark=={wanted}."
+            ) from error
+        raise SparkDistributionError(
+            f"{listed} cannot be imported ({error}): removing one of pyspark and pyspark-client takes files of the other away. Repair: {repair}."
+        ) from error
+    if len(set(found.values())) > 1:
         raise SparkDistributionError(
             f"Mixed Spark distributions: {listed}, imported as {imported}. They overwrite each other's files, so all must be of one version. "
-            f"Repair: pip install --force-reinstall --no-deps pyspark=={wanted} pyspark-client=={wanted}."
+            f"Repair: {repair}."
         )
+    if imported != wanted:
+        raise SparkDistributionError(
+            f"Mixed Spark distributions: {listed} is installed, but {imported} is imported from {where}. Take that folder off PYTHONPATH, "
+            f"or where it is the installed one: {repair}."
+        )
+
+
+def _imported(*, classic: bool) -> tuple[str, str]:
+    """Return which version is imported, and from where. Raises ImportError."""
+    import pyspark
+
+    if classic:
+        import py4j  # noqa: F401
+        import pyspark.core.context
+    return str(getattr(pyspark, "__version__", "unknown")), os.path.dirname(str(pyspark.__file__))  # noqa: PTH120  (a text)
 
 
 def check_java() -> None:

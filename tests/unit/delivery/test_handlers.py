@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import gc
 import subprocess
 import sys
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_poison.core.delivery.handlers import HandlerRef, load_handler, resolve_handler
+from airflow_poison.core.delivery.handlers import HandlerRef, check_given, check_returned, load_handler, resolve_handler
 from airflow_poison.core.delivery.sessiongram import Session, SessionNotConsumed, items_of, session_handler, sessiongram
-from airflow_poison.core.errors import HandlerNotFoundError, InputError
+from airflow_poison.core.errors import HandlerNotFoundError, HandlerNotRunError, InputError
 from airflow_poison.core.message import Message
 from tests.sessions import sample_handlers
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAMPLES = "tests.sessions.sample_handlers"
+COROUTINES = ["coroutine", "runs_later", "later_in_part", "object_in_part", "method_later"]
+GENERATORS = ["yields", "yields_later", "yields_as_object"]
 
 
 @pytest.mark.parametrize(
@@ -29,8 +34,14 @@ SAMPLES = "tests.sessions.sample_handlers"
         ("shop.nowhere:land", ["'shop.nowhere:land'", "ModuleNotFoundError", "sys.path", "PYTHONPATH"]),
         (f"{SAMPLES}:land", ["has no 'land'", "sample_handlers.py"]),
         (f"{SAMPLES}:not_callable", ["is int, not something callable"]),
-        (f"{SAMPLES}:coroutine", ["asyncio.run"]),
-        (f"{SAMPLES}:two_arguments", ["def handler(message)"]),
+        ("shop.arrivals.land", ["module:function"]),
+        ("shop/arrivals.py:land", ["module:function"]),
+        ("shop.arrivals: land", ["module:function"]),
+        (":land", ["module:function"]),
+        (f"{SAMPLES}:two_arguments", ["two_arguments(message", "message alone", "def handler(message)"]),
+        (f"{SAMPLES}:Yields", ["is a class", "an instance"]),
+        *((f"{SAMPLES}:{name}", ["coroutine function", "asyncio.run"]) for name in COROUTINES),
+        *((f"{SAMPLES}:{name}", ["generator function", "'yield'"]) for name in GENERATORS),
     ],
 )
 def test_a_handler_that_cannot_be_used_is_named_with_the_next_step(handler: str, words: list[str]) -> None:
@@ -38,6 +49,66 @@ def test_a_handler_that_cannot_be_used_is_named_with_the_next_step(handler: str,
         resolve_handler(handler)
 
     assert all(word in str(raised.value) for word in words)
+
+
+@pytest.mark.parametrize("name", ["not_callable", "two_arguments", "Yields", *COROUTINES, *GENERATORS])
+def test_what_can_be_no_handler_is_told_without_an_import_when_the_object_is_given(name: str) -> None:
+    with pytest.raises(HandlerNotFoundError):
+        check_given(getattr(sample_handlers, name))
+
+
+@pytest.mark.parametrize("given", ["shop.nowhere:land", "{{ var.value.handler }}", "{% if a %}shop:land{% endif %}", sample_handlers.nothing])
+def test_a_name_is_imported_later_and_a_template_is_checked_when_it_is_rendered(given: Any) -> None:
+    check_given(given)
+
+
+def test_a_decorator_decides_for_the_function_that_it_wraps() -> None:
+    """What is called is the outer function: it may run a generator or a coroutine, and give more arguments."""
+
+    @functools.wraps(sample_handlers.yields)
+    def run(message: Message) -> None:
+        list(sample_handlers.yields(message))
+
+    @functools.wraps(sample_handlers.two_arguments)
+    def give(message: Message) -> None:
+        sample_handlers.two_arguments(message, "more")
+
+    check_given(run)
+    check_given(give)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (sample_handlers.yields, r"a generator \(yields\).*without 'yield'"),
+        (sample_handlers.yields_later, r"an async generator \(yields_later\).*'async for'"),
+        (sample_handlers.touch, r"an awaitable \(touch\).*asyncio\.run"),
+        (sample_handlers.Awaitable, r"an awaitable \(Awaitable\)"),
+    ],
+)
+def test_what_has_not_run_is_refused_when_it_is_returned_and_nobody_warns_of_it(returned: Any, says: str) -> None:
+    with warnings.catch_warnings(action="error"):
+        with pytest.raises(HandlerNotRunError, match=says):
+            check_returned(returned(Message(b"x")))
+        gc.collect()
+
+
+@pytest.mark.parametrize("returned", [None, 7, "text", [1], {"a": 1}, iter([1]), MagicMock(), Message(b"x")], ids=repr)
+def test_every_other_value_may_be_returned(returned: object) -> None:
+    check_returned(returned)
+
+
+def test_a_generator_that_was_begun_is_closed_and_its_own_errors_do_not_hide_what_is_wrong() -> None:
+    def begun() -> Any:
+        try:
+            yield 1
+        finally:
+            raise ValueError("in the end")
+
+    generator = begun()
+    next(generator)
+    with pytest.raises(HandlerNotRunError):
+        check_returned(generator)
 
 
 def test_a_module_that_fails_to_import_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +183,8 @@ def test_wcf_39_a_session_shares_the_counts_of_its_message() -> None:
 def test_wcf_39_items_that_are_not_consumed_roll_the_session_back() -> None:
     with pytest.raises(SessionNotConsumed, match="2 of 3 items"):
         session_handler(sample_handlers.take_one)(Message(sessiongram([b"a", b"b", b"c"])))
+    with pytest.raises(HandlerNotRunError):
+        session_handler(lambda session: (item for item in session))(Message(sessiongram([b"a"])))
     session_handler(sample_handlers.take_all)(Message(sessiongram([b"a", b"b", b"c"])))
 
 

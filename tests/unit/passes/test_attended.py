@@ -91,7 +91,7 @@ def test_a_lost_claim_ends_the_pass_at_once(receiving: ReceivePass) -> None:
 
 
 def test_what_an_engine_raises_is_raised(receiving: ReceivePass) -> None:
-    class Broken:
+    class Broken(LocalEngine):
         def run(self, *_: object, **_more: object) -> None:
             raise ConnectionError("gone")
 
@@ -114,7 +114,7 @@ class Interrupting:
 def test_an_interrupted_caller_tells_the_engine_and_waits_for_its_end(receiving: ReceivePass) -> None:
     ended = threading.Event()
 
-    class Watched:
+    class Watched(LocalEngine):
         def run(self, _table: object, _claim: object, _job: object, *, keep_alive: Callable[[], None]) -> None:
             try:
                 while True:
@@ -148,4 +148,8 @@ def test_the_engine_is_made_once_and_asked_before_anything_is_claimed(receiving:
 
 @pytest.mark.parametrize("local", [True, False])
 def test_an_engine_whose_processes_are_all_here_is_known_as_one_so_that_who_is_to_blame_is_known(*, local: bool) -> None:
-    assert AttendedEngine(lambda: SimpleNamespace(local=local)).local is local
+    class Placed(LocalEngine): ...
+
+    Placed.local = local
+
+    assert AttendedEngine(Placed).local is local

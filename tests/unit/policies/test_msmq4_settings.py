@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
@@ -107,6 +108,8 @@ def test_wcf_39_batching_is_not_allowed_with_sessions() -> None:
         pytest.param({"receive_retry_count": 0, "max_batch_size": 2}, "receive_retry_count=0", id="WCF-43"),
         pytest.param({"exactly_once": False}, "exactly_once=False", id="WCF-12"),
         pytest.param({"transaction_scope_required": False}, "transaction_scope_required=False", id="WCF-37"),
+        pytest.param({"transaction_timeout": timedelta(hours=1)}, "transaction_timeout=1:00:00 .* caps it.* after 0:10:00", id="WCF-35"),
+        pytest.param({"machine_transaction_timeout": timedelta(hours=1)}, "machine_transaction_timeout=1:00:00 .* caps it", id="WCF-35 machine"),
     ],
 )
 def test_settings_that_are_rarely_wanted_warn_their_author_and_nobody_else(settings: dict[str, Any], text: str) -> None:
@@ -125,6 +128,22 @@ def test_wcf_43_a_retry_or_no_batching_needs_no_warning() -> None:
         Msmq4(receive_retry_count=0, max_batch_size=1)
 
 
+def test_wcf_35_a_timeout_that_is_not_capped_needs_no_warning() -> None:
+    hour = timedelta(hours=1)
+    with warnings.catch_warnings(action="error"):
+        Msmq4(transaction_timeout=timedelta(minutes=10))
+        Msmq4(transaction_timeout=hour, machine_maximum_transaction_timeout=hour)
+        Msmq4(transaction_timeout=timedelta(minutes=1), machine_transaction_timeout=hour)
+
+
+@pytest.mark.parametrize("policy", [Msmq3, PoisonSubQueue])
+def test_wcf_35_every_queued_binding_warns_of_a_timeout_that_is_capped(policy: type[Msmq3 | PoisonSubQueue]) -> None:
+    with pytest.warns(ConfigurationWarning, match="caps it") as caught:
+        policy(transaction_timeout=timedelta(hours=1))
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.core.errors.ConfigurationWarning")
 @pytest.mark.parametrize(
     ("service", "machine", "maximum", "effective"),
     [(0, 60, 600, 60), (30, 60, 600, 30), (120, 60, 600, 120), (601, 60, 600, 600), (0, 900, 600, 600)],
@@ -177,6 +196,7 @@ policies = st.builds(
 )
 
 
+@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.core.errors.ConfigurationWarning")
 @given(policies)
 def test_json_and_pickle_keep_every_setting(policy: Msmq4) -> None:
     assert policy_from_dict(json.loads(json.dumps(policy.to_dict()))) == policy

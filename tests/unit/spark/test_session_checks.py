@@ -55,5 +55,48 @@ def test_mixed_distributions_are_refused_with_the_repair(monkeypatch: pytest.Mon
     installed = importlib.metadata.version
     monkeypatch.setattr(session, "version", lambda name: "4.2.0" if name == "pyspark-client" else installed(name))
 
-    with pytest.raises(SparkDistributionError, match=r"pyspark 4\.1\.3, pyspark-client 4\.2\.0.*--force-reinstall"):
+    with pytest.raises(SparkDistributionError, match=r"pyspark 4\.1\.3, pyspark-client 4\.2\.0.*--force-reinstall .*pyspark==4\.2\.0 pyspark-cl"):
         session.check_distributions()
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        ({}, "Neither pyspark nor pyspark-client is installed"),
+        ({"pyspark": "4.1.3"}, r"pyspark 4\.1\.3 cannot be imported .*no pyspark.*--no-deps pyspark==4\.1\.3\."),
+        ({"pyspark": "4.1.4", "pyspark-client": "4.1.3"}, r"cannot be imported .*--no-deps pyspark==4\.1\.3 pyspark-client==4\.1\.3\."),
+        ({"pyspark-client": "4.1.3"}, r"only connects to a Spark Connect server.*pip install pyspark==4\.1\.3"),
+    ],
+)
+def test_a_spark_that_cannot_be_imported_is_told_as_that(installed: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    def missing(*, classic: bool) -> tuple[str, str]:
+        raise ModuleNotFoundError(f"no pyspark, {classic=}")
+
+    monkeypatch.setattr(session, "version", version)
+    monkeypatch.setattr(session, "_imported", missing)
+
+    with pytest.raises(SparkDistributionError, match=says):
+        session.check_distributions()
+
+
+def test_a_hint_names_no_version_that_only_pyspark_has_and_nothing_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every release of pyspark has one of pyspark-client: there is no pyspark-client 4.1.4."""
+    monkeypatch.setattr(session, "version", {"pyspark": "4.1.4", "pyspark-client": "4.1.3"}.__getitem__)
+    with pytest.raises(SparkDistributionError) as raised:
+        session.check_distributions()
+    assert "pyspark-client==4.1.4" not in str(raised.value)
+
+    def only_pyspark(name: str) -> str:
+        if name != "pyspark":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "4.1.2"
+
+    monkeypatch.setattr(session, "version", only_pyspark)
+    with pytest.raises(SparkDistributionError, match=r"4\.1\.3 is imported from .*pyspark.*PYTHONPATH") as raised:
+        session.check_distributions()
+    assert "pyspark-client" not in str(raised.value)

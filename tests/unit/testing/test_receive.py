@@ -10,9 +10,10 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_poison import Message, Msmq4, PoisonSubQueue, Postpone, Unprocessable, replay
-from airflow_poison.core.errors import ConfigurationWarning, HandlerNotFoundError, InputError
+from airflow_poison.core.errors import ConfigurationWarning, HandlerNotFoundError, HandlerNotRunError, InputError, SettingError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.testing import VirtualClock, receive, sessiongram
+from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,10 +175,25 @@ def test_a_handler_may_be_named() -> None:
     assert receive("json:loads", ["1"], MOVE).places == ["poison"]  # a Message is no text
 
 
-@pytest.mark.parametrize("handler", [lambda: None, "no_such_module:f", 7])
+@pytest.mark.parametrize(
+    "handler", [lambda: None, "no_such_module:f", 7, sample_handlers.yields, sample_handlers.runs_later, f"{sample_handlers.__name__}:coroutine"]
+)
 def test_what_cannot_be_called_with_a_message_is_refused(handler: Callable[..., object]) -> None:
     with pytest.raises(HandlerNotFoundError):
         receive(handler, ["x"], MOVE)
+
+
+def test_a_handler_that_returns_work_instead_of_doing_it_fails_its_message() -> None:
+    received = receive(sample_handlers.returns_coroutine, ["x"], MOVE)
+
+    assert received.places == ["poison"]
+    assert isinstance(received[0].calls[-1].error, HandlerNotRunError)
+    assert "asyncio.run" in str(received[0].calls[-1].error)
+
+
+def test_what_is_no_policy_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"policy='Msmq4' .*Msmq4\(\)"):
+        receive(refuse_bad, ["x"], "Msmq4")  # type: ignore[arg-type]  # that is what is refused
 
 
 def test_what_is_no_message_is_refused() -> None:
