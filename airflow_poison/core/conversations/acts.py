@@ -133,7 +133,7 @@ def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
 
 
 def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime) -> Change:
-    """Set the conversation timer, or start it again (spec SB-45, SB-56).
+    """Set the conversation timer, or start it again (spec SB-45, SB-56). One that has expired is not started again: its message is received (SB-22).
 
     Raises ConversationTimerError (8458) in a state that does not allow it, SettingError for a time-out that is not above zero.
     """
@@ -144,7 +144,10 @@ def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime)
             f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
             f"expected one of {_shown(TIMES)}. {_WHY[endpoint.state]}"
         )
-    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1, timer_put_off=False))
+    before, expired = endpoint.timer_at, endpoint.expired_timers
+    if before is not None and before <= now:
+        expired = (*expired, (endpoint.timer_number, before))
+    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1, expired_timers=expired))
 
 
 def track_failure(endpoint: ConversationEndpoint, failures: int) -> Change:

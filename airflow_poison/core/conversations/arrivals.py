@@ -23,15 +23,15 @@ BY_CONVERSATION = "conversation"
 
 
 def due(endpoint: ConversationEndpoint, now: datetime) -> tuple[Outgoing, ...]:
-    """Return what the local broker puts into this side's queue: the message of an expired timer, the Error of an ended lifetime (spec SB-22).
+    """Return what the local broker puts into this side's queue: the messages of expired timers, the Error of an ended lifetime (spec SB-22).
 
     Asked again it returns the same: whoever puts them there does it once for each ``local_key``.
     """
     if endpoint.due_at is None or endpoint.due_at > now:
         return ()
-    found = []
-    if endpoint.timer_at is not None and endpoint.timer_at <= now:
-        found.append(Outgoing(local(endpoint, timer=endpoint.timer_number), DIALOG_TIMER, priority=endpoint.priority))
+    timers = (*endpoint.expired_timers, (endpoint.timer_number, endpoint.timer_at))
+    expired = [number for number, at in timers if at is not None and at <= now]
+    found = [Outgoing(local(endpoint, timer=number), DIALOG_TIMER, priority=endpoint.priority) for number in expired]
     if endpoint.expires_at is not None and endpoint.expires_at <= now and endpoint.state is not S.ERROR:
         found.append(local_error(endpoint, BrokerError.LIFETIME))
     return tuple(found)
@@ -46,7 +46,7 @@ def local_key(message: Outgoing) -> str:
 def arrived(endpoint: ConversationEndpoint, waiting: Collection[str]) -> ConversationEndpoint:
     """Return an endpoint as it is with what has arrived for it and has not been received (spec SB-43, section 11.1).
 
-    :param waiting: the types of these messages; what is void (an earlier timer) changes nothing.
+    :param waiting: the types of these messages; those of timers change nothing.
     """
     systems = {is_system(name) for name in waiting}
     if ERROR in systems and endpoint.state in TIMES:
@@ -58,11 +58,12 @@ def arrived(endpoint: ConversationEndpoint, waiting: Collection[str]) -> Convers
     return endpoint
 
 
-def remembered(endpoint: ConversationEndpoint, message_type: str) -> ConversationEndpoint:
+def remembered(endpoint: ConversationEndpoint, message: Outgoing) -> ConversationEndpoint:
     """Return an endpoint that remembers what has arrived: its message waits where nobody looks before it is back."""
-    if is_system(message_type) == DIALOG_TIMER:
-        return changed(endpoint, timer_at=None, timer_put_off=True)
-    after = arrived(endpoint, (message_type,))
+    if is_system(message.message_type) == DIALOG_TIMER:
+        after = _without_timer(endpoint, number := message.envelope.timer)
+        return replace(after, expired_timers=(*after.expired_timers, (number, None)))
+    after = arrived(endpoint, (message.message_type,))
     return endpoint if after == endpoint else changed(after)
 
 
@@ -139,10 +140,18 @@ def _receive_local(endpoint: ConversationEndpoint | None, message: Outgoing) -> 
         return Discarded("the conversation was ended", Change(changed(endpoint, state=S.CLOSED)) if waits else None)
     if not message.envelope.timer:
         return _receive_error(endpoint, message)
-    expected = endpoint.timer_at is not None or endpoint.timer_put_off
-    if not expected or message.envelope.timer != endpoint.timer_number:
-        return Discarded("the timer was set again, or has been received")
-    return Handed(changed(endpoint, timer_at=None, timer_put_off=False))
+    number = message.envelope.timer
+    if number not in dict(endpoint.expired_timers) and (endpoint.timer_at is None or number != endpoint.timer_number):
+        return Discarded("the timer was set again before it expired, or has been received")
+    after = _without_timer(endpoint, number)
+    # Messages of earlier timers came into the queue before this one: where one is not there any more, nobody waits for it.
+    return Handed(replace(after, expired_timers=tuple((each, None if each < number else at) for each, at in after.expired_timers)))
+
+
+def _without_timer(endpoint: ConversationEndpoint, number: int) -> ConversationEndpoint:
+    """Return an endpoint that does not expect the message of a timer any more."""
+    rest = tuple(timer for timer in endpoint.expired_timers if timer[0] != number)
+    return changed(endpoint, expired_timers=rest, timer_at=None if number == endpoint.timer_number else endpoint.timer_at)
 
 
 def error_of(body: bytes) -> ErrorDocument:

@@ -46,8 +46,9 @@ class ConversationEndpoint:
     :param priority: 1 to 10, fixed when the endpoint is created (spec SB-48).
     :param expires_at: when the dialog's lifetime ends; None: never.
     :param timer_at: when the conversation timer expires; None: it is not set (spec SB-56).
-    :param timer_put_off: the timer has expired, and its message was received and given back for later; what is due next is that message.
-    :param timer_number: raised whenever the timer is set; a message of an earlier one is void.
+    :param timer_number: raised whenever the timer is set; the message of one that was set again before it expired is void.
+    :param expired_timers: timers besides the one that is set, whose messages are still to be received: the number of each, and since when its
+        message is due; None: it is not waited for, its message was given back for later, or people have taken it out.
     :param sent: messages sent so far; the sequence number of the last one.
     :param received: the highest sequence number received, Error messages left out: they overtake.
     :param missing: lower ones that have not been received, first and last of each gap: their messages were postponed, parked or given up,
@@ -69,8 +70,8 @@ class ConversationEndpoint:
     priority: int = 5
     expires_at: datetime | None = None
     timer_at: datetime | None = None
-    timer_put_off: bool = False
     timer_number: int = 0
+    expired_timers: tuple[tuple[int, datetime | None], ...] = ()
     sent: int = 0
     received: int = 0
     missing: tuple[tuple[int, int], ...] = ()
@@ -106,12 +107,14 @@ class ConversationEndpoint:
         if not self.is_open:
             return None
         lifetime = None if self.state is ConversationState.ERROR else self.expires_at
-        return min((at for at in (self.timer_at, lifetime) if at is not None), default=None)
+        return min((at for at in (self.timer_at, lifetime, *(at for _, at in self.expired_timers)) if at is not None), default=None)
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values; what has its default is left out."""
         defaults = {field.name: field.default for field in fields(self)}
         shown = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        if self.expired_timers:
+            shown["expired_timers"] = [(number, at and at.isoformat()) for number, at in self.expired_timers]
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in shown.items()}
 
     @classmethod
@@ -120,8 +123,11 @@ class ConversationEndpoint:
         given: dict[str, Any] = {
             name: datetime.fromisoformat(value) if name in _INSTANTS and value is not None else value for name, value in values.items()
         }
+        if given.pop("timer_put_off", False):  # as earlier releases have stored it
+            given["expired_timers"] = [(given["timer_number"], None)]
         missing = tuple((first, last) for first, last in given.get("missing", ()))
-        return cls(**given | {"state": ConversationState(given["state"]), "missing": missing})
+        expired = tuple((number, at and datetime.fromisoformat(at)) for number, at in given.get("expired_timers", ()))
+        return cls(**given | {"state": ConversationState(given["state"]), "missing": missing, "expired_timers": expired})
 
 
 class Final(StrEnum):

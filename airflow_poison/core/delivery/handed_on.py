@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.file_modes import PRIVATE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,7 +73,7 @@ class _Writer(logging.Handler):
         if self._descriptor < 0:
             self._folder.mkdir(exist_ok=True)  # without its parents: a fenced holder's stage stays away
             name = f"{self._task}-{os.getpid()}-{os.urandom(3).hex()}.jsonl"
-            self._descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
         return self._descriptor
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.ends import End
-    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.failures import Failure, FailureKind
     from airflow_poison.core.message import SubQueue
 
 _SENDERS = "the sender's dead-letter queue"
@@ -71,8 +72,13 @@ def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
 
 def fingerprint(failure: Failure) -> str:
     """Return 12 hexadecimal digits that failures of the same type at the same place share."""
-    frames = [line.strip() for line in failure.trace.splitlines() if line.lstrip().startswith("File ")]
-    return hashlib.sha256(f"{failure.kind}|{failure.type}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
+    return _fingerprint(failure.kind, failure.type, failure.trace)
+
+
+@lru_cache(1_000)
+def _fingerprint(kind: FailureKind, type_: str, trace: str) -> str:
+    frames = [line.strip() for line in trace.splitlines() if line.lstrip().startswith("File ")]
+    return hashlib.sha256(f"{kind}|{type_}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
 
 
 def summary(failure: Failure | None) -> str | None:
@@ -110,7 +116,8 @@ def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[
 def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
     """Return the errors column: the failures of this pass, and what stood there where a message had none."""
     before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
-    cells = [_error_cell(failure) if failure else former for failure, former in zip(failures, before, strict=True)]
+    of_failures = {failure: _error_cell(failure) for failure in {*failures} if failure is not None}
+    cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
     column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
     return column
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.replay_queue import Actor, Held, Ledger, ReplayQueue
+from airflow_poison.core.delivery.replay_queue import Actor, Held, Ledger, ReplayQueue, TimeIsUp
 from airflow_poison.core.delivery.replayed import MessageEnd, Replay
 from airflow_poison.core.delivery.script import Script, Scripted, as_span
 from airflow_poison.core.delivery.scripted_host import ScriptedHost
 from airflow_poison.core.error_handler import install_error_handler
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.opening import Opening
 
 if TYPE_CHECKING:
@@ -47,14 +48,16 @@ def replay(
     :param policy: the settings. Messages arrive in the sub-queue that the policy reads.
     :param script: messages and actions; a text is the outcomes of one message named ``m``.
     :param error_handler: told of every poison message; a class is installed as an endpoint would (spec WCF-26, WCF-27).
-    :param until: stop the clock this long after the start; None: when nothing is left to happen.
+    :param until: stop the clock this long after the start, also during a delivery; None: when nothing is left to happen.
     :param most_receives: stop an endless replay after this many receives.
     :param queue: the queue's name.
     :param access: of the queues that the policy sends to, those that it cannot simply send to.
     :param counters: what an earlier endpoint left behind.
 
-    Raises InputError for a script that cannot be played and ErrorHandlerError for an error handler class that cannot be used.
+    Raises SettingError for what is no policy, InputError for a script that cannot be played, and ErrorHandlerError for an error
+    handler class that cannot be used.
     """
+    checked_policy(policy)
     script = script if isinstance(script, Script) else Script(script)
     if not getattr(policy, "sessions", True) and any(message.items for message in script.messages):
         raise InputError("a message of the script has items: only a policy with sessions=True takes sessions.")
@@ -64,9 +67,11 @@ def replay(
     ledger = Ledger(started)
     arrivals = [_held(number, message, started) for number, message in enumerate(_by_arrival(script), 1)]
     opening = Opening(queue, dict(counters or {}), dict(access or {}))
-    source = ReplayQueue(policy, opening, clock, arrivals, actor=Actor(script.actions, started), ledger=ledger, most_receives=most_receives)
+    stop = started + until if until is not None else None
+    actor = Actor(script.actions, started)
+    source = ReplayQueue(policy, opening, clock, arrivals, actor=actor, ledger=ledger, most_receives=most_receives, until=stop)
     host = ScriptedHost(source, ledger, handler, queue)
-    left = _play(source, host, started + until if until is not None else None)
+    left = _play(source, host, stop)
     ends = tuple(_end(message, clock.now()) for message in arrivals)
     ended = clock.now() if until is not None else ledger.last
     return Replay(
@@ -86,17 +91,28 @@ def _play(source: ReplayQueue, host: ScriptedHost, until: datetime | None) -> bo
     """Receive what there is, then jump to the next point in time at which something happens; tell whether anything is left to happen."""
     while True:
         source.catch_up()
-        receiver = source.serve()
-        if receiver is not None:
-            halt = ReceiveLoop(receiver, source, host, Sessions.of(source.opened)).run()
-            if halt is not None:
-                source.halt(halt)
+        is_up = _receive(source, host)
         following = source.next_instant()
-        if following is None or source.exhausted or (until is not None and following > until):
+        if is_up or following is None or source.exhausted or (until is not None and following > until):
             if until is not None:
-                source.clock.at = max(until, source.clock.at)
-            return following is not None
+                source.clock.at = until
+            return is_up or following is not None
         source.clock.at = following
+
+
+def _receive(source: ReplayQueue, host: ScriptedHost) -> bool:
+    """Receive what there is; tell whether the clock stopped during a delivery, which is under way then."""
+    receiver, is_up = source.serve(), False
+    if receiver is None:
+        return False
+    loop = ReceiveLoop(receiver, source, host, Sessions.of(source.opened))
+    try:
+        loop.run()
+    except TimeIsUp:
+        is_up = True
+    if loop.halt is not None:
+        source.halt(loop.halt)
+    return is_up
 
 
 def _by_arrival(script: Script) -> list[Scripted]:

@@ -120,10 +120,9 @@ class Actor:
         """Look at the next action."""
         return self._todo[0][1]
 
-    def put_off(self, action: Action, to: datetime) -> None:
-        """Do an action later, before others of that time."""
-        self._todo.append((to, action))
-        self._todo.sort(key=lambda todo: todo[0])
+
+class TimeIsUp(Exception):  # noqa: N818  (no error)
+    """The replay's clock has come to where it is to stop, in the middle of a delivery."""
 
 
 class ReplayQueue:
@@ -131,11 +130,22 @@ class ReplayQueue:
 
     :param policy: the settings; ``alter`` changes them for the next endpoint.
     :param opening: what the first endpoint finds.
+    :param until: where the clock stops; None: nowhere.
     """
 
     def __init__(
-        self, policy: Policy, opening: Opening, clock: VirtualClock, arrivals: Sequence[Held], *, actor: Actor, ledger: Ledger, most_receives: int
+        self,
+        policy: Policy,
+        opening: Opening,
+        clock: VirtualClock,
+        arrivals: Sequence[Held],
+        *,
+        actor: Actor,
+        ledger: Ledger,
+        most_receives: int,
+        until: datetime | None = None,
     ) -> None:
+        self._until = until or FOREVER
         self.policy = self.opened = policy
         self.clock, self.ledger = clock, ledger
         self._queue, self._access = opening.queue, opening.access
@@ -143,6 +153,7 @@ class ReplayQueue:
         self.halted: Halted | None = policy.starts_halted
         self.receiver: Receiver | None = policy.open(opening) if self.halted is None else None
         self._messages, self._actor = arrivals, actor
+        self._waiting: list[Action] = []
         self._receives_left = most_receives
         self._served: Receiver | None = None
         self._peeked: int | None = None
@@ -216,6 +227,9 @@ class ReplayQueue:
         for held in self._in(NOT_ARRIVED):
             if held.arrives_at <= now:
                 held.place = self.policy.reads
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            self._act(action, now)
         while (due := self._actor.next_at()) is not None and due <= now:
             self._act(self._actor.next(), now)
         if self.receiver is not None:
@@ -224,14 +238,16 @@ class ReplayQueue:
     def spend(self, span: timedelta, *, interruptible: bool = True) -> bool:
         """Let time go by, with what people do in it; False when the endpoint is to be closed before the span is over.
 
-        It is closed after the deliveries under way have been rolled back and counted.
+        It is closed after the deliveries under way have been rolled back and counted. Raises TimeIsUp when the clock stops before.
         """
         end = self.clock.now() + span
-        while interruptible and (due := self._actor.next_at()) is not None and due < end:
+        while interruptible and (due := self._actor.next_at()) is not None and due < end and due <= self._until:
             self.clock.at = max(due, self.clock.at)
             if self._actor.peek().verb in _CLOSING:
                 return False
-            self._act(self._actor.next(), self.clock.now(), until=end)
+            self._act(self._actor.next(), self.clock.now(), delivering=True)
+        if end > self._until:
+            raise TimeIsUp
         self.clock.at = end
         return True
 
@@ -240,6 +256,8 @@ class ReplayQueue:
         times = [held.arrives_at for held in self._in(NOT_ARRIVED)]
         if (action := self._actor.next_at()) is not None:
             times.append(action)
+        if self._waiting:
+            times.append(self.clock.now())
         if self.receiver is not None:
             if self._in(self.policy.reads) and self.opened.server_sessions:
                 if not self._is_blocked():
@@ -283,13 +301,14 @@ class ReplayQueue:
 
     # What people do ------------------------------------------------------------------------------------------------
 
-    def _act(self, action: Action, now: datetime, until: datetime | None = None) -> None:
+    def _act(self, action: Action, now: datetime, *, delivering: bool = False) -> None:
+        """Do what people do now. What has to wait for deliveries under way is done when they have ended, also where a close ends them early."""
         verb = Verb(action.verb)
         match verb:
             case Verb.CLOSE:
                 self._close()
-            case Verb.ENABLE | Verb.DISABLE if until is not None:
-                self._actor.put_off(action, until)
+            case Verb.ENABLE | Verb.DISABLE if delivering:
+                self._waiting.append(action)
             case Verb.OPEN | Verb.ENABLE:
                 self._start(now, reset=verb is Verb.ENABLE)
             case Verb.DISABLE:
@@ -301,8 +320,8 @@ class ReplayQueue:
                 self._alter(action.settings)
             case Verb.PUT_BACK | Verb.REMOVE:
                 held = next(held for held in self._messages if held.message.name == action.message)
-                if held.place == IN_DELIVERY and until is not None:
-                    self._actor.put_off(action, until)
+                if held.place == IN_DELIVERY:
+                    self._waiting.append(action)
                 else:
                     self._by_hand(action, held, now)
             case _:
@@ -315,7 +334,7 @@ class ReplayQueue:
         """Change settings. Counters that wait for the next endpoint are what one of these settings makes of them (spec SB-7)."""
         self.policy = self.policy.altered(settings)
         if self.receiver is None:
-            self._counters = self.policy.open(Opening(self._queue, self._counters)).counters()
+            self._counters = self.policy.counters_when_altered(self._counters)
 
     def _start(self, now: datetime, *, reset: bool) -> None:
         """Open a closed or halted endpoint; ``reset``: start its counters anew, even when it is open (spec section 11.1)."""

@@ -25,7 +25,7 @@ class Delivered:
     :param message: the message's name.
     :param at: when the call began, after the start.
     :param counts: what the handler saw.
-    :param outcome: how the call ended, as scripts write it.
+    :param outcome: how the call ended, as scripts write it; how it would have, where the endpoint was closed or the clock stopped before.
     :param items: the items of a session that were worked on, the failing one included.
     """
 
@@ -41,7 +41,7 @@ class MessageEnd:
     """Where a message ended.
 
     :param place: a sub-queue (``main``, ``retry``, ``retry1``, ``poison``, ``postponed``), ``dead_letter``, or what became of it:
-        ``processed``, ``dropped``, ``lost`` (consumed, and its handler failed), ``removed``, ``not_arrived``;
+        ``in_delivery`` when the clock stopped, ``processed``, ``dropped``, ``lost`` (consumed, and its handler failed), ``removed``, ``not_arrived``;
         or the name of the queue that it was sent to.
     :param counts: its counts there; not specified for a message that has left its queue.
     :param deliveries: calls of the handler.

@@ -137,7 +137,8 @@ class Action:
 
     :param at: when, after the start, a duration or seconds.
     :param verb: a ``Verb``.
-    :param message: the name of the message that is put back or removed. It must be there then; one in delivery is waited for.
+    :param message: the name of the message that is put back or removed. It must be there then; of one in delivery the
+        end of its transaction is waited for, planned or not (spec section 11.1).
     :param settings: new values of ``alter``, in our words or the manual's.
     """
 

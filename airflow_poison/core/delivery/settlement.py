@@ -54,8 +54,8 @@ class Settler:
             tally.counts[name_of(end)] += len(members)
             if kind is FailureKind.POSTPONED:
                 tally.counts["deliveries"] += len(members)
-            for failure in filter(None, map(delivered.failures.get, members)):
-                tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200])
+            for failure, messages in Counter(filter(None, map(delivered.failures.get, members))).items():
+                tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
             self._note_ending(delivered, members[0], end, tally)
             rows += remaining(delivered, members, end, self._read_from)
             rows += self._events.of_end(delivered, members, end)

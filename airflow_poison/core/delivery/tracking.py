@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.handlers import HandlerRef, load_handler, resolve_handler
+from airflow_poison.core.delivery.handlers import HandlerRef, check_returned, load_handler, resolve_handler
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.policies.failure_tracking import FailureTracking
 
@@ -47,7 +47,7 @@ class TrackedHandler:
             self._loaded = load_handler(self.handler)
         conversation = message.conversation
         if conversation is None:
-            self._loaded(message)
+            check_returned(self._loaded(message))
         elif message.is_error or message.is_end_dialog:
             conversation.clear_failures()
             conversation.end()
@@ -59,7 +59,7 @@ class TrackedHandler:
 
     def _track(self, message: Message, conversation: Conversation, handler: Handler) -> None:
         try:
-            handler(message)
+            check_returned(handler(message))
         except (Postpone, Unprocessable):
             raise
         except Exception:

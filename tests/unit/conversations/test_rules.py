@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -231,7 +232,7 @@ def test_sb_57_a_message_for_an_endpoint_that_nobody_knows_is_answered_with_8462
     assert arrivals.receive(None, error(), WAREHOUSE) == Discarded("the conversation endpoint is gone", None)
 
 
-def test_sb_56_setting_the_timer_again_makes_the_first_one_void() -> None:
+def test_sb_56_setting_the_timer_again_before_it_expires_makes_the_first_one_void() -> None:
     """SB-E13: TIMER 60 at t=0, again 60 at t=30: DialogTimer at t=90 only, at this side only."""
     once = acts.set_timer(begun(), timedelta(seconds=60), NOW)
     twice = acts.set_timer(once.endpoint, timedelta(seconds=60), NOW + timedelta(seconds=30))
@@ -247,13 +248,66 @@ def test_sb_56_setting_the_timer_again_makes_the_first_one_void() -> None:
 def test_sb_56_a_timer_whose_message_was_put_off_is_not_due_again_and_is_received_when_it_is_back() -> None:
     target = acts.set_timer(accepted(), MINUTE, NOW).endpoint
     (fired,) = arrivals.due(target, NOW + MINUTE)
-    put_off = arrivals.remembered(target, DIALOG_TIMER)
+    put_off = arrivals.remembered(target, fired)
     assert (put_off.due_at, arrivals.due(put_off, NOW + MINUTE)) == (None, ())
     back = arrivals.receive(put_off, fired, WAREHOUSE)
     assert isinstance(back, Handed)
     assert isinstance(arrivals.receive(back.endpoint, fired, WAREHOUSE), Discarded), "once"
-    again = acts.set_timer(put_off, MINUTE, NOW).endpoint
-    assert isinstance(arrivals.receive(again, fired, WAREHOUSE), Discarded), "set again, the first one is void"
+
+
+def test_sb_22_sb_56_a_timer_that_had_expired_when_it_was_set_again_is_received_and_the_new_one_runs_from_there() -> None:
+    """Timer of 10 s at 0, of 20 s at 15: the first message is there at 20, the second one at 35."""
+    first = acts.set_timer(begun(), timedelta(seconds=10), NOW)
+    second = acts.set_timer(first.endpoint, timedelta(seconds=20), NOW + timedelta(seconds=15))
+    assert second.endpoint.timer_at == NOW + timedelta(seconds=35)
+    assert second.endpoint.due_at == NOW + timedelta(seconds=10), "whoever watches the queue sees that a message is due"
+    assert ConversationEndpoint.from_dict(json.loads(json.dumps(second.endpoint.to_dict()))) == second.endpoint
+    (one,) = arrivals.due(second.endpoint, NOW + timedelta(seconds=20))
+    again, other = arrivals.due(second.endpoint, NOW + timedelta(seconds=35))
+    assert arrivals.local_key(again) == arrivals.local_key(one) != arrivals.local_key(other)
+    received = arrivals.receive(second.endpoint, one, {})
+    assert isinstance(received, Handed)
+    assert received.endpoint.due_at == NOW + timedelta(seconds=35)
+    assert isinstance(arrivals.receive(received.endpoint, one, {}), Discarded), "once"
+    assert isinstance(arrivals.receive(received.endpoint, other, {}), Handed)
+
+
+def test_sb_56_each_timer_that_had_expired_counts_and_those_set_again_before_do_not() -> None:
+    endpoint = begun()
+    for at in (0, 10, 15, 30):  # each runs for 10 s: the second one is set again before it expires
+        endpoint = acts.set_timer(endpoint, timedelta(seconds=10), NOW + timedelta(seconds=at)).endpoint
+    assert [message.envelope.timer for message in arrivals.due(endpoint, NOW + timedelta(seconds=40))] == [1, 3, 4]
+
+
+def test_sb_56_a_postponed_timer_message_is_received_also_when_the_timer_was_set_again() -> None:
+    target = acts.set_timer(accepted(), MINUTE, NOW).endpoint
+    (fired,) = arrivals.due(target, NOW + MINUTE)
+    again = acts.set_timer(arrivals.remembered(target, fired), MINUTE, NOW + MINUTE).endpoint
+    assert again.due_at == NOW + 2 * MINUTE, "the postponed message comes back by itself"
+    put_off_again = arrivals.remembered(again, fired)
+    assert put_off_again.due_at == NOW + 2 * MINUTE, "it is not the timer that runs"
+    back = arrivals.receive(put_off_again, fired, WAREHOUSE)
+    assert isinstance(back, Handed)
+    assert back.endpoint.timer_at == NOW + 2 * MINUTE
+
+
+def test_sb_56_a_timer_message_that_people_have_removed_is_due_until_that_of_a_later_timer_is_received() -> None:
+    first = acts.set_timer(begun(), MINUTE, NOW).endpoint
+    second = acts.set_timer(first, MINUTE, NOW + MINUTE).endpoint
+    one, two = arrivals.due(second, NOW + 2 * MINUTE)
+    received = arrivals.receive(second, two, {})
+    assert isinstance(received, Handed)
+    assert received.endpoint.due_at is None
+    assert isinstance(arrivals.receive(received.endpoint, one, {}), Handed), "when they put it back"
+
+
+def test_an_endpoint_that_an_earlier_release_has_stored_with_a_postponed_timer_receives_its_message() -> None:
+    target = acts.set_timer(accepted(), MINUTE, NOW).endpoint
+    (fired,) = arrivals.due(target, NOW + MINUTE)
+    stored = replace(target, timer_at=None).to_dict() | {"timer_put_off": True}
+    endpoint = ConversationEndpoint.from_dict(stored)
+    assert endpoint.due_at is None
+    assert isinstance(arrivals.receive(endpoint, fired, WAREHOUSE), Handed)
 
 
 def test_sb_45_a_timer_message_is_received_once() -> None:

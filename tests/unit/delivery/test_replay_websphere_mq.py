@@ -285,6 +285,16 @@ def test_wmq_8_the_counter_goes_on_over_passes_and_begins_anew_after_the_server(
     assert [result.counters["sequential_failures"] for result in (again, reset, on_start)] == [2, 1, 1]
 
 
+def test_wmq_8_reset_on_start_resets_at_a_start_and_at_no_change_of_a_setting() -> None:
+    policy = specification(failure_delivery_count=0, reset_on_start=True)
+    changes = [Action(5, "alter", settings={"BOTHRESH": 7}), Action(6, "alter", settings={"reset_on_start": False})]
+
+    stopped = replay(policy, Script("rb*", actions=changes[:1]))
+    started = replay(policy, Script("rb*", actions=[*changes, *starts(10)]))
+
+    assert [result.counters["sequential_failures"] for result in (stopped, started)] == [1, 2]
+
+
 def test_wmq_26_a_delivery_that_the_close_of_the_endpoint_rolls_back_counts_for_c() -> None:
     script = Script(Scripted("p", "ok(10)"), actions=[Action(5, "close")])
 

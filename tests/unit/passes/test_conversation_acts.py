@@ -20,6 +20,7 @@ from airflow_poison.core.errors import (
     ConversationLockedError,
     ConversationNotFoundError,
     ConversationSendError,
+    ConversationTimerError,
     InputError,
     ServiceNotFoundError,
     SettingError,
@@ -194,6 +195,39 @@ def test_sb_22_timers_and_lifetimes_keep_running_while_the_queue_is_off_and_ente
     assert waiting(two.orders) == []
     enable(two.orders, two.clock)
     assert [kind for kind, _ in waiting(two.orders)] == [DIALOG_TIMER, ERROR]
+    assert errors(two.orders) == [-8489]
+
+
+def test_sb_20_sb_22_sb_43_a_service_whose_own_queue_is_off_sends_until_the_error_of_an_ended_lifetime_is_in_the_queue(two: Two) -> None:
+    handle = two.begin(b"1", lifetime=MINUTE)
+    two.carry()
+    disable(two.orders, two.clock)
+    two.clock.advance(2 * MINUTE)
+    two.send(handle, b"2")
+    tick(two.orders, two.clock)
+    two.send(handle, b"3")  # what the local broker holds back has not arrived
+    two.carry()
+    assert [body for kind, body in waiting(two.warehouse) if kind == "order"] == [b"1", b"2", b"3"]
+    enable(two.orders, two.clock)
+    with pytest.raises(ConversationSendError, match=r"8429.*ER"):
+        two.send(handle, b"4")
+    assert errors(two.orders) == [-8489]
+
+
+def test_sb_43_nothing_is_sent_after_a_lifetime_that_nobody_saw_end(two: Two) -> None:
+    """The Error message is there from that instant on, whenever a pass puts it into the queue."""
+    handle = two.begin(b"1", lifetime=MINUTE)
+    two.carry()
+    two.clock.advance(MINUTE - timedelta(microseconds=1))
+    two.send(handle, b"2")
+    two.clock.advance(timedelta(microseconds=1))
+    with pytest.raises(ConversationSendError, match=r"8429.*ER"):
+        two.send(handle, b"3")
+    with pytest.raises(ConversationTimerError, match=r"8458.*ER"):
+        set_timer(two.orders, handle, MINUTE, key="late", clock=two.clock)
+    two.carry()
+    assert [body for _, body in waiting(two.warehouse)] == [b"1", b"2"]
+    tick(two.orders, two.clock)
     assert errors(two.orders) == [-8489]
 
 

@@ -201,7 +201,7 @@ def _act(  # noqa: PLR0917  (its own parts)
     def plan(snapshot: Snapshot) -> Transaction:
         allowed(snapshot.control)
         _refuse_locked(table, snapshot, f"Conversation {handle!r}")
-        change = act(ledger.endpoint(table, snapshot, handle))
+        change = act(ledger.endpoint(table, snapshot, handle, clock.now()))
         replacements, events = _without(table, snapshot, handle, clock) if removes else ([], [])
         changed[:] = [(change, sum(replacement.removed for replacement in replacements))]
         return Transaction(_rows([change], clock), replacements=tuple(replacements), events=tuple(events), alone=True)

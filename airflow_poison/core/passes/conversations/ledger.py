@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError
+from airflow_poison.core.message import SubQueue
 from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:
@@ -60,6 +62,11 @@ def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | No
     return found
 
 
+def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
+    return waiting(table, replace(snapshot, files=tuple(file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION)), handles)
+
+
 def members(table: QueueTable, file: DataFile) -> pa.Table:
     """Return the rows of a file that belong to a conversation, with the columns ``ARRIVALS``."""
     rows = table.read(file, ARRIVALS)
@@ -93,24 +100,32 @@ def unreceived(table: QueueTable, snapshot: Snapshot) -> dict[str, ConversationE
     return begun(table, snapshot, handles - stored(table, snapshot, handles).keys()) if handles else {}
 
 
-def endpoint(table: QueueTable, snapshot: Snapshot, handle: str) -> ConversationEndpoint:
-    """Return an endpoint with what has arrived for it. Raises ConversationNotFoundError (8426)."""
+def endpoint(table: QueueTable, snapshot: Snapshot, handle: str, now: datetime | None = None) -> ConversationEndpoint:
+    """Return an endpoint with what has arrived for it. Raises ConversationNotFoundError (8426).
+
+    :param now: what the local broker has made by then has arrived, too, though no pass has put it into the queue yet (spec SB-22, SB-43). Nothing
+        has while the queue is disabled.
+    """
     found = stored(table, snapshot, [handle]).get(handle) or begun(table, snapshot, [handle]).get(handle)
     if found is None:
         raise ConversationNotFoundError(
             f"Error 8426: queue {table.name!r} has no conversation {handle!r}. "
             "A handle is of one side of a dialog: look it up among the conversations of this queue."
         )
-    return arrivals.arrived(found, waiting(table, snapshot, {handle}).get(handle, ()))
+    types = _arrived(table, snapshot, {handle}).get(handle, [])
+    if now is not None and not snapshot.control.holds_sends:
+        types += [message.message_type for message in arrivals.due(found, now)]
+    return arrivals.arrived(found, types)
 
 
 def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEndpoint, Mapping[str, int]]]:
     """Yield every endpoint with what has arrived for it, and how many messages of each type wait."""
     types, known_here = waiting(table, snapshot), stored(table, snapshot)
+    there = _arrived(table, snapshot) if snapshot.control.holds_sends else types
     known_here |= begun(table, snapshot, types.keys() - known_here.keys())
     for handle, known in sorted(known_here.items()):
         here = types.get(handle, [])
-        yield arrivals.arrived(known, here), {name: here.count(name) for name in sorted(set(here))}
+        yield arrivals.arrived(known, there.get(handle, ())), {name: here.count(name) for name in sorted(set(here))}
 
 
 def _has_had_services(snapshot: Snapshot) -> bool:

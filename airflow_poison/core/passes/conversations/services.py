@@ -33,6 +33,10 @@ def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Se
 
     Raises SettingError when its policy does not lock conversation groups, or another queue has a service of this name; then nothing has changed.
     """
+    services = tuple(services)
+    for service in services:
+        if not isinstance(service, Service):
+            raise SettingError("services", service, "a list of Service, for example [Service('warehouse', contracts=[…])]")
     definitions = {service.name: service.to_dict() for service in services}
     control = table.snapshot().control
     if not policy_from_dict(control.policy).locks_groups:
