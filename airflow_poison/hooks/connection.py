@@ -1,4 +1,4 @@
-"""What a connection of type ``poison`` may say: five named fields in its extra, nothing else."""
+"""What a connection of type ``poison`` may say: six named fields in its extra, nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import SettingError, SparkDistributionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 LOCAL_SPARK = "local[*]"
 PY_FILES, PARALLELISM = "spark.submit.pyFiles", "spark.default.parallelism"
 """Settings that are looked at here, too: a session of Spark Connect has neither."""
-FIELDS = ("store", "storage_options", "spark", "spark_conf", "durable")
+FIELDS = ("store", "storage_options", "spark", "spark_conf", "durable", "installation")
+INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
+"""The id of an Airflow installation; it is part of run keys, which name folders."""
+INSTALLATION_ALLOWED = "1 to 40 letters, digits, dots, underscores and hyphens, the first a letter or a digit"
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
 _ALLOWED = "local[*], spark://host:port, yarn, k8s://…, sc://host:port (Spark Connect), or the id of a connection of type spark or spark_connect"
@@ -31,6 +34,7 @@ class StoreConnection:
     :param spark: a Spark master, the address of a Spark Connect server, or the id of a connection of type ``spark`` or ``spark_connect``.
     :param spark_conf: Spark settings, text by name.
     :param durable: whether every commit is forced to disk before it is acknowledged.
+    :param installation: the id of this Airflow in the keys of what its tasks do; empty: that of its metadata database.
     """
 
     store: str
@@ -38,6 +42,7 @@ class StoreConnection:
     spark: str = LOCAL_SPARK
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
+    installation: str = ""
 
     @property
     def py_files(self) -> tuple[str, ...]:
@@ -66,6 +71,7 @@ class StoreConnection:
             spark=_text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK,
             spark_conf=_texts(conn_id, "spark_conf", extra.get("spark_conf")),
             durable=_flag(conn_id, "durable", extra.get("durable"), default=True),
+            installation=_installation(conn_id, extra.get("installation")),
         )
 
 
@@ -80,7 +86,13 @@ def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
         return spark
     connection = get_connection(spark)
     if connection.conn_type == "spark_connect":
-        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+        try:
+            from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+        except ModuleNotFoundError as error:
+            raise SparkDistributionError(
+                f"The connection {spark!r} of type spark_connect is read by Airflow's Spark provider, which is not installed ({error}). "
+                "Run: pip install 'airflow-poison[submit]', or write the server's address (sc://host:port) into the field spark."
+            ) from error
 
         return str(SparkConnectHook(spark).get_connection_url())
     host = connection.host or ""
@@ -104,6 +116,13 @@ def _text(conn_id: str, name: str, value: object) -> str:
     if value is not None and not isinstance(value, str):
         raise SettingError(f"{conn_id}.extra.{name}", value, "text")
     return (value or "").strip()
+
+
+def _installation(conn_id: str, value: object) -> str:
+    name = _text(conn_id, "installation", value)
+    if name and not INSTALLATION.fullmatch(name):
+        raise SettingError(f"{conn_id}.extra.installation", name, INSTALLATION_ALLOWED)
+    return name
 
 
 def _flag(conn_id: str, name: str, value: object, *, default: bool) -> bool:

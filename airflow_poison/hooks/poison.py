@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class QueueHook(BaseHook):
             if self.conn_id != self.default_conn_name:
                 raise
             return StoreConnection(store=embedded_store())
+        if connection.conn_type != self.conn_type:
+            raise SettingError(f"{self.conn_id}.conn_type", connection.conn_type, f"{self.conn_type}; else its queues would be the embedded store's")
         settings = StoreConnection.parse(connection.extra_dejson, self.conn_id)
         if settings.storage_options:
             from airflow.sdk.log import mask_secret
@@ -80,15 +83,17 @@ class QueueHook(BaseHook):
         """Return a queue.
 
         :param name: the queue's name.
-        :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+        :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist. Another one than the
+            recorded one leaves an event and a warning in the log.
         :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
-        Raises QueueNotFoundError, and SettingError for services of a queue without Service Broker's rules, or that another queue has.
+        Raises QueueNotFoundError, SystemChangeError for a policy of another messaging system than the queue's, and SettingError for services of a
+        queue without Service Broker's rules, or that another queue has.
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.declare import opened
 
         store, clock = self.store(), SystemClock()
-        table = opened(store, name, policy, clock)
+        table = opened(store, name, policy, clock, _this_run())
         if services:
             from airflow_poison.core.passes.conversations.services import declare_services
 
@@ -117,15 +122,17 @@ class QueueHook(BaseHook):
 
         return disable(self.store().open(name), SystemClock(), reason)
 
-    def alter(self, name: str, settings: Mapping[str, object]) -> AlterResult:
+    def alter(self, name: str, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
         """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
 
         A DAG that declares a policy for the queue records its own again at its next run.
+
+        :param system: the messaging system whose rules the queue has from now on; None: that which it has.
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import alter
 
-        return alter(self.store().open(name), SystemClock(), settings=settings)
+        return alter(self.store().open(name), SystemClock(), settings=settings, system=system)
 
     def restart(self, name: str, what: Restart | str) -> RestartResult:
         """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.
@@ -157,7 +164,7 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.inspect import inspect
 
-        table = self.store().open(name)
+        table = self.store().open(name, upgrade=False)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
 
     def move(self, name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
@@ -288,15 +295,27 @@ class QueueHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Say whether the store can be read, for the connection form's button."""
         try:
-            names = self.store().names()
+            store = self.store()
+            names, absence = store.names(), store.absence
         except Exception as error:  # noqa: BLE001  (whatever it is, the form shows it)
             return False, f"{type(error).__name__}: {error}"
-        return True, f"Store {self.settings.store}: {len(names)} queues."
+        return True, f"No queue yet: {absence}." if absence else f"Store {self.settings.store}: {len(names)} queues."
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """Hide the form's standard fields: everything is in named fields of its own."""
         return {"hidden_fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}}
+
+
+def _this_run() -> str | None:
+    """Return the task instance that runs here; None outside of one."""
+    from airflow.sdk import get_current_context
+
+    try:
+        task = get_current_context()["ti"]
+    except RuntimeError:
+        return None
+    return f"task {task.task_id} of DAG {task.dag_id}, run {task.run_id}"
 
 
 def embedded_store() -> str:

@@ -64,7 +64,8 @@ class QueueAlertOperator(BaseOperator):
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
         from airflow_poison.core.clock import SystemClock
 
-        queue = QueueHook(self.conn_id).queue(self.queue_name)
-        given = self.alerts.send(queue, subscriber(context), context, SystemClock(), self.log)
+        hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name)
+        given = self.alerts.send(queue, subscriber(context, hook, queue), context, SystemClock(), self.log)
         self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given

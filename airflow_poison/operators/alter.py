@@ -43,11 +43,12 @@ class QueueAlterOperator(BaseOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
+    :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
     :param reason: for ``disable``: why, one line; whoever meets the disabled queue is told. (templated)
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "action", "settings", "reason", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
     ui_color = "#efe3f7"
 
     def __init__(
@@ -56,6 +57,7 @@ class QueueAlterOperator(BaseOperator):
         queue_name: str,
         action: str,
         settings: Mapping[str, object] | None = None,
+        system: str | None = None,
         reason: str = "",
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
@@ -64,6 +66,7 @@ class QueueAlterOperator(BaseOperator):
         self.queue_name = queue_name
         self.action = action
         self.settings = settings
+        self.system = system
         self.reason = reason
         self.conn_id = conn_id
 
@@ -78,15 +81,17 @@ class QueueAlterOperator(BaseOperator):
         from airflow_poison.core.policies.settings import choice
 
         hook, action = QueueHook(self.conn_id), choice("action", self.action, Action)
-        if (action is Action.ALTER) != bool(self.settings):
-            raise SettingError("settings", self.settings, f"values by name with action='alter', none otherwise (action={action.value!r})")
+        if (action is Action.ALTER) != bool(self.settings or self.system):
+            raise SettingError(
+                "settings", self.settings, f"values by name, or a system, with action='alter', none otherwise (action={action.value!r})"
+            )
         match action:
             case Action.ENABLE:
                 return hook.enable(self.queue_name)
             case Action.DISABLE:
                 return hook.disable(self.queue_name, self.reason)
             case Action.ALTER:
-                return hook.alter(self.queue_name, dict(self.settings or {}))
+                return hook.alter(self.queue_name, self.settings or {}, self.system)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
                 return hook.restart(self.queue_name, action.removeprefix("restart_"))
             case _:

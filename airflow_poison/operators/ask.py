@@ -15,7 +15,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.notifications.targets import listed, tell_all
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.identity import own_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +99,8 @@ class QueueAskOperator(HITLOperator):
         """Ask. Raises QueueNotFoundError, SettingError, AirflowSkipException for a queue that receives."""
         from airflow_poison.core.passes.halts import halted_endpoint
 
-        table = QueueHook(self.conn_id).queue(self.queue_name)
+        hook = QueueHook(self.conn_id)
+        table = hook.queue(self.queue_name)
         halt = halted_endpoint(table, self.sub_queue)
         if halt is None:
             raise AirflowSkipException(f"Queue {self.queue_name!r} receives: there is nothing to decide.")
@@ -107,7 +108,7 @@ class QueueAskOperator(HITLOperator):
         answers = {decision.value: answer for decision, answer in asked.options.items()}
         self.subject, self.body, self.options = asked.subject, asked.body, list(answers.values())
         self.defaults = None if self.on_timeout is OnTimeout.FAIL else [answers.get(self.on_timeout.value, answers["leave"])]
-        self.notifiers = [lambda given: self._tell(given, table.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
+        self.notifiers = [lambda given: self._tell(given, hook, table.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
         self.log.info("%s", asked.subject)
         try:
             super().execute(context)
@@ -156,11 +157,11 @@ class QueueAskOperator(HITLOperator):
             most_of_body=self.most_of_body,
         )
 
-    def _tell(self, context: Any, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
+    def _tell(self, context: Any, hook: QueueHook, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
         from airflow_poison.operators.undecided import alert_about
 
         if self.on_asked:
-            key, todo = task_key(context, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
+            key, todo = own_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
             alert = alert_about(halt, WANTED, asked.subject, todo, key=key)
             tell_all(self.on_asked, alert, context, self.log)
 

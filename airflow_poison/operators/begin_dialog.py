@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.dialogs import dialogs
@@ -92,7 +93,7 @@ class QueueBeginDialogOperator(BaseOperator):
         self.priority = priority
         self.timer = timer
         self.services = tuple(services)
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -110,7 +111,7 @@ class QueueBeginDialogOperator(BaseOperator):
             far_service=self.far_service,
             contract=self.contract,
             dialogs=begun,
-            key=task_key(context, table.uri),
+            key=task_key(context, hook, table),
         )
         when = "by an earlier try" if result.repeated else "now"
         self.log.info("%s dialogs with %r were begun %s; %s messages.", len(result.conversations), self.far_service, when, f"{result.sent:,}")

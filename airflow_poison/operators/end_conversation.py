@@ -82,7 +82,7 @@ class QueueEndConversationOperator(BaseOperator):
         result = hook.end_conversation(
             self.queue_name,
             self.conversation,
-            key=task_key(context, hook.queue(self.queue_name).uri),
+            key=task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation),
             error=number("error", self.error),
             description=self.description,
             cleanup=self.cleanup,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import MessageNotFoundError, SettingError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, QueueLink
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.identity import with_own_key
 from airflow_poison.operators.lookup_ids import lookup_ids
 
 if TYPE_CHECKING:
@@ -75,7 +75,11 @@ class QueueMoveOperator(WithLineage, BaseOperator):
             if self.target != "main":
                 raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
             return {"main": hook.put_back(self.queue_name)}
-        numbers, run = lookup_ids(self.lookup_ids), task_key(context, self.queue_name, self.target)
-        if self.target == QUEUE:
-            return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run).to)
-        return {self.target: hook.move(self.queue_name, numbers, self.target, run=run)}
+        numbers = lookup_ids(self.lookup_ids)
+
+        def move(run: str) -> dict[str, int]:
+            if self.target == QUEUE:
+                return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run).to)
+            return {self.target: hook.move(self.queue_name, numbers, self.target, run=run)}
+
+        return with_own_key(move, context, hook, self.queue_name, self.target, refused=MessageNotFoundError)

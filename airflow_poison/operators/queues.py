@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
+from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.policies import checked_policy
 
 if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
@@ -49,7 +51,8 @@ def listed(queues: object, handler: HandlerLike | None, policy: Policy | None) -
 
     :param handler: of the queues that name none.
     :param policy: of the queues that name none.
-    Raises SettingError for what is no entry, a queue that has no handler, and a queue that is named twice.
+    Raises SettingError for what is no entry, a queue that has no handler, and a queue that is named twice, HandlerNotFoundError for what
+    can be no handler.
     """
     if not _is_list(queues):
         raise SettingError("queues", queues, "a list of queue names, QueueToReceive, and dicts with the keys " + ", ".join(_KEYS))
@@ -68,9 +71,10 @@ def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) ->
     name = parts.get("queue_name")
     if not isinstance(name, str) or not name or set(parts) - set(_KEYS):
         raise SettingError("queues", given, f"a queue's name, QueueToReceive, or a dict with queue_name and, when wanted, {', '.join(_KEYS[1:])}")
-    own = parts.get("handler") or handler
+    own = handler if parts.get("handler") is None else parts["handler"]
     if own is None:
         raise SettingError(f"queues[{name!r}].handler", None, "a handler, there or as the operator's handler for all queues")
+    check_given(own)
     return QueueToReceive(
         queue_name=name,
         handler=own,  # type: ignore[arg-type]  # checked by the pass
@@ -85,9 +89,7 @@ def _policy(queue: str, given: object) -> Policy | None:
         from airflow_poison.core.policies import policy_from_dict
 
         return policy_from_dict(given)
-    if given is not None and not hasattr(given, "to_dict"):
-        raise SettingError(f"queues[{queue!r}].policy", given, "a policy, or what its to_dict() gives")
-    return given  # type: ignore[return-value]  # a policy, or None
+    return checked_policy(given, f"queues[{queue!r}].policy")  # type: ignore[arg-type]  # that is what is checked
 
 
 def _services(queue: str, given: object) -> Sequence[Service]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
@@ -61,6 +63,8 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
+
+    Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
 
     template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "py_files", "conn_id")
@@ -90,7 +94,9 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         super().__init__(**kwargs)
         if (queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
-        if handler is None and queues is None:
+        if handler is not None:
+            check_given(handler)
+        elif queues is None:
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
         if services and queues is not None:
             raise SettingError("services", list(services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
@@ -100,7 +106,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         self.queues = queues if queues is None else to_render(queues)
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.services = tuple(services)
         self.parallelism = parallelism
         self.max_messages = max_messages
@@ -129,7 +135,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
             leave_server()
 
     def _receive_all(self, hook: QueueHook, context: Context) -> dict[str, object]:
-        handler = self.function or self.handler
+        handler = self.handler if self.function is None else self.function
         if self.queues is not None:
             return receive_from_all(self, hook, listed(self.queues, handler, self.policy), context)
         assert self.queue_name is not None

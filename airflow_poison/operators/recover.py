@@ -13,7 +13,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications.targets import listed, tell_all, tell_ended
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.identity import own_key, with_own_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
+    from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.store.seam import QueueTable
     from airflow_poison.notifications.targets import Targets
@@ -89,12 +90,12 @@ class QueueRecoverOperator(BaseOperator):
         table = hook.queue(self.queue_name)
         decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
         if self.decision["timed_out"]:
-            self._tell(context, table, halt)
+            self._tell(context, hook, table, halt)
         if decided == Decision.LEAVE:
             raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
-        run = task_key(context, table.uri)
-        try:
-            result = decide(
+
+        def act(run: str) -> DecideResult:
+            return decide(
                 table,
                 hook.store(),
                 SystemClock(),
@@ -105,13 +106,16 @@ class QueueRecoverOperator(BaseOperator):
                 end=ended_with_error(self.error, self.description),
                 told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
             )
+
+        try:
+            result = with_own_key(act, context, hook, table.uri, refused=DecisionOutdatedError)
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
         went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
         self.log.info("Queue %r is enabled%s. %s.", halt.name, _because(self.decision), went)
         return result.to_dict()
 
-    def _tell(self, context: Context, table: QueueTable, halt: HaltedEndpoint) -> None:
+    def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
         from airflow_poison.operators.undecided import alert_about
 
         reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
@@ -119,7 +123,7 @@ class QueueRecoverOperator(BaseOperator):
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
         tell_all(
             self.on_undecided,
-            alert_about(halt, UNDECIDED, reason, todo, key=task_key(context, table.uri, UNDECIDED, *halt.identity)),
+            alert_about(halt, UNDECIDED, reason, todo, key=own_key(context, hook, table.uri, UNDECIDED, *halt.identity)),
             context,
             self.log,
         )

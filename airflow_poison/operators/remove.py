@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.identity import with_own_key
 from airflow_poison.operators.lookup_ids import lookup_ids
 
 if TYPE_CHECKING:
@@ -52,8 +53,15 @@ class QueueRemoveOperator(BaseOperator):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove_messages
 
-        table = QueueHook(self.conn_id).queue(self.queue_name)
+        hook = QueueHook(self.conn_id)
+        table = hook.queue(self.queue_name)
         numbers = None if self.lookup_ids is None else lookup_ids(self.lookup_ids)
-        result = remove_messages(table, SystemClock(), numbers, self.conversation_id, run=task_key(context, table.uri))
+        result = with_own_key(
+            lambda run: remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run),
+            context,
+            hook,
+            table.uri,
+            refused=MessageNotFoundError,
+        )
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
         return result.to_dict()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import MessagesLink, QueueLink, RetryLink
 
@@ -34,7 +35,7 @@ class QueueReturnOperator(BaseOperator):
     def __init__(self, *, queue_name: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:

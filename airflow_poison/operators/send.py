@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.passes.keys import run_key
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.identity import own_key, task_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.spark.send_stage import FrameSource
+    from airflow_poison.core.store.seam import QueueTable
 
 
 class QueueSendOperator(WithLineage, BaseOperator):
@@ -122,7 +124,7 @@ class QueueSendOperator(WithLineage, BaseOperator):
         self.message_type = message_type
         self.conversation = conversation
         self.expires_after = expires_after
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.py_files = py_files
         self.send_key = send_key
         self.resend = resend
@@ -135,9 +137,10 @@ class QueueSendOperator(WithLineage, BaseOperator):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.send import send
 
+        self._mapping()  # before a queue is made
         hook, clock = QueueHook(self.conn_id), SystemClock()
         queue = hook.queue(self.queue_name, self.policy)
-        key = self._key(context, queue.uri)
+        key = self._key(context, hook, queue)
         try:
             result = send(queue, self._batches(hook, queue.uri, key, clock.now()), key=key, clock=clock)
         finally:
@@ -156,9 +159,13 @@ class QueueSendOperator(WithLineage, BaseOperator):
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
 
-    def _key(self, context: Context, uri: str) -> str:
+    def _key(self, context: Context, hook: QueueHook, queue: QueueTable) -> str:
+        if self.send_key is not None and not self.send_key.strip():
+            raise SettingError("send_key", self.send_key, "a name for what is sent once, and None: the task instance; it is empty")
         more = [context["ti"].id] if self.resend else []
-        return task_key(context, uri, *more) if self.send_key is None else run_key(uri, self.send_key, *more)
+        if self.send_key is not None:
+            return run_key(queue.uri, self.send_key, *more)
+        return own_key(context, hook, queue.uri, *more) if self.resend else task_key(context, hook, queue)
 
     def on_kill(self) -> None:
         """Stop the Spark job; nothing has been sent then."""
@@ -185,10 +192,10 @@ class QueueSendOperator(WithLineage, BaseOperator):
         from airflow_poison.core.mapping import ColumnMapping
 
         return ColumnMapping(
-            body=self.body if self.body is None or isinstance(self.body, str) else tuple(self.body),
+            body=tuple(self.body) if isinstance(self.body, list) else self.body,  # type: ignore[arg-type]  # ColumnMapping checks what it is
             group=self.group,
             priority=self.priority,
-            properties=tuple(self.properties),
+            properties=tuple(self.properties) if isinstance(self.properties, list) else self.properties,  # type: ignore[arg-type]
             message_id=self.message_id,
             message_type=self.message_type,
             conversation=self.conversation,

@@ -60,7 +60,7 @@ class QueueSendOnConversationOperator(BaseOperator):
         sent.
         """
         hook = ConversationHook(self.conn_id)
-        key = task_key(context, hook.queue(self.queue_name).uri)
+        key = task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation)
         wait = span("wait", self.wait) or timedelta(0)
         result = hook.send_on(self.queue_name, self.conversation, messages(self.messages), key=key, wait=wait)
         if result.repeated:

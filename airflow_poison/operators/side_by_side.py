@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.given import whole
 from airflow_poison.operators.identity import subscriber, task_key
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class OneQueue:
         self._table, self._tell = table, self._afterwards(table)
         receive = self._pass(table)
         self.system = receive.policy.system
-        return receive, task_key(self._context, table.uri)
+        return receive, task_key(self._context, self._hook, table)
 
     def observe(self, result: ReceiveResult) -> None:
         """Note the pass's lineage and send its metrics."""
@@ -79,7 +80,7 @@ class OneQueue:
             handler=cast("Handler", self._queue.handler),
             engine=lambda: self._hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
-            max_messages=int(task.max_messages),
+            max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             progress=task.log.info,
@@ -93,7 +94,7 @@ class OneQueue:
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
 
-        task, name, clock = self._task, subscriber(self._context), SystemClock()
+        task, name, clock = self._task, subscriber(self._context, self._hook, table), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
         if error_handler is not None:
             error_subscription(table, name, clock).begin()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
+from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
@@ -15,6 +16,13 @@ from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.given import importable_types, name_of
 from airflow_poison.operators.identity import task_key
+
+try:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ModuleNotFoundError as error:
+    raise AirflowOptionalProviderFeatureException(
+        f"QueueReceiveSubmitOperator needs Airflow's Spark provider, which is not installed ({error}). Run: pip install 'airflow-poison[submit]'."
+    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,11 +97,12 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         for name in _OURS:
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
+        check_given(handler)
         super().__init__(conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
         self.queue_name = queue_name
         self.handler = handler if isinstance(handler, str) else name_of(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
-        self.policy = policy
+        self.policy = checked_policy(policy)
         self.services = tuple(services)
         self.max_messages = max_messages
         self.isolation = isolation
@@ -110,12 +119,13 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         AirflowException when Spark failed otherwise.
         """
         from airflow_poison.core.errors import QueueHaltedError
+        from airflow_poison.core.passes.submitted import was_begun
         from airflow_poison.operators.submitting import Try
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
         table = hook.queue(self.queue_name, self.policy, self.services)
-        self._try = mine = Try(self, hook, table, task_key(context, table.uri))
+        self._try = mine = Try(self, hook, table, task_key(context, hook, table, known=was_begun))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))
         except QueueHaltedError as error:

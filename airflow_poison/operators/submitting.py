@@ -11,6 +11,7 @@ from airflow_poison.core.passes.keys import finished
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.submitted import Order, Submission, fullest, needed, recorded, without_spark
 from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.operators.given import whole
 
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
@@ -31,7 +32,7 @@ class Try:
         self.table, self._task, self._hook = table, task, hook
         self.policy = task.policy or policy_from_dict(table.snapshot().control.policy)
         self.submission = Submission.of_queue(table, key)
-        self._handler: HandlerRef = resolve_handler(task.function or task.handler)
+        self._handler: HandlerRef = resolve_handler(task.handler if task.function is None else task.function)
         self._order = self._ordered(key)
 
     def before_submission(self) -> ReceiveResult | None:
@@ -81,7 +82,7 @@ class Try:
             key=key,
             policy=self.policy.to_dict(),
             handler=task.handler,
-            max_messages=int(task.max_messages),
+            max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             parallelism=settings.parallelism,

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, cast
 
-try:
-    from airflow.sdk.plugins_manager import AirflowPlugin
-except ImportError:  # before Airflow 3.2
-    from airflow.plugins_manager import AirflowPlugin  # type: ignore[assignment]  # the same class, elsewhere
+from airflow.sdk.plugins_manager import AirflowPlugin
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-HOME = Path(tempfile.mkdtemp(prefix="airflow-poison-tests-"))
-atexit.register(shutil.rmtree, HOME, ignore_errors=True)
+HOME = Path(os.environ.get("AIRFLOW_POISON_TESTS_HOME") or tempfile.mkdtemp(prefix="airflow-poison-tests-"))
+if "AIRFLOW_POISON_TESTS_HOME" not in os.environ:  # a test that has several Airflows gives each its own
+    atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 os.environ |= {
     "AIRFLOW_HOME": str(HOME),
     "AIRFLOW__CORE__UNIT_TEST_MODE": "True",
@@ -51,9 +52,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def airflow_database() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from airflow.models.variable import Variable
         from airflow.utils.db import initdb
 
         initdb()
+        Variable.set("airflow_poison_installation", "tests")  # the first task of a new database waits while it makes its id
 
 
 @dataclass(frozen=True)
@@ -68,25 +71,26 @@ class Ran:
 
 @pytest.fixture
 def run_dag(airflow_database: None) -> Callable[..., Ran]:
+    """Give ``run`` a database."""
+    return run
+
+
+def run(dag: DAG, when: datetime | None = None) -> Ran:
     """Run a DAG for real: serialized into the database first (or a run cannot be made), then ``dag.test()``.
 
     With ``when``, running it a second time runs the same run again, as clearing it does.
     """
+    errors: dict[str, BaseException] = {}
 
-    def run(dag: DAG, when: datetime | None = None) -> Ran:
-        errors: dict[str, BaseException] = {}
+    def note(context: Any) -> None:
+        errors[context["ti"].task_id] = context["exception"]
 
-        def note(context: Any) -> None:
-            errors[context["ti"].task_id] = context["exception"]
-
-        for task in dag.tasks:
-            task.on_failure_callback = [note]
-        _serialize(dag)
-        dag_run = dag.test() if when is None else dag.test(logical_date=when, run_after=when)
-        tasks = dag_run.get_task_instances()
-        return Ran(str(dag_run.state), {task.task_id: str(task.state) for task in tasks}, _returned(dag.dag_id, dag_run.run_id), errors)
-
-    return run
+    for task in dag.tasks:
+        task.on_failure_callback = [note]
+    _serialize(dag)
+    dag_run = dag.test() if when is None else dag.test(logical_date=when, run_after=when)
+    tasks = dag_run.get_task_instances()
+    return Ran(str(dag_run.state), {task.task_id: str(task.state) for task in tasks}, _returned(dag.dag_id, dag_run.run_id), errors)
 
 
 def _serialize(dag: DAG) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4
+from airflow_poison import Msmq4, ServiceBroker
+from airflow_poison.assets import queue_asset
 from airflow_poison.core.errors import (
     ErrorHandlerError,
     HandlerNotFoundError,
@@ -17,13 +18,21 @@ from airflow_poison.core.errors import (
     MessageTooLargeError,
     NewerFormatError,
     QueueNotFoundError,
+    QueuesFailedError,
     SettingError,
     SparkDistributionError,
     StoreUnreachableError,
+    SystemChangeError,
 )
+from airflow_poison.core.events import EventType
+from airflow_poison.operators.alter import QueueAlterOperator
+from airflow_poison.operators.given import importable_types
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+from airflow_poison.sensors.queue_messages import QueueMessagesSensor
 
 from .conftest import define_connection
 
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from pyspark.sql import SparkSession
 
+    from airflow_poison import Message
     from airflow_poison.core.store.seam import QueueStore
 
     from .conftest import Ran
@@ -109,6 +119,31 @@ def test_plain_messages_that_do_not_fit_are_refused_and_nothing_is_sent(
 ) -> None:
     error = error_of(QueueSendOperator, queue_name="orders", messages=sent, priority="number")
     assert isinstance(error, InputError)
+    for text in named:
+        assert text in str(error)
+    assert messages(orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ({"path": "in.csv", "format": "cvs"}, ["path='in.csv' as format='cvs'", "DATA_SOURCE_NOT_FOUND", "Spark itself reads csv, json, orc"]),
+        ({"path": "s3a://nobody/in.csv", "format": "csv"}, ["path='s3a://nobody/in.csv' as format='csv'", "S3AFileSystem", "spark.jars.packages"]),
+        ({"table": "nowhere"}, ["table='nowhere'", "TABLE_OR_VIEW_NOT_FOUND"]),
+        ({"dataframe": lambda spark: spark.sql("select 1 as a, 2 as b, 3 as A")}, ["column 'a' is there twice"]),
+        ({"dataframe": frame, "priority": 3}, ["priority=3: expected the name of a column"]),
+        ({"dataframe": lambda spark: spark.sql("select 9999999999 as p"), "priority": "p"}, ["priority='p': 9999999999 is no priority"]),
+        ({"dataframe": lambda spark: spark.sql("select double('nan') as t"), "expires_after": "t"}, ["expires_after='t': NaN seconds from now"]),
+        ({"dataframe": frame, "expires_after": timedelta.max}, ["expires_after=", "no date"]),
+    ],
+)
+def test_what_spark_cannot_send_is_one_error_without_a_dump(
+    orders: QueueStore, spark: SparkSession, error_of: Callable[..., BaseException], source: dict[str, Any], named: list[str]
+) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", **source)
+    assert isinstance(error, InputError)
+    assert "\n" not in str(error)
+    assert str(error).endswith("Nothing was sent.")
     for text in named:
         assert text in str(error)
     assert messages(orders) == 1
@@ -234,3 +269,87 @@ def test_an_unknown_field_of_the_connection_is_named(error_of: Callable[..., Bas
 def test_a_connection_id_that_is_not_defined_is_no_embedded_store(error_of: Callable[..., BaseException]) -> None:
     error = error_of(QueueDisabledSensor, queue_name="orders", conn_id="poison_typo")
     assert "poison_typo" in str(error)
+
+
+def nothing(message: Message) -> None:
+    """Settle the message: a handler."""
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda **more: QueueReceiveOperator(handler=nothing, **more),
+        lambda **more: QueueReceiveOperator(handler=nothing, task_id=more["task_id"], queues=[{"queue_name": "orders", "policy": more["policy"]}]),
+        lambda **more: task.receive(queue=more.pop("queue_name"), **more)(nothing)(),  # type: ignore[call-arg]  # Airflow's stub: the pass gives it
+        QueueReturnOperator,
+        lambda **more: QueueReceiveSubmitOperator(handler=nothing, **more),
+        lambda **more: QueueSendOperator(messages=["more"], **more),
+    ],
+    ids=["receive", "receive from several", "decorator", "return, first in a retry_cycle", "submit", "send"],
+)
+def test_a_policy_of_another_system_is_refused_at_every_door_before_anything_is_claimed_or_sent(
+    door: Callable[..., BaseOperator], orders: QueueStore, error_of: Callable[..., BaseException]
+) -> None:
+    version = orders.open("orders").snapshot().version
+    error = error_of(door, queue_name="orders", policy=ServiceBroker())
+    assert isinstance(error, SystemChangeError | QueuesFailedError)
+    assert "has the rules of Msmq4" in str(error)
+    assert "airflow poison alter orders --system ServiceBroker" in str(error)
+    assert orders.open("orders").snapshot().version == version
+
+
+def test_a_queue_that_was_altered_to_the_system_is_received_by_its_rules(
+    orders: QueueStore, run_dag: Callable[..., Ran], caplog: pytest.LogCaptureFixture
+) -> None:
+    with DAG("altered", schedule=None) as dag:
+        altered = QueueAlterOperator(task_id="alter", queue_name="orders", action="alter", system="ServiceBroker")
+        altered >> QueueReturnOperator(task_id="return", queue_name="orders", policy=ServiceBroker(database_name="sales"))
+    ran = run_dag(dag)
+    assert ran.tasks == {"alter": "success", "return": "success"}
+    assert ran.returned["alter"]["changed"]["system"] == ["Msmq4", "ServiceBroker"]
+    table = orders.open("orders")
+    assert table.snapshot().control.policy == ServiceBroker(database_name="sales").to_dict()
+    by_hand, declared = table.events()
+    assert (by_hand.type, declared.type) == (EventType.POLICY_CHANGED, EventType.POLICY_CHANGED)
+    assert declared.details["changed"] == "database_name:  -> sales"
+    assert declared.details["run"].startswith("task return of DAG altered, run ")
+    assert "other settings now, which this run declares: database_name" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters", "says"),
+    [
+        (QueueReceiveOperator, {"max_messages": "{{ 'many' }}"}, "max_messages='many'"),
+        (QueueReceiveOperator, {"services": ["warehouse"]}, "services='warehouse' is not allowed; allowed: a list of Service"),
+        (QueueSendOperator, {"send_key": "{{ ' ' }}", "messages": ["more"]}, "send_key=' ' is not allowed; allowed: a name for what is sent once"),
+        (
+            QueueAlterOperator,
+            {"action": "alter", "settings": "max_retry_cycles=1"},
+            "settings='max_retry_cycles=1' is not allowed; allowed: values by name",
+        ),
+        (QueueMessagesSensor, {"queue_name": None, "queue_names": "orders"}, "queue_names='orders' is not allowed; allowed: a list of queue names"),
+        (QueueMessagesSensor, {"queue_name": None, "queue_names": []}, "at least one"),
+    ],
+)
+def test_a_parameter_of_another_type_is_a_setting_error_and_changes_nothing(
+    orders: QueueStore, error_of: Callable[..., BaseException], make: Any, parameters: dict[str, Any], says: str
+) -> None:
+    version = orders.open("orders").snapshot().version
+    handler = {"handler": nothing, "isolation": "none"} if make is QueueReceiveOperator else {}
+    error = error_of(make, **{"queue_name": "orders", **handler, **parameters})
+    assert isinstance(error, SettingError)
+    assert says in str(error)
+    assert orders.open("orders").snapshot().version == version
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: importable_types("json:JSONDecodeError"), "a list of exception types"),
+        (lambda: importable_types(cast("Any", [ValueError("one")])), "exception types, not exceptions"),
+        (lambda: queue_asset("orders", poll_interval=0), "poll_interval=0 is not allowed; allowed: seconds, above 0"),
+    ],
+)
+def test_a_dag_file_tells_what_no_task_could_use(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        make()

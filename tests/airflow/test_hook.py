@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.core.spark.connect import without_secrets
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
@@ -48,7 +48,8 @@ def test_without_a_connection_the_store_is_a_folder_of_airflows_home() -> None:
     hook = QueueHook()
     assert hook.settings.store == str(HOME / "poison")
     assert hook.settings.spark == "local[*]"
-    assert hook.test_connection() == (True, f"Store {HOME / 'poison'}: 0 queues.")
+    works, why = hook.test_connection()
+    assert (works, why.startswith(f"No queue yet: the store's folder {HOME / 'poison'} does not exist. The first send makes it")) == (True, True)
 
 
 def test_a_connection_names_store_options_and_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +114,13 @@ def test_a_connection_of_type_spark_connect_names_a_server_with_its_token(monkey
     assert url.startswith("sc://host:443/;")
     assert {"token=hush", "use_ssl=True"} <= set(url.partition("/;")[2].split(";"))
     assert without_secrets(url) == "sc://host:443"
+
+
+def test_without_the_spark_provider_a_connection_of_type_spark_connect_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.apache.spark.hooks.spark_connect", None)
+
+    with pytest.raises(SparkDistributionError, match=r"'lake' of type spark_connect .*pip install 'airflow-poison\[submit\]'.*sc://host:port"):
+        spark_master("lake", lambda _conn_id: Connection("spark_connect", "host"))
 
 
 def test_a_connection_that_is_no_spark_is_refused() -> None:
@@ -191,3 +199,24 @@ def test_a_look_of_the_sensor_needs_neither_a_jvm_nor_pandas(store: QueueStore) 
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert ran.stdout.splitlines() == ["enabled", "[]"]
+
+
+def test_a_connection_of_another_type_is_refused_instead_of_taken_for_the_embedded_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "warehouse", {}, conn_type="postgres")
+    with pytest.raises(SettingError, match=r"warehouse\.conn_type='postgres' is not allowed; allowed: poison"):
+        QueueHook("warehouse").store()
+
+
+@pytest.mark.parametrize("act", ["inspect", "remove", "put_back", "move", "send_to"])
+@pytest.mark.parametrize("given", ["7", 1.5, ["a"]])
+def test_lookup_ids_that_are_none_are_refused_by_name(store: QueueStore, act: str, given: Any) -> None:
+    hook = QueueHook()
+    hook.queue("orders", Msmq4())
+    with pytest.raises(SettingError, match="lookup_ids="):
+        hook.inspect("orders", lookup_id=given) if act == "inspect" else getattr(hook, act)("orders", given)
+
+
+@pytest.mark.parametrize("name", [5, None, "", "orders;poison"])
+def test_what_is_no_queue_name_is_refused_as_one(store: QueueStore, name: Any) -> None:
+    with pytest.raises(QueueNameError, match="cannot be a queue's name"):
+        QueueHook().queue(name)

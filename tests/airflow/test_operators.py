@@ -5,22 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Message, Msmq4
+from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.error_handler import ErrorHandler
-from airflow_poison.core.errors import AlertError, PoisonMessageError, SettingError
+from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, SettingError
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.hooks.conversations import ConversationHook
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.begin_dialog import QueueBeginDialogOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.taskgroups import retry_cycle
+from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +35,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
 
     from .conftest import Ran
 
@@ -234,3 +242,113 @@ def test_a_kill_that_py4j_refuses_is_logged_and_raises_nothing(
     with caplog.at_level(logging.WARNING):
         cancel_jobs(logging.getLogger("task"))
     assert "o22.sc" in caplog.text
+
+
+class ThreeThenLater:
+    """A handler that fails; the fourth delivery of the first run gives the message back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.calls, self.second_run = folder / "calls", folder / "second run"
+
+    def __call__(self, message: Message) -> None:
+        with self.calls.open("a") as file:
+            file.write(f"{message.abort_count}\n")
+        if message.abort_count == 3 and not self.second_run.exists():
+            raise Postpone(timedelta(0))
+        raise ValueError("no")
+
+
+class Unready(LocalEngine):
+    """Its executors lack something."""
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        raise ExecutorError(f"cannot load {handler.name}. Nothing was claimed.")
+
+
+def test_executors_that_cannot_work_are_found_before_anything_is_claimed_and_the_rerun_is_no_crash(
+    store: QueueStore, run_dag: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, when = ThreeThenLater(tmp_path), datetime(2026, 1, 1, tzinfo=UTC)
+    table = declare(store, "orders", ServiceBroker(), SystemClock())
+    send(table, messages_to_batches(["bad"]), key="sent", clock=SystemClock())
+    with DAG("unready", schedule=None) as dag:
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler=handler)
+
+    made: list[LocalEngine] = []
+
+    def run_on(engine: type[LocalEngine]) -> Ran:
+        def make(*_: object) -> LocalEngine:
+            made.append(engine())
+            return made[-1]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(QueueHook, "engine", make)
+            return run_dag(dag, when)
+
+    assert run_on(LocalEngine).state == "success"
+    handler.second_run.touch()
+    before = table.snapshot().control.endpoint_counters
+    assert 3 in before.values(), before
+    error = run_on(Unready).errors["receive"]
+    assert isinstance(error, ExecutorError)
+    assert (table.snapshot().claims, table.snapshot().control.endpoint_counters) == ((), before)
+
+    assert "disabled" in str(run_on(LocalEngine).errors["receive"])
+    assert handler.calls.read_text().split() == ["0", "1", "2", "3", "3", "4"], "five rollbacks of the message halt the queue, in whichever passes"
+    assert [type(engine) for engine in made] == [LocalEngine, Unready, LocalEngine], "one engine for each pass"
+
+
+DOORS: list[Callable[..., object]] = [
+    lambda handler, policy: QueueReceiveOperator(task_id="receive", queue_name="orders", handler=handler, policy=policy),
+    lambda handler, policy: QueueReceiveOperator(task_id="receive", queues=["orders"], handler=handler, policy=policy),
+    lambda handler, policy: QueueReceiveOperator(task_id="receive", queues=[{"queue_name": "orders", "handler": handler, "policy": policy}]),
+    lambda handler, policy: QueueReceiveSubmitOperator(task_id="receive", queue_name="orders", handler=handler, policy=policy),
+    lambda handler, policy: retry_cycle("orders", policy, handler),
+    lambda handler, policy: task.receive(queue="orders", policy=policy)(handler)(),
+]
+NAMES = ["operator", "queues", "queue entry", "submit", "retry_cycle", "decorator"]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        (sample_handlers.yields, "generator function"),
+        (sample_handlers.yields_later, "generator function"),
+        (sample_handlers.later_in_part, "coroutine function"),
+        (sample_handlers.runs_later, "coroutine function"),
+        (sample_handlers.method_later, "coroutine function"),
+        (sample_handlers.Yields, "is a class"),
+        (sample_handlers.two_arguments, "with a message alone"),
+        ("shop.arrivals.land", "module:function"),
+        (7, "not something callable"),
+    ],
+)
+def test_what_can_be_no_handler_is_refused_when_the_dag_is_parsed(door: Callable[..., object], handler: object, says: str) -> None:
+    with DAG("refused", schedule=None), pytest.raises(HandlerNotFoundError, match=says):
+        door(handler, MOVE)
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        *DOORS,
+        lambda _handler, policy: QueueReturnOperator(task_id="return", queue_name="orders", policy=policy),
+        lambda _handler, policy: QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=policy),
+        lambda _handler, policy: task.send(queue="orders", policy=policy)(list)(),
+        lambda _handler, policy: QueueBeginDialogOperator(
+            task_id="begin", queue_name="orders", service="a", far_service="b", contract="c", messages=["a"], policy=policy
+        ),
+        lambda _handler, policy: QueueHook().queue("orders", policy),
+        lambda _handler, policy: ConversationHook().declare_services("orders", (), policy),
+    ],
+    ids=[*NAMES, "return", "send", "send decorator", "begin dialog", "hook", "conversation hook"],
+)
+@pytest.mark.parametrize("policy", ["Msmq4", Msmq4, "MSMQ"], ids=["name", "class", "no system"])
+def test_what_is_no_policy_is_refused_with_what_is_wanted(door: Callable[..., object], policy: object, store: QueueStore) -> None:
+    with (
+        DAG("no_policy", schedule=None),
+        pytest.raises(SettingError, match=r"policy=.* is not allowed; allowed: a policy of airflow_poison: Msmq4\(\)"),
+    ):
+        door(never, policy)
+    assert store.names() == []

@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError, SparkDistributionError
+from airflow_poison.core.passes.alter import alter
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.receive_result import ReceiveResult
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -95,7 +96,9 @@ def test_a_blocked_queue_waits_and_nothing_is_submitted(
     submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, told: list[SparkSubmitHook]
 ) -> None:
     until = SystemClock().now().replace(year=2100, month=1, day=1, microsecond=0)
-    store.open("orders").alter(lambda control: control.blocked(1, until), lambda *_: (), SystemClock().now())
+    table = store.open("orders")
+    alter(table, SystemClock(), settings={}, system="DefaultMessaging")
+    table.alter(lambda control: control.blocked(1, until), lambda *_: (), SystemClock().now())
 
     assert submitted(policy=DefaultMessaging()).execute(context())["blocked_until"] == until.isoformat()
     assert told == []

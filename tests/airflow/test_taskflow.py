@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.errors import HandlerNotFoundError, InputError, SettingError
+from airflow_poison.decorators.send import _rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,6 +142,14 @@ def path(base: str = "{{ '/nowhere' }}") -> str:
     return base
 
 
+@pytest.mark.parametrize(
+    "frame", [pd.DataFrame([[1, 2]], columns=["a", "a"]), pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])]
+)
+def test_a_data_frame_with_two_columns_of_one_name_is_refused(frame: object) -> None:
+    with pytest.raises(InputError, match="the data frame: column 'a' is there twice"):
+        list(_rows(frame))
+
+
 @pytest.mark.parametrize("function", [rows, lazily, arrow, pandas, polars, sparks], ids=lambda function: function.__name__)
 def test_rows_and_data_frames_become_messages(
     function: Callable[..., Any], store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession
@@ -256,8 +265,8 @@ def yields(message: Message) -> Any:
     [
         (with_context, r"with_context\(.*cannot be called with a message alone"),
         (without, r"without\(.*cannot be called with a message alone"),
-        (later, "coroutine or generator"),
-        (yields, "coroutine or generator"),
+        (later, "coroutine function"),
+        (yields, "generator function"),
     ],
 )
 def test_what_can_be_no_handler_is_refused_when_the_dag_is_parsed(function: Any, says: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from dataclasses import fields
@@ -20,8 +19,6 @@ from tests.docs.pages import PAGES, ROOT, blocks, name
 if TYPE_CHECKING:
     from pathlib import Path
 
-DIALOGS = ["operators/begin_dialog", "operators/send_on", "operators/end_conversation"]
-SENSORS = [f"sensors/queue_{name}" for name in ("disabled", "enabled", "messages", "poison", "poison_gone", "retry_due")]
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
@@ -77,29 +74,3 @@ def test_the_reference_has_every_field_of_the_connection_and_every_number_of_a_p
 
 def test_the_columns_of_a_queue_are_described() -> None:
     assert set(table_schema().names) - table_names("docs/how-to/query-queue-tables.md") == set()
-
-
-def _classes(module: str) -> list[ast.ClassDef]:
-    tree = ast.parse((ROOT / "airflow_poison" / f"{module}.py").read_text())
-    return [node for node in tree.body if isinstance(node, ast.ClassDef)]
-
-
-def _methods(of: ast.ClassDef, name: str) -> list[ast.FunctionDef]:
-    return [node for node in of.body if isinstance(node, ast.FunctionDef) and node.name == name]
-
-
-@pytest.mark.parametrize(
-    "module",
-    ["operators/send", "operators/return_due", "operators/receive", "operators/alert", "operators/ask", "operators/recover", *DIALOGS, *SENSORS],
-)
-def test_the_reference_has_every_parameter_and_marks_what_is_templated(module: str) -> None:
-    """The source is read, not imported: importing it would start Airflow in this process."""
-    [operator] = _classes(module)
-    [inherited] = _classes("sensors/endpoint")
-    [init] = _methods(operator, "__init__") or _methods(inherited, "__init__")
-    [templated] = (node.value for node in operator.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "template_fields")
-    assert templated is not None
-    section = (ROOT / "docs/reference/airflow.md").read_text().partition(f"## `{operator.name}`")[2].partition("\n## ")[0]
-    for parameter in (argument.arg for argument in init.args.kwonlyargs if argument.arg != "conn_id"):
-        assert f"`{parameter}`" in section, parameter
-        assert (f"`{parameter}` *t*" in section) == (parameter in ast.literal_eval(templated)), parameter
