@@ -12,6 +12,7 @@ from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.nearest import folded
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
@@ -114,12 +115,15 @@ def alter(args: Namespace) -> None:
 
     output = check_output(args.output)
     typed = arguments.pairs("--set", args.set or [])
-    if not typed:
+    if not typed and args.system is None:
         raise InputError("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
+    if "system" in map(folded, typed):
+        raise InputError("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
+    other = None if args.system is None else system_named(args.system)
     table = opened_queue(args)
-    system = settings_class(system_named(str(table.snapshot().control.policy["system"])))
+    system = settings_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
-        done = verb(table, SystemClock(), settings=typed_settings(system, typed))
+        done = verb(table, SystemClock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     _print(
         output, done.to_dict(), [*told, f"They hold when {done.queue} is received next."] if told else [f"{done.queue} had these settings already."]

@@ -26,10 +26,10 @@ def queues(args: Namespace) -> Iterable[str]:
 
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
-    from airflow_poison.cli.stores import opened_queue
+    from airflow_poison.cli.stores import queue_to_read
     from airflow_poison.core.passes.conversations.browse import conversations
 
-    return [row.handle for row in conversations(opened_queue(args))]
+    return [row.handle for row in conversations(queue_to_read(args))]
 
 
 def services(args: Namespace) -> Iterable[str]:
@@ -65,9 +65,9 @@ def _system(args: Namespace) -> str:
     given = getattr(args, "system", None)
     if isinstance(given, str):
         return given
-    from airflow_poison.cli.stores import opened_queue
+    from airflow_poison.cli.stores import queue_to_read
 
-    return str(opened_queue(args).snapshot().control.policy["system"])
+    return str(queue_to_read(args).snapshot().control.policy["system"])
 
 
 def _completer(what: tuple[str, ...] | str) -> Callable[..., Iterable[str]]:

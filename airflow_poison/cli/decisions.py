@@ -11,7 +11,7 @@ from airflow_poison.cli.dialog_tables import print_conversation
 from airflow_poison.cli.humanly import messages as counted
 from airflow_poison.cli.looking import plain, write_json
 from airflow_poison.cli.screen import cuttable, line, screen, table
-from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError, InputError, PoisonError
@@ -84,7 +84,7 @@ def _list(args: Namespace, output: str, which: Endpoints) -> None:
     found, failed = list[_Open](), dict[str, str]()
     for name in store.names():
         try:
-            found += _open(store.open(name), which)
+            found += _open(store.open(name, upgrade=False), which)
         except PoisonError as error:
             failed[name] = str(error)
     if output == "json":
@@ -96,11 +96,12 @@ def _list(args: Namespace, output: str, which: Endpoints) -> None:
     if failed:
         raise SystemExit(2)
     if not found:
-        _nothing(output, f"every queue in {store.uri} receives: nobody has to decide.")
+        nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
+        _nothing(output, nothing)
 
 
 def _show(args: Namespace, output: str, which: Endpoints) -> None:
-    queue = opened_queue(args)
+    queue = queue_to_read(args)
     found = _open(queue, which)
     if output == "json":
         write_json({"queue": queue.name, "halted": [each.to_dict() for each in found]})

@@ -12,7 +12,7 @@ from airflow_poison.cli.each_queue import end_with, looked_for
 from airflow_poison.cli.humanly import messages
 from airflow_poison.cli.looking import write_json
 from airflow_poison.cli.screen import line, screen
-from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
@@ -50,7 +50,7 @@ def conversations(args: Namespace) -> None:
     """Print conversation endpoints. Ends with exit code 1 when there is none."""
     from airflow_poison.core.passes.conversations.browse import conversations as verb
 
-    output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
+    output, table, clock = check_output(args.output), queue_to_read(args), SystemClock()
     found = verb(table, handle=args.conversation, ended=args.ended)
     if output == "json":
         write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})

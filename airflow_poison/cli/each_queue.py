@@ -23,7 +23,7 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
     found, failed = list[T](), dict[str, str]()
     for name in names or store.names():
         try:
-            found += look(store.open(name))
+            found += look(store.open(name, upgrade=False))
         except PoisonError as error:
             failed[name] = str(error)
     return found, failed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.cli import queue_tables, values
 from airflow_poison.cli.declared.argument import PLACES
 from airflow_poison.cli.each_queue import end_with, looked_for
-from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.stores import opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, QueueHaltedError
@@ -17,6 +17,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes import browse as verbs
 from airflow_poison.core.passes.messages import Chosen
+from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,28 +34,29 @@ def list_queues(args: Namespace) -> None:
     output, store, clock = check_output(args.output), opened_store(args), SystemClock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
     if output == "json":
-        write_json({"store": store.uri, "queues": [queue.to_dict() for queue in found], "errors": failed})
+        write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
     elif found:
         queue_tables.print_queues(found)
-    nothing = f"there is no queue in {store.uri}. The first send to one makes it: send QUEUE BODY --system Msmq4"
+    known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
+    nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
 
 @command
 def show(args: Namespace) -> None:
     """Print a queue and messages of it. Ends with exit code 1 when it is halted, or when a message that was asked for is not there."""
-    output, limit = check_output(args.output), values.whole("--limit", args.limit)
-    wanted = values.lookup_ids([args.lookup_id or ""])
+    output, limit = check_output(args.output), values.limit(args.limit)
+    wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
     places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
     if wanted and args.sub_queue:
         raise InputError("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
-    table = opened_queue(args)
+    table = queue_to_read(args)
     queue = verbs.overview(table, SystemClock())
     more: Mapping[SubQueue, int] = {}
     if wanted:
         messages = verbs.look_up(table, Chosen.ids(wanted))
-    elif limit:
-        browsed = verbs.browse(table, places, limit, bodies=args.body)
+    elif limit != 0:
+        browsed = verbs.browse(table, places, LARGEST if limit is None else limit, bodies=args.body)
         messages, more = browsed.messages, browsed.more
     else:
         messages = ()
@@ -87,7 +89,7 @@ def inspect(args: Namespace) -> None:
         raise InputError("--lookup-id and --conversation: expected one of them.")
     clock = SystemClock()
     try:
-        seen = look(opened_queue(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
+        seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
     except QueueHaltedError as error:
         raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
     if output == "json":
@@ -106,11 +108,11 @@ def history(args: Namespace) -> None:
     from airflow_poison.core.passes.recall import recall
 
     output, now = check_output(args.output), SystemClock().now()
-    wanted = values.lookup_ids([args.lookup_id]) if args.lookup_id else None
+    wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
-    limit = values.whole("--limit", args.limit) or None
-    told = recall(opened_queue(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    limit = values.limit(args.limit, least=1)
+    told = recall(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if output == "json":
         write_json(told.to_dict())
     elif told.events:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ def receive(args: Namespace) -> None:
     from airflow_poison.core.policies import policy_from_dict
 
     output, engine = check_output(args.output), values.one_of("--engine", args.engine, _ENGINES)
+    values.named("--run-key", args.run_key)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":
         raise InputError("--spark: expected with --engine spark.")
@@ -123,8 +125,7 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
 
     from airflow_poison.core.passes.attended import AttendedEngine
 
-    attended = AttendedEngine() if engine == "local" else AttendedEngine(spark, patience=_PATIENCE)
-    return lambda: attended
+    return AttendedEngine if engine == "local" else partial(AttendedEngine, spark, patience=_PATIENCE)
 
 
 def _stop_spark() -> None:

@@ -16,7 +16,7 @@ from airflow_poison.cli.stores import opened_queue
 from airflow_poison.cli.telling import INTERRUPTED, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import BATCH, ColumnMapping, rows_to_batches
+from airflow_poison.core.mapping import BATCH, HIGHEST_PRIORITY, ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,6 +39,7 @@ def send(args: Namespace) -> None:
     output, clock = check_output(args.output), SystemClock()
     if args.resend and args.send_key is None:
         raise InputError("--resend: expected with --send-key; without a key every send is a new one.")
+    values.named("--send-key", args.send_key)
     batches = _batches(args, clock.now())
     table = opened_queue(args, given_policy(args))
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
@@ -110,7 +111,7 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
         if (value := getattr(args, name)) is not None:
             fixed[column] = value
     if args.priority is not None:
-        fixed["priority"] = values.whole("--priority", args.priority)
+        fixed["priority"] = values.whole("--priority", args.priority, 0, HIGHEST_PRIORITY)
     if args.property:
         fixed["properties"] = list(arguments.pairs("--property", args.property).items())
     for option in ("group", "conversation", "message_type", "priority"):

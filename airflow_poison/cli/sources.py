@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
+import functools
 import io
 import json
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.mapping import check_named_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +41,8 @@ def rows(place: str, form: str, numbers: tuple[str, ...]) -> Iterator[object]:
     with _opened(place) as file:
         match form:
             case "lines":
-                yield from (line.removesuffix(b"\n").removesuffix(b"\r") for line in file)
+                lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in file)
+                yield from (line.removeprefix(codecs.BOM_UTF8) if number == 0 else line for number, line in enumerate(lines))
             case "jsonl":
                 yield from (row for _, row in _json_lines(place, file))
             case "csv":
@@ -63,7 +67,7 @@ def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, An
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _parsed(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
         if not isinstance(row, dict):
@@ -73,18 +77,50 @@ def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, An
         yield number, row
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError for a name that it has twice: one of the two values would be lost."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
+    return made
+
+
+def _no_number(name: str) -> object:
+    raise ValueError(f"JSON has no {name}; write null or a text")
+
+
+_parsed = functools.partial(json.loads, object_pairs_hook=_object, parse_constant=_no_number)
+
+
 def _csv(place: str, file: IO[bytes], numbers: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         reader = csv.DictReader(text, strict=True)
+        check_named_once(reader.fieldnames or (), f"{place}, line {max(1, reader.line_num)}")
         for row in reader:
             if None in row or None in row.values():
                 raise InputError(f"{place}, line {reader.line_num}: expected {len(reader.fieldnames or ())} cells, as its first line has. {NOTHING}")
             yield row | {name: _number(row[name]) for name in numbers if name in row}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{place}: no CSV in UTF-8: {error}. {NOTHING}") from error
+    except csv.Error as error:
+        raise InputError(f"{place}, line {reader.line_num}: no CSV in UTF-8: {error}. {NOTHING}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{place}{_first_not_utf8(file)}: no CSV in UTF-8: {error}. {NOTHING}") from error
     finally:
         text.detach()
+
+
+def _first_not_utf8(file: IO[bytes]) -> str:
+    """Return ", line 7" for the first line that is no UTF-8; nothing where the file cannot be read again."""
+    if not file.seekable():
+        return ""
+    file.seek(0)
+    for number, line in enumerate(file, 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            return f", line {number}"
+    return ""
 
 
 def _number(text: str) -> object:
@@ -108,6 +144,7 @@ def _parquet(place: str, file: IO[bytes]) -> Iterator[dict[str, Any]]:
 
     try:
         with pq.ParquetFile(file if file.seekable() else io.BytesIO(file.read())) as parquet:
+            check_named_once(parquet.schema_arrow.names, place)
             for batch in parquet.iter_batches():
                 for row in batch.to_pylist():
                     yield {name: _plain(value) for name, value in row.items()}
@@ -134,6 +171,13 @@ SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type"
 """The parts of a saved message that are sent again as they were, beside its body, its properties and the end of its time to live."""
 
 
+def _part(row: dict[str, Any], name: str) -> object:
+    wanted: type = int if name == "priority" else str
+    if not isinstance(row.get(name), wanted | None):
+        raise TypeError(f"{name}={row[name]!r}, expected {wanted.__name__} or null")
+    return row.get(name)
+
+
 def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
     try:
@@ -141,7 +185,7 @@ def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
         expires_at = row.get("expires_at")
         return {
             "body": body,
-            **{name: row.get(name) for name in SAVED},
+            **{name: _part(row, name) for name in SAVED},
             "properties": [(str(name), str(value)) for name, value in (row.get("properties") or {}).items()],
             "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
         }

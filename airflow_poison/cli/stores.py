@@ -36,11 +36,17 @@ def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
     from airflow_poison.core.passes.declare import opened
 
     try:
-        return opened(opened_store(args), args.queue, policy, SystemClock())
+        with others_on_stderr():
+            return opened(opened_store(args), args.queue, policy, SystemClock(), "the command line")
     except QueueNotFoundError as error:
-        if policy is None and hasattr(args, "system"):
+        if policy is None and hasattr(args, "policy_json"):
             raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
         raise
+
+
+def queue_to_read(args: Namespace) -> QueueTable:
+    """Return the queue QUEUE for a command that only reads: nothing in the table's folder is changed. Raises QueueNotFoundError."""
+    return opened_store(args).open(args.queue, upgrade=False)
 
 
 def hook_of(args: Namespace) -> QueueHook:
@@ -57,7 +63,9 @@ def hook_of(args: Namespace) -> QueueHook:
         with others_on_stderr():
             _ = hook.settings
     except AirflowNotFoundException as error:
-        raise InputError(f"--conn-id {hook.conn_id}: no such connection is defined.") from error
+        raise InputError(
+            f"--conn-id {hook.conn_id}: no such connection is defined. Define one of type poison ('airflow connections add'), or give --store."
+        ) from error
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error)
         raise InputError(

@@ -18,8 +18,8 @@ _DIGITS = 18
 
 
 def lookup_ids(given: Iterable[str]) -> list[int]:
-    """Return the numbers of ``7 8`` or ``7,8``. Raises InputError."""
-    return [whole("lookup id", part) for text in given for part in text.split(",") if part.strip()]
+    """Return the numbers of ``7 8`` or ``7,8``. Raises InputError, also for a text without any: an empty variable of the shell means no message."""
+    return [whole("lookup id", part) for text in given for part in text.rstrip(", ").split(",")]
 
 
 def listed(text: str | None, default: Sequence[str]) -> Sequence[str]:
@@ -32,7 +32,23 @@ def whole(what: str, text: str, least: int = 0, most: int | None = None) -> int:
     plain = text.strip()
     if plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS and least <= int(plain) <= (int(plain) if most is None else most):
         return int(plain)
-    raise InputError(f"{what} {text}: expected a whole number from {least} {'on' if most is None else f'to {most}'}.")
+    raise InputError(f"{what} {_shown(text)}: expected a whole number from {least} {'on' if most is None else f'to {most}'}.")
+
+
+def limit(text: str, least: int = 0) -> int | None:
+    """Return how many are wanted at most; None: all. Raises InputError."""
+    if folded(text) == "all":
+        return None
+    try:
+        return whole("--limit", text, least)
+    except InputError as error:
+        raise InputError(f"{str(error).rstrip('.')}, or all.") from None
+
+
+def named(option: str, key: str | None) -> None:
+    """Raise InputError for a key that is empty: two runs whose variable is not set would be one."""
+    if key is not None and not key.strip():
+        raise InputError(f"{option} {key!r}: expected a name for what is done once; it is empty.")
 
 
 def error_code(text: str) -> int:
@@ -53,7 +69,7 @@ def one_of(what: str, text: str, known: Sequence[str]) -> str:
     words = {folded(word): word for word in known}
     if folded(text) in words:
         return words[folded(text)]
-    raise InputError(f"{what} {text}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
+    raise InputError(f"{what} {_shown(text)}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
 
 
 def since(text: str, now: datetime) -> datetime:
@@ -62,5 +78,10 @@ def since(text: str, now: datetime) -> datetime:
     try:
         at = now - span if span is not None else datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise InputError(f"--since {text}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
+        raise InputError(f"--since {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _shown(text: str) -> str:
+    """Return a text that was typed so that it can be seen."""
+    return text if text.strip() else repr(text)

@@ -12,19 +12,21 @@ from airflow_poison.core.errors import InputError
 from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
 HIGHEST_PRIORITY = 10
 BATCH = 10_000
+_ONE_COLUMN = ("group", "priority", "message_id", "message_type", "conversation")
+_to_json = json.JSONEncoder(allow_nan=False).encode
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMapping:
-    """Names of the columns that messages are made of.
+    """Names of the columns that messages are made of. Raises InputError for what names none.
 
     :param body: one column of text or bytes; several columns, which become one JSON object; None: all columns as one JSON object.
     :param group: the group whose order matters.
@@ -42,11 +44,23 @@ class ColumnMapping:
     conversation: str | None = None
     expires_after: timedelta | str | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse values where columns have to be named, and what would name a column twice."""
+        for parameter in _ONE_COLUMN:
+            _check_name(parameter, getattr(self, parameter), f"the name of a column; for one {parameter} of all messages add a column that has it")
+        if not isinstance(self.expires_after, timedelta):
+            _check_name("expires_after", self.expires_after, "a duration (timedelta), or the name of a column of seconds")
+        if not isinstance(self.body, str | None):
+            _check_names("body", self.body, "the name of a column, a list of names without repetition, or None for all columns")
+            if not self.body:
+                raise _wrong("body", self.body, "at least one column; None is all of them")
+        _check_names("properties", self.properties, "a list of names of columns, without repetition")
+
     def columns(self) -> dict[str, str]:
         """Return every column that is mapped, with the parameter that names it."""
         bodies = (self.body,) if isinstance(self.body, str) else self.body or ()
         named = dict.fromkeys(bodies, "body") | dict.fromkeys(self.properties, "properties")
-        for parameter in ("group", "priority", "message_id", "message_type", "conversation", "expires_after"):
+        for parameter in (*_ONE_COLUMN, "expires_after"):
             column = getattr(self, parameter)
             if isinstance(column, str):
                 named.setdefault(column, parameter)
@@ -63,6 +77,27 @@ class ColumnMapping:
                     f"{parameter}={column!r}: there is no such column. The columns are {there}. "
                     f"Name one of them, or add {column!r} to what is sent. Nothing was sent."
                 )
+
+
+def _check_name(parameter: str, column: object, wanted: str) -> None:
+    if not isinstance(column, str | None):
+        raise _wrong(parameter, column, wanted)
+
+
+def _check_names(parameter: str, columns: object, wanted: str) -> None:
+    if not isinstance(columns, tuple) or not all(isinstance(column, str) for column in columns) or len(set(columns)) < len(columns):
+        raise _wrong(parameter, list(columns) if isinstance(columns, tuple) else columns, wanted)
+
+
+def _wrong(parameter: str, value: object, wanted: str) -> InputError:
+    return InputError(f"{parameter}={value!r}: expected {wanted}. Nothing was sent.")
+
+
+def check_named_once(columns: Sequence[str], where: str) -> None:
+    """Raise InputError for two columns of one name: a message has room for one of them."""
+    twice = next((column for number, column in enumerate(columns) if column in columns[:number]), None)
+    if twice is not None:
+        raise InputError(f"{where}: column {twice!r} is there twice. The columns are {list(columns)}. Rename one of them. Nothing was sent.")
 
 
 def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
@@ -111,13 +146,31 @@ def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> 
             )
         return _cells(utf8(body, f"body={mapping.body!r}: messages[{number}]"), row, mapping, now)
     names = tuple(row) if mapping.body is None else mapping.body
-    chosen = {column: row[column] for column in names}
+    return _cells(_json_body(number, {column: row[column] for column in names}), row, mapping, now)
+
+
+def _json_body(number: int, chosen: Row) -> bytes:
+    """Return one JSON object of some columns. Raises InputError, which names the column that has no JSON."""
     try:
-        return _cells(json.dumps(chosen).encode(), row, mapping, now)
-    except (TypeError, ValueError, RecursionError) as error:  # no JSON type, a circle, a number too long, too deep
+        return _to_json(chosen).encode()
+    except _NO_JSON as error:
+        column = next((name for name, value in chosen.items() if _has_no_json(name, value)), None)
+        why = "it has no NaN and no infinity, send null or a text for them" if "Out of range float" in str(error) else str(error)
         raise InputError(
-            f"messages[{number}] cannot become JSON: {error}. Convert the value, or give bytes as the body. Nothing was sent."
+            f"messages[{number}], column {column!r} cannot become JSON: {why}. Convert the value, or give bytes as the body. Nothing was sent."
         ) from error
+
+
+_NO_JSON = (TypeError, ValueError, RecursionError)
+"""No JSON type, a circle, NaN and infinity, a number too long; too deep."""
+
+
+def _has_no_json(name: object, value: object) -> bool:
+    try:
+        _to_json({name: value})
+    except _NO_JSON:
+        return True
+    return False
 
 
 def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: datetime) -> Row:
@@ -142,16 +195,17 @@ def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: dat
 
 def _expiry(row: Mapping[str, Any], expires_after: timedelta | str, now: datetime) -> datetime | None:
     if isinstance(expires_after, timedelta):
-        return _expires_at(now, expires_after.total_seconds(), expires_after)
+        return expires_at(now, expires_after.total_seconds(), expires_after)
     seconds = row[expires_after]
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InputError(f"expires_after={expires_after!r}: {seconds!r} is no number of seconds. Nothing was sent.")
-    return _expires_at(now, seconds, expires_after)
+    return expires_at(now, seconds, expires_after)
 
 
-def _expires_at(now: datetime, seconds: float, expires_after: object) -> datetime:
+def expires_at(now: datetime, seconds: float, expires_after: object) -> datetime:
+    """Return the end of a time to live. Raises InputError."""
     try:
         return now + timedelta(seconds=seconds)
     except (ValueError, OverflowError) as error:

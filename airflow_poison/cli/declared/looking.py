@@ -25,7 +25,7 @@ SHOW: Final = Command(
         QUEUE,
         option("--sub-queue", "PLACE,...", f"only messages of these: {', '.join(PLACES)}", completes=PLACES),
         option("--lookup-id", "ID,...", "these messages, whole, wherever they are"),
-        option("--limit", "N", "so many messages of each sub-queue (default: 10; 0: none)", default="10"),
+        option("--limit", "N", "so many messages of each sub-queue or all (default: 10; 0: none)", default="10"),
         switch("--body", "with the bodies, the first 64 KiB of each"),
         *WHERE,
     ),
@@ -62,7 +62,7 @@ HISTORY: Final = Command(
         option("--lookup-id", "ID,...", "only events of these messages"),
         option("--type", "EVENT,...", "only events of these types, for example MOVED_POISON,queue-disabled", completes="events"),
         option("--since", "WHEN", "only events from then on: an instant (2013-01-01T12:00Z), or a duration before now (2h)"),
-        option("--limit", "N", "at most so many, the newest (default: 50; 0: all)", default="50"),
+        option("--limit", "N", "at most so many, the newest; or all (default: 50)", default="50"),
         *WHERE,
     ),
 )
@@ -77,6 +77,7 @@ CHECK: Final = Command(
         QUEUES,
         switch("--repair", "mend first what can be mended without guessing"),
         switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
+        switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
         *WHERE,
     ),
 )

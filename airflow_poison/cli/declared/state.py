@@ -31,7 +31,17 @@ ALTER: Final = Command(
     description="Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. "
     "Exit code 0: they hold, 2: nothing was changed.",
     function="airflow_poison.cli.changes.alter",
-    arguments=(QUEUE, SET, *WHERE),
+    arguments=(
+        QUEUE,
+        SET,
+        option(
+            "--system",
+            "SYSTEM",
+            "another messaging system; settings that are not given have its defaults (default: the queue's)",
+            completes="systems",
+        ),
+        *WHERE,
+    ),
 )
 
 RESTART: Final = Command(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.core.errors import MessageClaimedError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations.carrying import tick
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.opening import Opening
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.seam import Policy
@@ -108,7 +109,7 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
 
     :param reason: why; people see its first 500 characters, as one line.
     """
-    why_off = " ".join(reason.encode("utf-8", "replace").decode().split()) or _BY_HAND
+    why_off = " ".join(str(reason).encode("utf-8", "replace").decode().split()) or _BY_HAND
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
@@ -124,25 +125,43 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
     return DisableResult(table.name, seen[-1].state.value, sum(claim.messages for claim in table.snapshot().claims))
 
 
-def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object]) -> AlterResult:
+def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
     """Change some of the settings that are recorded in the queue, in one commit. They hold when an endpoint opens next (spec WMQ-23).
 
     A DAG that declares a policy for the queue records its own again at its next run.
 
     :param settings: values by name, in our words or the manual's, as JSON values: durations in seconds.
-    Raises SettingError for a setting or a value that the system does not know; then nothing has changed.
+    :param system: the messaging system whose rules the queue has from now on, with these settings and its defaults for the others. The endpoint's
+        counters begin anew and a block ends; messages keep their counts, and the queue its state. None: that which it has.
+    Raises SettingError for a setting, a value or a system that is not allowed, and MessageClaimedError for another system while a pass receives;
+    then nothing has changed.
     """
-    _warn(policy_from_dict(table.snapshot().control.policy).altered(settings))
+    _warn(_altered(table.snapshot().control, settings, system))
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
         seen.append(control)
-        policy = policy_from_dict(control.policy).altered(settings)
-        return _under(replace(control, policy=policy.to_dict()), policy, table.name)
+        policy = _altered(control, settings, system)
+        if policy.system != control.policy["system"]:
+            _refuse_change_of_system(table, control, policy, clock)
+            control = control.with_endpoint_counters({}).unblocked()
+        kept = policy.counters_when_altered(control.endpoint_counters)
+        return replace(control, policy=policy.to_dict()).with_endpoint_counters(kept)
 
-    now = table.alter(change, lambda _before, _after: (), clock.now()).policy
-    before = seen[-1].policy
-    return AlterResult(table.name, {name: (before.get(name), value) for name, value in now.items() if before.get(name) != value})
+    after = table.alter(change, lambda before, after: policy_changed(before, after, clock), clock.now())
+    return AlterResult(table.name, changed_settings(seen[-1], after))
+
+
+def changed_settings(before: Control, after: Control) -> Mapping[str, tuple[object, object]]:
+    """Return the settings whose value is another after a change, as JSON values: before and after."""
+    return {name: (before.policy.get(name), value) for name, value in after.policy.items() if before.policy.get(name) != value}
+
+
+def policy_changed(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
+    """Return the event of a change of the recorded policy; none when it is the same."""
+    changed = changed_settings(before, after)
+    told = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
+    return [Event(EventType.POLICY_CHANGED, clock.now(), details={"system": str(after.policy["system"]), "changed": told})] if changed else []
 
 
 def started(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
@@ -151,10 +170,31 @@ def started(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
     return tuple(Event(_STARTED[old], clock.now()) for old, new in states if new is QueueState.ENABLED and old is not new)
 
 
-def _under(control: Control, policy: Policy, queue: str) -> Control:
-    """Return the row with what an endpoint of these settings makes of the counters: one that counts nothing forgets them (spec SB-7)."""
-    counters = control.endpoint_counters
-    return control.with_endpoint_counters(policy.open(Opening(queue, counters)).counters()) if counters else control
+def _altered(control: Control, settings: Mapping[str, object], system: str | None) -> Policy:
+    if not isinstance(settings, Mapping):
+        raise SettingError("settings", settings, "values by name, for example {'max_retry_cycles': 2}")
+    if settings.get("system", control.policy["system"]) != control.policy["system"] and system is None:
+        raise SettingError(
+            "system", settings["system"], f"{control.policy['system']}, the queue's; another one is given as system, beside the settings"
+        )
+    if system is None or system == control.policy["system"]:
+        return policy_from_dict(control.policy).altered(settings)
+    return policy_from_dict({**settings, "system": system})
+
+
+def _refuse_change_of_system(table: QueueTable, control: Control, policy: Policy, clock: Clock) -> None:
+    """Raise an error where another system would leave something without rules: a pass that runs, services, a queue that nobody reads."""
+    if policy.reads is not SubQueue.MAIN:
+        raise SettingError("system", policy.system, f"the system of a queue; {policy.system} reads the sub-queue {policy.reads}, and needs none")
+    if control.services and not policy.locks_groups:
+        raise SettingError(
+            "system", policy.system, f"one with conversations, for the queue has the services {', '.join(control.services)}; drop them first"
+        )
+    if any(claim.expires_at > clock.now() for claim in table.snapshot().claims):
+        raise MessageClaimedError(
+            f"Queue {table.name!r} is being received under the rules of {control.policy['system']}. Try again when that pass has ended. "
+            "Nothing has changed."
+        )
 
 
 def _warn(policy: Policy) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
+from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY
@@ -43,8 +44,11 @@ class Chosen:
 
     @classmethod
     def ids(cls, lookup_ids: Collection[int]) -> Chosen:
-        """Choose messages by their lookup ids."""
-        return cls(lookup_ids=tuple(sorted(set(lookup_ids))))
+        """Choose messages by their lookup ids. Raises SettingError for what is none."""
+        try:
+            return cls(lookup_ids=tuple(sorted({index(number) for number in lookup_ids})))
+        except TypeError:
+            raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
 
     def may_be_in(self, file: DataFile) -> bool:
         """Whether the statistics of a file allow it to hold one of them."""
@@ -73,7 +77,11 @@ def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collecti
     """Yield the files of these sub-queues that hold chosen messages, claimed ones too, in queue order."""
     for file in snapshot.files:
         if file.sub_queue in places and chosen.may_be_in(file):
-            rows = table.read(file, ["lookup_id", "conversation_id"])
+            rows = (
+                table.read(file, ["lookup_id", "conversation_id"])
+                if chosen.lookup_ids is None
+                else table.select(file, chosen.lookup_ids, ["lookup_id"])
+            )
             here = rows.filter(chosen.mask(rows))["lookup_id"].to_pylist()
             if here:
                 yield Found(file, frozenset(number for number in here if number is not None))

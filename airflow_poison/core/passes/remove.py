@@ -47,7 +47,7 @@ def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
     """
     [batch] = _removed(table, Chosen.ids([lookup_id]), clock).combine_chunks().to_batches()
     counts = [batch.column(name)[0].as_py() or 0 for name in ("abort_count", "move_count")]
-    return Message.view(Message.columns(batch), 0, counts[0], counts[1])
+    return Message.view(Message.columns(batch, table.name), 0, counts[0], counts[1])
 
 
 def remove_messages(

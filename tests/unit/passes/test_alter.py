@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import ConfigurationWarning, QueueHaltedError, SettingError
+from airflow_poison.core.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
+from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import alter, disable, enable
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
+from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
-from tests.unit.passes.given import LEASE, a_queue
+from tests.unit.passes.given import LEASE, NO_RETRY, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,6 +195,22 @@ def test_sb_11_poison_handling_is_switched_off_in_the_manuals_words_and_sb_7_set
     assert counters(broker) == SUBSCRIBED
 
 
+@pytest.mark.parametrize("policy", [ActivationSpecification(reset_on_start=True), ActivationSpecification()], ids=["reset on start", "kept"])
+def test_wmq_8_a_change_of_a_setting_is_no_start(store: QueueStore, tmp_path: Path, policy: ActivationSpecification) -> None:
+    queue = a_queue(store, tmp_path, policy)
+    put(queue, state=QueueState.STOPPED, counters={"sequential_failures": 1})
+    with pytest.warns(ConfigurationWarning, match="stops at failure 1"):
+        alter(queue.table, queue.clock, settings={"BOTHRESH": 7, "BOQNAME": "back"})
+    assert counters(queue) == {"sequential_failures": 1}
+
+
+def test_wmq_4_without_a_stop_there_is_no_counter(store: QueueStore, tmp_path: Path) -> None:
+    queue = a_queue(store, tmp_path, ActivationSpecification())
+    put(queue, state=QueueState.STOPPED, counters={"sequential_failures": 1})
+    alter(queue.table, queue.clock, settings={"stop_endpoint_if_delivery_fails": False})
+    assert counters(queue) == {}
+
+
 def test_another_setting_leaves_the_counter_alone(broker: Queue) -> None:
     alter(broker.table, broker.clock, settings={"database_name": "sales"})
     assert counters(broker) == SUBSCRIBED | COUNTED
@@ -203,11 +221,12 @@ def test_another_setting_leaves_the_counter_alone(broker: Queue) -> None:
     [
         ({"receive_retry_count": -1}, "receive_retry_count=-1"),
         ({"receive_retries": 1}, "receive_retry_count"),
-        ({"system": "ServiceBroker"}, "system"),
+        ({"system": "ServiceBroker"}, "another one is given as system, beside the settings"),
+        ("max_retry_cycles=1", "values by name"),
         ({"max_retry_cycles": 1, "receive_error_handling": "Explode"}, "Explode"),
     ],
 )
-def test_settings_that_are_not_allowed_change_nothing(queue: Queue, settings: dict[str, object], says: str) -> None:
+def test_settings_that_are_not_allowed_change_nothing(queue: Queue, settings: Any, says: str) -> None:
     version = queue.table.snapshot().version
     with pytest.raises(SettingError, match=says):
         alter(queue.table, queue.clock, settings=settings)
@@ -226,6 +245,64 @@ def test_the_next_pass_that_takes_the_recorded_settings_has_them(queue: Queue) -
     alter(queue.table, queue.clock, settings={"receive_retry_count": 2})
     result = queue.sent("bad").receive(policy=policy_from_dict(control(queue).policy))
     assert (result.deliveries, result.poisoned) == (3, 1)
+
+
+# Another policy -------------------------------------------------------------------------------------------------------
+
+
+def test_other_settings_that_a_run_declares_leave_an_event_and_a_warning(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    declare(queue.store, "orders", queue.policy, queue.clock, "task receive")
+    assert (queue.happened(), caplog.messages) == ([], [])
+    declare(queue.store, "orders", replace(NO_RETRY, receive_retry_count=3), queue.clock, "task receive")
+    [event] = queue.table.events()
+    assert event.type is EventType.POLICY_CHANGED
+    assert event.details == {"system": "Msmq4", "changed": "receive_retry_count: 0 -> 3", "run": "task receive"}
+    assert caplog.messages == ["Queue 'orders' has other settings now, which this run declares: receive_retry_count: 0 -> 3"]
+
+
+def test_settings_that_people_alter_leave_an_event(queue: Queue) -> None:
+    alter(queue.table, queue.clock, settings={"max_retry_cycles": 4})
+    alter(queue.table, queue.clock, settings={"max_retry_cycles": 4})
+    assert [event.details["changed"] for event in queue.table.events()] == ["max_retry_cycles: 0 -> 4"]
+
+
+def test_a_policy_of_another_system_is_refused_and_changes_nothing(queue: Queue) -> None:
+    version = queue.sent("good").table.snapshot().version
+    with pytest.raises(SystemChangeError, match=r"'orders' has the rules of Msmq4, .* of ServiceBroker.*alter orders --system ServiceBroker"):
+        declare(queue.store, "orders", ServiceBroker(), queue.clock)
+    assert queue.table.snapshot().version == version
+
+
+def test_who_declares_another_system_while_people_alter_it_to_that_one_has_it(queue: Queue, at_point: AtPoint) -> None:
+    at_point.do("store.alter.before_commit", lambda: alter(queue.table, queue.clock, settings={}, system="ServiceBroker"))
+    with pytest.raises(SystemChangeError, match="has the rules of ServiceBroker"):
+        declare(queue.store, "orders", replace(NO_RETRY, receive_retry_count=3), queue.clock)
+    assert control(queue).policy["system"] == "ServiceBroker"
+
+
+def test_a_queue_is_altered_to_another_system_whose_counters_begin_anew(broker: Queue) -> None:
+    put(broker, counters=SUBSCRIBED | COUNTED | {"blocked_until_us": 1, "blocked_by": 1})
+    result = alter(broker.table, broker.clock, settings={"ReceiveRetryCount": 2}, system="Msmq4")
+    assert (result.changed["system"], result.changed["receive_retry_count"]) == (("ServiceBroker", "Msmq4"), (None, 2))
+    assert dict(control(broker).policy) == Msmq4(receive_retry_count=2).to_dict()
+    assert counters(broker) == SUBSCRIBED
+    assert declare(broker.store, "orders", Msmq4(receive_retry_count=2), broker.clock).snapshot() == broker.table.snapshot()
+
+
+def test_the_systems_of_a_queue_that_is_received_or_has_services_or_that_nobody_would_read_are_not_altered(broker: Queue) -> None:
+    before = control(broker)
+    with pytest.raises(SettingError, match="reads the sub-queue poison"):
+        alter(broker.table, broker.clock, settings={}, system="PoisonSubQueue")
+    with pytest.raises(SettingError, match="system='Msmq5'"):
+        alter(broker.table, broker.clock, settings={}, system="Msmq5")
+    put(broker, services={"//shop": {}})
+    with pytest.raises(SettingError, match="the services //shop; drop them first"):
+        alter(broker.table, broker.clock, settings={}, system="Msmq4")
+    put(broker, services={})
+    broker.sent("good").table.claim("run", lease=LEASE, now=broker.clock.now(), max_messages=1)
+    with pytest.raises(MessageClaimedError, match="is being received under the rules of ServiceBroker"):
+        alter(broker.table, broker.clock, settings={}, system="Msmq4")
+    assert control(broker) == before
 
 
 # A new queue --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError
 from airflow_poison.core.passes import giving_up
 from airflow_poison.core.passes.engine import LocalEngine
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, NoEngine, calls, one_each
+from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,6 +138,34 @@ def test_an_engine_that_cannot_deliver_says_so_before_anything_is_claimed(mixed:
         mixed.receive(engine=Unready)
 
     assert mixed.table.snapshot() == before
+
+
+def test_an_engine_that_cannot_deliver_says_so_before_the_claim_of_a_dead_run_is_taken_over(mixed: Queue) -> None:
+    with pytest.raises(DiedError):
+        mixed.receive("dead", engine=DyingEngine)
+    mixed.clock.advance(2 * LEASE)
+    before = mixed.table.snapshot()
+
+    for key in ("dead", "another"):
+        with pytest.raises(ExecutorError, match="cannot load"):
+            mixed.receive(key, engine=Unready)
+
+    assert mixed.table.snapshot() == before
+
+
+def test_the_engine_of_a_pass_is_made_once_however_many_claims_it_has(mixed: Queue) -> None:
+    with pytest.raises(DiedError):
+        mixed.receive("dead", engine=DyingEngine)
+    mixed.clock.advance(2 * LEASE)
+    made: list[LocalEngine] = []
+
+    def engine() -> LocalEngine:
+        made.append(LocalEngine())
+        return made[-1]
+
+    mixed.sent("good")
+    assert mixed.receive("another", engine=engine).passes == 2
+    assert len(made) == 1
 
 
 def test_an_engine_is_not_asked_where_there_is_nothing_to_claim(queue: Queue) -> None:

@@ -19,6 +19,8 @@ from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_poison.core.policies.seam import Policy
+
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move")
 BATCHES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=3)
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -27,6 +29,13 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 @pytest.fixture
 def queue(tmp_path: Path) -> Queue:
     return a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, RETRIES)
+
+
+def under(queue: Queue, policy: Policy) -> Queue:
+    """The queue with the rules of another system."""
+    rules = policy.to_dict()
+    queue.table.alter(lambda control: replace(control, policy=rules), lambda *_: (), queue.clock.now())
+    return queue.having(policy=policy)
 
 
 def receive_and_be_killed(queue: Queue) -> int | None:
@@ -60,7 +69,7 @@ def test_a_message_that_kills_the_pass_each_time_becomes_poison_and_no_other_is_
 @pytest.mark.parametrize("sessions", [1, 3])
 def test_wmq_9_with_an_endpoint_too_the_message_that_kills_the_pass_pays_for_it_alone(queue: Queue, sessions: int) -> None:
     """Without child processes one handler runs at a time, however many messages are handed out."""
-    queue = queue.having(policy=specification(sessions)).sent("good", "kill", "good", "good")
+    queue = under(queue, specification(sessions)).sent("good", "kill", "good", "good")
 
     ends = [receive_and_be_killed(queue) for _ in range(4)]
 
@@ -72,7 +81,7 @@ def test_wmq_9_with_an_endpoint_too_the_message_that_kills_the_pass_pays_for_it_
 
 
 def test_sb_7_a_killed_pass_forgets_the_rollbacks_in_a_row_but_not_those_of_a_message(queue: Queue) -> None:
-    queue = queue.having(policy=broker(1, rollback_limit=3)).sent("kill", "good")
+    queue = under(queue, broker(1, rollback_limit=3)).sent("kill", "good")
 
     ends = [receive_and_be_killed(queue) for _ in range(4)]
     result = queue.receive(handler=replace(queue.handler, deadly=False))

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_poison import ServiceBroker
 from airflow_poison.core.delivery.handlers import carry_by_value
-from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
+from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive_many import QueueRun, ReceiveManyResult, receive_many
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
@@ -143,7 +144,7 @@ def test_a_queue_that_is_named_twice_is_refused_before_anything_is_claimed(work:
 
 
 @dataclass(frozen=True)
-class Together:
+class Together(LocalEngine):
     """An engine that waits until so many of them deliver at the same time, and notes how many there were at most."""
 
     barrier: threading.Barrier
@@ -155,7 +156,7 @@ class Together:
         self.barrier.wait(30)
         self.most.append(len(self.delivering))
         self.barrier.wait(30)
-        LocalEngine().run(table, claim, job, keep_alive=keep_alive)
+        super().run(table, claim, job, keep_alive=keep_alive)
         self.delivering.remove(table.name)
 
 
@@ -188,15 +189,32 @@ def test_running_them_again_finishes_the_claims_of_those_that_failed(work: Work)
     assert calls(orders.handler) == one_each(1, 2)
 
 
+class Unready(LocalEngine):
+    """Its executors lack something."""
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        raise ExecutorError(f"cannot load {handler.name}")
+
+
+def test_engines_that_cannot_deliver_say_so_before_anything_is_claimed(work: Work) -> None:
+    queue = work.queue("orders", NO_RETRY, "good")
+    before = queue.table.snapshot()
+
+    result = receive_many([run_of(queue, engine=Unready)], parallelism=1)
+
+    assert "cannot load" in str(result.errors["orders"])
+    assert queue.table.snapshot() == before
+
+
 @dataclass(frozen=True)
-class Asking:
+class Asking(LocalEngine):
     """A handler's engine that asks for a stop, then delivers."""
 
     stop: Stop
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         self.stop.ask()
-        LocalEngine().run(table, claim, job, keep_alive=keep_alive)
+        super().run(table, claim, job, keep_alive=keep_alive)
 
 
 def test_a_stop_ends_what_is_delivered_now_begins_nothing_more_and_keeps_the_claims(work: Work) -> None:

@@ -135,9 +135,24 @@ def test_list_tells_of_halted_queues_claims_and_what_is_rare(poison: Callable[..
 
 
 def test_list_without_a_queue_says_so_and_ends_with_1(poison: Callable[..., Ran]) -> None:
+    Path("q").mkdir()
     ran = poison("list", code=1)
     assert (ran.out, ran.err.startswith("nothing: there is no queue in")) == ("", True)
-    assert answer(poison("list -o json", code=1))["queues"] == []
+    found = answer(poison("list -o json", code=1))
+    assert (found["queues"], found["exists"]) == ([], True)
+
+
+def test_a_store_whose_folder_does_not_exist_is_told_from_an_empty_one(poison: Callable[..., Ran]) -> None:
+    ran = poison("list", code=1)
+    folder = Path("q").absolute()
+    told = "nothing: there is no queue yet: the store's folder FOLDER does not exist. The first send makes it; if it was there before, mount it"
+    assert (ran.out, " ".join(ran.err.split()).startswith(told.replace("FOLDER", str(folder)))) == ("", True), ran.err
+    found = answer(poison("list -o json", code=1))
+    assert (found["queues"], found["exists"]) == ([], False)
+    for line, code in (("show orders", 2), ("check", 2), ("check orders", 2), ("decide", 1)):
+        ran = poison(line, code=code)
+        assert f"the store's folder {folder} does not exist" in " ".join(ran.err.split()), line
+    assert not folder.exists()
 
 
 def test_list_goes_on_behind_a_queue_that_cannot_be_opened(poison: Callable[..., Ran]) -> None:
@@ -184,6 +199,7 @@ def test_show_limits_each_sub_queue_and_reads_bodies_only_when_asked(poison: Cal
     assert "1 message more in orders;poison; --limit shows more." in poison("show orders --limit 2").out
     assert "    bad 1" in poison("show orders --sub-queue poison --body").out
     assert "bad 1" not in poison("show orders --limit 0").out
+    assert len(answer(poison("show orders --limit all -o json"))["messages"]) == len(answer(poison("show orders --limit 99 -o json"))["messages"])
 
 
 def test_sb_33_an_inspection_rolls_back_and_only_a_strict_one_counts(poison: Callable[..., Ran]) -> None:
@@ -261,7 +277,7 @@ def test_history_is_narrowed(poison: Callable[..., Ran]) -> None:
     found = answer(poison("history orders --type moved-poison --lookup-id 2 -o json"))
     assert [(event["event"], event["lookup_id"], event["details"]["place"]) for event in found["events"]] == [("MOVED_POISON", 2, "poison")]
     assert answer(poison("history orders --limit 1 -o json"))["earlier"] == 3
-    assert len(answer(poison("history orders --limit 0 --since 1h -o json"))["events"]) == 4
+    assert len(answer(poison("history orders --limit all --since 1h -o json"))["events"]) == 4
     assert poison("history orders --limit 1").out.startswith("3 earlier events; --limit shows more.\n")
     assert poison("history orders --since 2100-01-01", code=1).err == "nothing: no such event of queue 'orders' is recorded.\n"
     assert poison("history orders --lookup-id 9", code=1).out == ""

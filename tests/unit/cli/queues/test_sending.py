@@ -72,6 +72,60 @@ def test_standard_input_is_read_when_it_is_named(poison: Callable[..., Ran], mon
     assert messages(poison)[0]["body"] == '{"a": 1}'
 
 
+@pytest.mark.parametrize(
+    ("place", "bodies"), [("in.txt", ["one", "two"]), ("in.jsonl", ['{"a": 1}', '{"a": 2}']), ("in.csv", ['{"a": "1"}', '{"a": "2"}'])]
+)
+def test_a_byte_order_mark_is_part_of_no_message(poison: Callable[..., Ran], here: Path, place: str, bodies: list[str]) -> None:
+    lines = ["a", "1", "2"] if place == "in.csv" else bodies
+    (here / place).write_text("\n".join(lines), encoding="utf-8-sig")
+    poison(f"send orders --file {place} {MOVE}")
+    assert [each["body"] for each in messages(poison)] == bodies
+
+
+def test_only_the_first_line_of_a_file_begins_with_a_byte_order_mark(poison: Callable[..., Ran], here: Path) -> None:
+    (here / "in.txt").write_bytes(b"one\n\xef\xbb\xbftwo")
+    poison(f"send orders --file in.txt {MOVE}")
+    assert [each["body"] for each in messages(poison)] == ["one", "\ufefftwo"]
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "told"),
+    [
+        ("in.csv", b"a,b,a\n1,2,3\n", "in.csv, line 1: column 'a' is there twice. The columns are ['a', 'b', 'a']. Rename one of them."),
+        ("in.csv", b"a,b\n1,2\n\xff,3\n", "in.csv, line 3: no CSV in UTF-8: "),
+        ("in.csv", b'a,b\n1,2\n"x,3\n', "in.csv, line 2: no CSV in UTF-8: unexpected end of data."),
+        ("in.jsonl", b'{"a": 1}\n\n{"b": {"x": 1, "x": 2}}\n', "in.jsonl, line 3: no JSON: the name 'x' is there twice in one object."),
+        ("in.jsonl", b'{"a": 1}\n{"a": NaN}\n', "in.jsonl, line 2: no JSON: JSON has no NaN; write null or a text."),
+        ("in.jsonl", b'{"a": -Infinity}\n', "in.jsonl, line 1: no JSON: JSON has no -Infinity; write null or a text."),
+        ("in.jsonl", b'{"a": 1e999}\n', "messages[0], column 'a' cannot become JSON: it has no NaN and no infinity"),
+    ],
+)
+def test_what_would_be_sent_otherwise_than_given_is_refused(poison: Callable[..., Ran], here: Path, place: str, content: bytes, told: str) -> None:
+    (here / place).write_bytes(content)
+    ran = poison(f"send orders --file {place} {MOVE}", code=2)
+    assert ran.err.startswith(f"error: {told}")
+    assert ran.err.endswith("Nothing was sent.\n")
+    assert messages(poison) == []
+
+
+def test_two_columns_of_one_name_in_a_parquet_file_are_refused(poison: Callable[..., Ran], here: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), here / "in.parquet")
+    ran = poison(f"send orders --file in.parquet {MOVE}", code=2)
+    assert "in.parquet: column 'a' is there twice" in ran.err
+    assert messages(poison) == []
+
+
+def test_a_saved_message_with_a_part_of_a_wrong_type_is_named_by_its_line(poison: Callable[..., Ran], here: Path) -> None:
+    good = {"body": "x", "body_encoding": "text"}
+    (here / "saved.jsonl").write_text("\n".join(json.dumps(row) for row in (good, {**good, "priority": "high"})))
+    ran = poison(f"send orders --file saved.jsonl --format saved {MOVE}", code=2)
+    assert "saved.jsonl, line 2: not a message as 'remove --save' writes it (TypeError: priority='high', expected int or null)" in ran.err
+
+
+def test_a_priority_above_the_highest_is_refused_by_its_option(poison: Callable[..., Ran]) -> None:
+    assert poison(f"send orders one --priority 11 {MOVE}", code=2).err == "error: --priority 11: expected a whole number from 0 to 10.\n"
+
+
 def test_a_send_key_names_what_is_sent(poison: Callable[..., Ran]) -> None:
     poison(f"send orders one {MOVE} --send-key today")
     assert poison("send orders one --send-key today").out == (
