@@ -119,7 +119,11 @@ class QueueSensor(BaseSensorOperator):
         return self._result(event["met"])
 
     def _names(self) -> tuple[str, ...]:
-        return (self.queue_name,) if self.queue_name is not None else tuple(dict.fromkeys(self.queue_names or ()))
+        if self.queue_name is not None:
+            return (self.queue_name,)
+        if isinstance(self.queue_names, str) or not self.queue_names:
+            raise SettingError("queue_names", self.queue_names, "a list of queue names, at least one")
+        return tuple(dict.fromkeys(self.queue_names))
 
     def _result(self, met: Sequence[Mapping[str, object]]) -> Any:
         found = [dict(facts) for facts in met]

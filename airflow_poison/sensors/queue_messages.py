@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 class QueueMessagesSensor(QueueSensor):
     """Wait until messages are in a sub-queue.
 
-    Without ``age``, messages that a pass could take now: those that one holds do not count, nor does ``main`` while a message blocks the queue.
-    With ``age``, the backlog: all that waits. Returns ``{"queue", "sub_queue", "messages", "oldest_enqueued_at"}``; a list of them for
-    ``queue_names``. In ``main`` a timer or a lifetime of a conversation that has ended counts, too, as ``timers_due`` (spec SB-56).
+    Without ``age``, messages that a pass could take now: those that one holds do not count, nor does ``main`` while a message blocks the queue, nor
+    does what an endpoint reads that is disabled, stopped or faulted. With ``age``, the backlog: all that waits. Returns ``{"queue", "sub_queue",
+    "messages", "oldest_enqueued_at"}``; a list of them for ``queue_names``. In ``main`` a timer or a lifetime of a conversation that has ended
+    counts, too, as ``timers_due`` (spec SB-56).
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
     :param queue_names: several queues. (templated)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class QueueRetryDueSensor(QueueSensor):
-    """Wait until a return would move something: a retry cycle is over, or what a handler had postponed has its time.
+    """Wait until a return would move something to an enabled queue: a retry cycle is over, or what a handler had postponed has its time.
 
     Returns ``{"queue", "due", "postponed", "waiting", "next_due_at"}``; a list of them for ``queue_names``. Deferred, it goes on at the instant
     at which the retry falls due.

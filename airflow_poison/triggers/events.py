@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_poison.core.errors import PoisonError, QueueNotFoundError
+from airflow_poison.core.errors import PoisonError, QueueNotFoundError, SettingError
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.watching.happenings import Happening, News, Position
 from airflow_poison.hooks.poison import QueueHook
@@ -30,8 +30,9 @@ class QueueEventTrigger(BaseEventTrigger):
     """Fire whenever something happens to a queue; for the watchers of an asset.
 
     Happenings: ``messages`` (a pass could take messages that it could not take before), ``retry_due`` (a return would move messages that were not due
-    before; told at the instant), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the queue has recorded; a queue that people
-    have switched off records nothing, and is found so). A payload has ``event``, ``queue`` and ``key``, and facts of the happening.
+    before; told at the instant; both not while the queue is halted), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the
+    queue has recorded; a queue that people have switched off records nothing, and is found so). A payload has ``event``, ``queue`` and ``key``, and
+    facts of the happening.
 
     With Airflow 3.3 all triggers of a connection share one stream, and what was told is kept in the asset's state store: nothing is lost when the
     triggerer is killed and starts again, and what it had told without hearing that Airflow had recorded it is told again with the same key.
@@ -56,6 +57,8 @@ class QueueEventTrigger(BaseEventTrigger):
         self.queue_name = queue_name
         self.event = choice("event", event, Happening)
         self.conn_id = conn_id
+        if not isinstance(poll_interval, int | float) or not poll_interval > 0:
+            raise SettingError("poll_interval", poll_interval, "seconds, above 0")
         self.poll_interval = poll_interval
         self.asset = asset
 

@@ -30,6 +30,8 @@ Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
 """The sub-queues in which messages may be counted."""
+_READ = (SubQueue.MAIN, SubQueue.POISON)
+"""The sub-queues that an endpoint reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Condition(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RetryDue(Condition):
-    """A return would move something: messages in ``retry`` whose cycle is over, or what a handler had postponed and whose time has come.
+    """A return would move something to a queue that receives: messages in ``retry`` whose cycle is over, or what a handler had postponed.
 
     A file of parked messages falls due as a whole, when the last of them does (spec WCF-30); under ``head_timer`` an earlier head that is not due
     holds back what stands behind it (spec WCF-31).
@@ -74,7 +76,10 @@ class RetryDue(Condition):
     system: ClassVar[str] = "retry_due"
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts: ``due``, ``postponed`` (whose time has come), ``waiting`` (in retry, due or not), ``next_due_at`` of what is not due yet."""
+        """Facts: ``due``, ``postponed`` (whose time has come), ``waiting`` (in retry, due or not), ``next_due_at`` of what is not due yet.
+
+        While the queue is disabled, stopped or faulted it does not hold, and ``state`` says so: what is returned could not be received.
+        """
         due = returning(snapshot, now)
         later = [file.max_due_at for file in _waiting(snapshot) if file.max_due_at is not None and file.max_due_at > now]
         not_before = min(later, default=None)
@@ -84,6 +89,8 @@ class RetryDue(Condition):
             "waiting": snapshot.depth(SubQueue.RETRY, now).messages,
             "next_due_at": _text(not_before),
         }
+        if not receives(snapshot, SubQueue.MAIN):
+            return Answer(met=False, facts=facts | _state(snapshot, SubQueue.MAIN))
         return Answer(bool(due), facts, not_before)
 
 
@@ -91,9 +98,9 @@ class RetryDue(Condition):
 class MessagesAvailable(Condition):
     """Messages wait in a sub-queue.
 
-    Without ``age``: messages that a pass could take now; those that a pass holds do not count, nor does ``main`` while a message blocks the
-    queue. In ``main`` a timer or a lifetime of a conversation that has ended counts as one: the next pass puts its message there (spec SB-56).
-    With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
+    Without ``age``: messages that a pass could take now; those that a pass holds do not count, nor does ``main`` while a message blocks the queue,
+    nor ``main`` and ``poison`` while their endpoint does not receive. In ``main`` a timer or a lifetime of a conversation that has ended counts as
+    one: the next pass puts its message there (spec SB-56). With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
 
     :param sub_queue: where: ``main``, ``retry``, ``poison``, ``postponed`` (given back by a handler), ``transmission`` (sent to a disabled queue).
     :param count: how many at least.
@@ -111,7 +118,10 @@ class MessagesAvailable(Condition):
         object.__setattr__(self, "age", _age(self.age))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``; ``timers_due`` where timers or lifetimes of conversations have ended."""
+        """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``; ``timers_due`` where timers or lifetimes of conversations have ended.
+
+        ``state`` where the endpoint is disabled, stopped or faulted.
+        """
         place = SubQueue(str(self.sub_queue))
         if self.age is not None:
             return _aged(snapshot, place, self.count, self.age, now)
@@ -122,6 +132,8 @@ class MessagesAvailable(Condition):
         facts: dict[str, object] = {"sub_queue": place.value, "messages": there, "oldest_enqueued_at": _text(oldest)}
         if timers:
             facts["timers_due"] = True
+        if not receives(snapshot, place):
+            return Answer(met=False, facts=facts | _state(snapshot, place))
         if until is not None:
             return Answer(met=False, facts=facts, not_before=until)
         if there + timers >= self.count:
@@ -249,6 +261,11 @@ def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataF
     return [file for file in snapshot.files if file.sub_queue == place and file.path not in claimed]
 
 
+def receives(snapshot: Snapshot, place: SubQueue) -> bool:
+    """Say whether an endpoint that reads a sub-queue receives; from the others nobody does, so nothing there waits for an endpoint."""
+    return place not in _READ or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
+
+
 def free_or_due(snapshot: Snapshot, now: datetime, place: SubQueue = SubQueue.MAIN) -> datetime | None:
     """Return when the next claim expires, or in ``main`` the next timer or lifetime of a conversation ends; None: never."""
     ends = [claim.expires_at for claim in snapshot.claims if claim.expires_at > now]
@@ -271,8 +288,12 @@ def _aged(snapshot: Snapshot, place: SubQueue, count: int, age: timedelta, now: 
     return Answer(ripe <= now, facts, not_before=None if ripe <= now else ripe)
 
 
+def _state(snapshot: Snapshot, place: SubQueue) -> dict[str, object]:
+    return {"state": snapshot.control.endpoint(place)[0].value}
+
+
 def _endpoints(snapshot: Snapshot, watched: str) -> Sequence[tuple[SubQueue, QueueState, str]]:
-    places = (SubQueue.MAIN, SubQueue.POISON) if watched == Endpoints.ANY else (SubQueue(watched),)
+    places = _READ if watched == Endpoints.ANY else (SubQueue(watched),)
     return [(place, *snapshot.control.endpoint(place)) for place in places]
 
 

@@ -61,7 +61,7 @@ class Look:
                 return _seen(known.table)
             except PoisonError:
                 pass  # opening it tells best what is wrong: perhaps the queue is gone, or was made anew
-        return _seen(self._store.open(name))
+        return _seen(self._store.open(name, upgrade=False))
 
 
 def _seen(table: QueueTable) -> Sight:

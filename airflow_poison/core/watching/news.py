@@ -1,8 +1,9 @@
 """What has happened to a queue since somebody was told last.
 
 Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
-(messages available, a retry due) is told once for each file of messages, when it begins to be so. A queue that people switch off records no event
-(spec section 11, item 3): its halt is told when it is found.
+(messages available, a retry due) is told once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
+is still so when it receives again is told then. A queue that people switch off records no event (spec section 11, item 3): its halt is told when it
+is found.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from airflow_poison.core.passes.conversations.due_times import ended_times
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.messages import named
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.watching.conditions import receivable, returning
+from airflow_poison.core.watching.conditions import receivable, receives, returning
 from airflow_poison.core.watching.happenings import Happening, News, Position
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.core.events import Event
@@ -123,7 +124,9 @@ def _change(happening: Happening, table: QueueTable, event: Event) -> dict[str, 
 
 def _begun(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
     """Return the happening of all files for which something is true that was not told of them."""
-    files = returning(snapshot, now) if happening is Happening.RETRY_DUE else _available(snapshot, now)
+    files: Sequence[DataFile] = ()
+    if receives(snapshot, SubQueue.MAIN):
+        files = returning(snapshot, now) if happening is Happening.RETRY_DUE else _available(snapshot, now)
     marks = {_mark(file): file for file in files}
     fresh = [file for mark, file in marks.items() if mark not in position.marks]
     reached = Position(snapshot.version, frozenset(marks))

@@ -90,6 +90,20 @@ def test_nothing_is_available_in_main_while_a_message_blocks_the_queue() -> None
     assert MessagesAvailable().met(queue(file("main", 1), control=blocked), NOW + HOUR).met
 
 
+@pytest.mark.parametrize("state", [QueueState.DISABLED, QueueState.STOPPED, QueueState.FAULTED])
+def test_nothing_is_available_or_due_while_the_endpoint_does_not_receive(state: QueueState) -> None:
+    files = file("main", 1, 3), file("poison", 4), file("retry", 5, due=NOW), file("transmission", 6)
+    halted, reader = queue(*files, control=Control({}, state)), queue(*files, control=Control({}, poison_state=state))
+    answer = MessagesAvailable().met(halted, NOW)
+    assert (answer.met, answer.facts["messages"], answer.facts["state"]) == (False, 3, state.value)
+    assert (RetryDue().met(halted, NOW).met, RetryDue().met(halted, NOW).facts["state"]) == (False, state.value)
+    assert MessagesAvailable("poison").met(halted, NOW).met, "the reader of the poison sub-queue is an endpoint of its own"
+    assert not MessagesAvailable("poison").met(reader, NOW).met
+    assert MessagesAvailable().met(reader, NOW).met
+    assert MessagesAvailable("transmission").met(halted, NOW).met, "this is where messages wait because the queue is disabled"
+    assert MessagesAvailable(age=timedelta(0)).met(halted, NOW).met, "the backlog is there, whatever the queue does"
+
+
 def test_a_backlog_is_as_old_as_its_oldest_message_held_or_not() -> None:
     old = file("main", 1, sent=NOW - HOUR)
     there = queue(old, file("main", 2), claims=(claimed(NOW + HOUR, old),))

@@ -87,6 +87,33 @@ def test_messages_of_a_blocked_queue_are_told_when_the_block_ends(queue: QueueTa
     assert len(reader.told(LATER)) == 1
 
 
+@pytest.mark.parametrize("happening", [Happening.MESSAGES, Happening.RETRY_DUE])
+def test_what_a_halted_queue_cannot_receive_is_told_when_it_is_enabled_again(happening: Happening, queue: QueueTable) -> None:
+    send(queue, 2)
+    if happening is Happening.RETRY_DUE:
+        park_all(queue, due_at=NOW)
+    reader = Reader(happening, queue)
+    assert len(reader.told()) == 1
+    disable(queue, VirtualClock(NOW))
+    assert reader.told() == []
+    assert Reader(happening, queue).told() == [], "neither to somebody who begins to watch now"
+    enable(queue, VirtualClock(NOW))
+    [told] = reader.told()
+    assert (told["event"], told["count"], told["new"]) == (happening.value, 2, 2)
+    assert reader.told() == []
+
+
+def test_the_halt_of_a_pass_tells_of_no_messages_that_it_leaves(store: QueueStore, queue: QueueTable) -> None:
+    send(queue, 3)
+    reader = Reader(Happening.MESSAGES, queue)
+    assert len(reader.told()) == 1
+    receive(store, queue, "halts", FAULT)
+    assert queue.snapshot().control.state.value == "faulted"
+    assert reader.told() == [], "a run of a DAG now could only fail"
+    enable(queue, VirtualClock(NOW))
+    assert [told["count"] for told in reader.told()] == [3]
+
+
 def test_a_retry_is_told_once_when_it_is_due_also_when_the_last_one_has_not_returned_yet(queue: QueueTable) -> None:
     send(queue, 2)
     park_all(queue)
