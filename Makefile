@@ -3,9 +3,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PARTS := test-core test-airflow test-spark test-sessions test-docs test-faults
 LIVE := test-live test-places test-tutorial
-.PHONY: help setup lint format test $(PARTS) $(LIVE) live faults demo demo-conversations docs bench lock clean
+.PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
 
 VENV := .venv
+PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -35,52 +36,58 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## the tests: unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended
+test: setup  ## the tests: unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
 test-live: setup  # an Airflow with all its processes
-	$(BIN)/python -m pytest tests/live
+	$(PYTEST) tests/live
 
 test-core: setup
-	$(BIN)/python -m pytest tests/unit tests/store
+	$(PYTEST) tests/unit tests/store
 
 test-spark: setup
-	$(BIN)/python -m pytest tests/spark -m "not campaign" --ignore tests/spark/places
+	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
 
 test-places: setup  # a Spark cluster, a Spark Connect server
-	$(BIN)/python -m pytest tests/spark/places tests/airflow/test_submit.py
+	$(PYTEST) tests/spark/places tests/airflow/test_submit.py
 
 test-sessions: setup
-	$(BIN)/python -m pytest tests/sessions
+	$(PYTEST) tests/sessions
 
 test-airflow: setup
-	$(BIN)/python -m pytest tests/airflow --ignore tests/airflow/test_submit.py
+	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
 
 test-faults: setup
-	$(BIN)/python -m pytest tests/faults
+	$(PYTEST) tests/faults
 
 test-docs: setup
-	$(BIN)/python -m pytest tests/docs --ignore tests/docs/test_tutorial.py
+	$(PYTEST) tests/docs --ignore tests/docs/test_tutorial.py
 
 test-tutorial: setup  # every command of the tutorial, in a real Airflow
-	$(BIN)/python -m pytest tests/docs/test_tutorial.py
+	$(PYTEST) tests/docs/test_tutorial.py
 
 live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes, Spark clusters, a Spark Connect server, and the tutorial
 
+compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
+	@bash tools/compat.sh
+
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
-	@POISON_FAULTS=full $(BIN)/python -m pytest -q tests/faults/test_power_loss.py tests/faults/test_damage.py
-	@$(BIN)/python -m pytest -q tests/spark -m campaign
+	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py
+	@$(PYTEST) -q tests/spark -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
 
 docs: setup  ## build the documentation's site into site, and fail at any warning
 	$(BIN)/mkdocs build --strict --clean
 
+tables: setup  ## write the tables of parameters in docs/reference/airflow.md, from signatures and docstrings
+	@$(BIN)/python -W ignore -m tools.parameter_tables
+
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks
 
 lock: setup  ## compile requirements.lock again
-	uv pip compile --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
-	  --custom-compile-command "make lock" pyproject.toml --group dev -o requirements.lock
+	PATH=$$PATH:.tools/bin uv pip compile --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --custom-compile-command "make lock" pyproject.toml --all-extras --group dev -o requirements.lock
 
 clean:  ## remove the demo's Airflow home, queue tables and caches (the environment stays)
 	rm -rf .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse

@@ -81,6 +81,10 @@ def _connection_type() -> dict[str, object]:
             "spark": _field("Spark", "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. Empty: local[*]."),
             "spark_conf": _field("Spark settings", 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.'),
             "durable": _field("Durable", "false: commits are not forced to disk; a loss of power may take acknowledged messages. Empty: true."),
+            "installation": _field(
+                "Installation",
+                "The id of this Airflow in the keys of what its tasks do: two Airflows on one store need two. Empty: one is made for the database.",
+            ),
         },
     }
 
