@@ -44,6 +44,7 @@ class Place:
     :param old: whether its tables are made in format 1, and upgraded by whoever opens them first.
     :param power: whether the power will fail.
     :param strangers: what writers that are not ours do.
+    :param damaged: whether people damage files below its queues.
     :param queues: those that it has.
     """
 
@@ -52,6 +53,7 @@ class Place:
     old: bool = False
     power: bool = False
     strangers: Strangers = Strangers.NONE
+    damaged: bool = False
     queues: tuple[str, ...] = field(default_factory=lambda: (*queues(),))
 
     @property

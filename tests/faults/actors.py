@@ -14,10 +14,12 @@ from airflow_poison.core.passes.relay import dead_letter_queue
 from tests.faults import maintainers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.administrators import administers, intrudes, maintains, recovers_or_enables, repairs
+from tests.faults.damagers import damages, mends
 from tests.faults.handler import ORIGIN
 from tests.faults.keeping import keep
 from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN
-from tests.faults.talkers import administers_talks, is_quiet, mends, prepare_talkers, talks
+from tests.faults.talkers import administers_talks, is_quiet, prepare_talkers, talks
+from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
 from tests.faults.watches import watch_claims, watch_commits
 from tests.faults.workers import alerts, declares, receives, returns, sends
@@ -67,10 +69,11 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
     "maintain": maintains,
     "repair": repairs,
     "intrude": intrudes,
+    "damage": damages,
 }
 
 
-_OF_TALKERS: Mapping[str, Callable[[Actor], None]] = {"send": talks, "administer": administers_talks, "recover": mends}
+_OF_TALKERS: Mapping[str, Callable[[Actor], None]] = {"send": talks, "administer": administers_talks, "recover": ends_conversations}
 
 
 def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: float = 60.0) -> None:
@@ -80,6 +83,7 @@ def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: fl
     until, ordinal = time.monotonic() + patience, 0
     for name in (*group, *map(dead_letter_queue, group)):
         if name in place.store.names():  # a letter that somebody sent back may wait in the outbox of its dead-letter queue
+            mends(Actor.of(Task("damage", name, "last", 0), place))
             repairs(Actor.of(Task("repair", name, "last", 0), place))
     for task in unsent:
         _do_patiently(task, place, until)

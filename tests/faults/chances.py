@@ -26,10 +26,13 @@ _ROLES = {
     "maintain": 9,
     "repair": 0.5,
     "intrude": 0,
+    "damage": 0,
     "recover": 0,
 }
 _STRANGERS = 4
 """The weight of strangers, where there are any."""
+_DAMAGERS = 12
+"""The weight of those who damage files, where there are any."""
 _FAULTS = {What.NOTHING: 14, What.KILL: 34, What.LATE: 14, What.STOP: 10, What.ERROR: 8, What.CALL: 4, What.FULL: 3}
 _OF_RECEIVERS = _FAULTS | {What.STOP: 100}
 _OF_SESSIONS = _FAULTS | {What.STOP: 70, What.CHILD: 30, What.BOTH: 15}
@@ -48,7 +51,7 @@ class Chances:
 
     def __init__(self, random: Random, place: Place, score: Score) -> None:
         self._random, self._queues, self._score = random, place.queues, score
-        self._roles = _ROLES | {"intrude": _STRANGERS if place.strangers is not Strangers.NONE else 0}
+        self._roles = _ROLES | {"intrude": _STRANGERS * (place.strangers is not Strangers.NONE), "damage": _DAMAGERS * place.damaged}
         self._unopened = {*place.queues} - TALKERS.keys() if place.old else set[str]()
 
     def task(self, number: int) -> Task:

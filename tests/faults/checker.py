@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from tests.faults.dialogs import check_dialogs
 from tests.faults.history import OUTBOX, History, read_histories
-from tests.faults.keeping import kept_in
 from tests.faults.ledger import Reader
 from tests.faults.rules_of_commits import check_commits
 from tests.faults.verdict import Verdict
@@ -43,7 +42,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     :param quiet: whether all passes were finished; if not, what was received last may wait for its commit.
     """
     verdict = Verdict()
-    histories = read_histories(Path(folder, "store"), kept_in(folder), verdict)
+    histories = read_histories(Path(folder), verdict)
     for history in histories.values():
         check_commits(history, verdict)
     lines = [*Reader(folder).news()]

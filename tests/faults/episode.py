@@ -46,6 +46,10 @@ SIDE_BY_SIDE = 4  # runs that go on; those that are stopped wait beside them
 _MOST = 16
 _LONGEST_RUN = 60.0
 _DONE, _FAILED, _BROKEN = 0, 3, 4
+_MENDABLE = ("Somebody else has committed", "The log of the queue table")
+"""How errors begin that people answer with a repair."""
+_PERSISTENT = frozenset({"send", "damage"})
+"""What is run again until it is done."""
 
 
 @dataclass(slots=True)
@@ -78,10 +82,11 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = ()) -> None:  # noqa: PLR0917
         self._random, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 12.0 if bug else 180.0
+        self._patience = 40.0 if bug else 180.0
         old, power = self._random.random() < 0.4, self._random.random() < 0.5
-        strangers = self._random.choices([*Strangers], [70, 20, 10])[0]
-        self._place = Place(str(folder), time.monotonic(), old, power, strangers, names or (*queues(),))
+        strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]
+        damaged = self._random.random() < 0.3
+        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, names or (*queues(),))
         self._chances = Chances(self._random, self._place, score)
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
@@ -90,6 +95,7 @@ class Episode:
         self._calm: set[str] = set()
         self._unsent: dict[str, Task] = {}
         self._killed: dict[int, bool] = {}
+        self._damage = Counter[str]()
         self.quiet = True
         self._numbers = 0
 
@@ -98,7 +104,9 @@ class Episode:
         """What is special about it, for people."""
         place = self._place
         strangers = place.strangers is not Strangers.NONE
-        return ", old tables" * place.old + ", power fails" * place.power + f", strangers {place.strangers}" * strangers
+        done = ", ".join(f"{what} {times}" for what, times in sorted(self._damage.items()))
+        damaged = f", files are damaged ({done or 'none yet'})" * place.damaged
+        return ", old tables" * place.old + ", power fails" * place.power + f", strangers {place.strangers}" * strangers + damaged
 
     def run(self) -> Verdict:
         self._alone(lambda: actors.prepare(self._place))
@@ -229,6 +237,9 @@ class Episode:
                 run.child = line["pid"]
             case "removed":
                 self._score.removed += 1
+            case "damage":
+                self._score.damages += 1
+                self._damage[str(line["what"])] += 1
             case "held":
                 earlier = line["earlier"]
                 assert isinstance(earlier, list)
@@ -249,7 +260,7 @@ class Episode:
                 self._score.visits.setdefault(str(line["of"]), Counter()).update(visited)
             case "error" if line["type"] == "QueueHaltedError" and run is not None:
                 self._follow_with("recover", run.task.queue)
-            case "error" if run is not None and str(line["text"]).startswith("Somebody else has committed"):
+            case "error" if run is not None and str(line["text"]).startswith(_MENDABLE):
                 self._follow_with("repair", run.task.queue)
             case "error" if line.get("unnamed"):
                 self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
@@ -267,7 +278,7 @@ class Episode:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             self._killed[run.number] = True
-            if run.task.role == "send" or self._random.random() < 0.75:
+            if run.task.role in _PERSISTENT or self._random.random() < 0.75:
                 self._again.append((run.task, run.tries + 1))
         end_children(self._place.folder)
         for line in self._reader.news():
@@ -292,7 +303,8 @@ class Episode:
         if os.WIFSIGNALED(status):
             self._score.kills += 1
             self._killed[run.number] = run.plan.what is What.LATE
-        if (not os.WIFEXITED(status) or os.WEXITSTATUS(status)) and (run.task.role == "send" or (run.tries < 4 and self._random.random() < 0.75)):
+        failed = not os.WIFEXITED(status) or os.WEXITSTATUS(status)
+        if failed and (run.task.role in _PERSISTENT or (run.tries < 4 and self._random.random() < 0.75)):
             self._again.append((run.task, run.tries + 1))
 
     # The end ----------------------------------------------------------------------------------------------------------

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.faults.keeping import damaged_in, kept_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.faults.verdict import Verdict
 
@@ -89,7 +91,7 @@ class Made:
 class History:
     """A queue.
 
-    :ivar kept: where what was removed from its folder is.
+    :ivar kept: where what was removed from its folder is; ``taken``: old entries that people have taken out of it.
     :ivar came: messages by number, as they came in.
     :ivar left: those that left the queue for good: settled, dropped, removed by hand.
     :ivar settled: of them, those that a pass has settled.
@@ -100,6 +102,7 @@ class History:
     name: str
     root: Path
     kept: Path
+    taken: Path
     verdict: Verdict
     commits: list[Made] = field(default_factory=list)
     came: dict[int, Row] = field(default_factory=dict)
@@ -164,16 +167,16 @@ class History:
         return any(row.number == number for row in self.settled)
 
 
-def read_histories(store: Path, kept: Path, verdict: Verdict) -> dict[str, History]:
+def read_histories(folder: Path, verdict: Verdict) -> dict[str, History]:
     """Read every queue of a store, and hold each against what delta-rs says of it.
 
-    :param kept: where what was removed from it is.
+    :param folder: the episode's, which has what was removed from the store, too.
     """
     found = {}
-    for place in sorted(store.iterdir()):
+    for place in sorted(Path(folder, "store").iterdir()):
         if place.name.startswith(".") or not (place / "_delta_log").is_dir():
             continue
-        history = found[place.name] = History(place.name, place, kept / place.name, verdict)
+        history = found[place.name] = History(place.name, place, kept_in(folder) / place.name, damaged_in(folder) / place.name / "old", verdict)
         history.commits = [*_commits(history, verdict)]
         _compare(history, verdict)
     return found
@@ -181,16 +184,16 @@ def read_histories(store: Path, kept: Path, verdict: Verdict) -> dict[str, Histo
 
 def _commits(history: History, verdict: Verdict) -> Iterator[Made]:
     there = _entries(history.root)
-    removed = {version: path for version, path in _entries(history.kept).items() if version < min(there)}
-    paths = [path for _, path in sorted((removed | there).items())]
-    if [int(path.stem) for path in paths] != list(range(len(paths))):
+    removed = {version: path for version, path in _taken(history).items() if version < min(there)}
+    entries = sorted((removed | there).items())
+    if [version for version, _ in entries] != list(range(len(entries))):
         verdict.log.append(f"{history.name}: the log has holes")
-    for path in paths:
+    for version, path in entries:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         info: dict[str, Any] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
         yield Made(
-            int(path.stem),
-            path.stat().st_mtime,
+            version,
+            min(path.stat().st_mtime, info.get("timestamp", float("inf")) / 1_000),  # a repair may have written it again
             json.loads(info.get("userMetadata") or "{}"),
             tuple(_file(line["add"]) for line in lines if "add" in line),
             tuple(_file(line["remove"]) for line in lines if "remove" in line),
@@ -199,6 +202,13 @@ def _commits(history: History, verdict: Verdict) -> Iterator[Made]:
 
 def _entries(table: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in (table / "_delta_log").glob("*.json") if path.stem.isdigit()}
+
+
+def _taken(history: History) -> dict[int, Path]:
+    """Return old entries that verbs have removed, that a repair has set aside because a checkpoint covers them, or that people have taken away."""
+    aside = sorted(history.root.glob("_repaired/*.json"), key=lambda path: path.stat().st_ctime_ns)
+    set_aside = {int(path.stem.rpartition("-")[2]): path for path in aside if path.stem.rpartition("-")[2].isdigit() and path.stat().st_size}
+    return set_aside | _entries(history.taken) | _entries(history.kept)
 
 
 def _file(action: dict[str, Any]) -> File:

@@ -22,6 +22,11 @@ def kept_in(folder: str | Path) -> Path:
     return Path(folder, "kept")
 
 
+def damaged_in(folder: str | Path) -> Path:
+    """Return where what people have taken out of the store is."""
+    return Path(folder, "damaged")
+
+
 def keep(folder: str) -> None:
     """Let this process remove nothing of an episode's store that it has not put aside."""
     store, kept = Path(folder, "store"), kept_in(folder)

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaError
 from airflow_poison.core.passes.check import check
 from airflow_poison.core.passes.checking.findings import Severity
 from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.mend import repair
+from airflow_poison.core.passes.mend import RepairResult, repair
 from airflow_poison.core.store.delta import store as stores
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.table import rows
@@ -35,8 +35,8 @@ def maintain_one(table: QueueTable, store: DeltaStore, clock: Clock) -> None:
     maintain(table, clock, store=store, retention=RETENTION, safe_age=RETENTION, min_files=2)
 
 
-def repair_one(store: DeltaStore, queue: str, clock: Clock, *, accept: bool = False) -> None:
-    repair(store, queue, clock, accept=accept, safe_age=RETENTION)
+def repair_one(store: DeltaStore, queue: str, clock: Clock, *, accept: bool = False) -> RepairResult:
+    return repair(store, queue, clock, accept=accept, safe_age=RETENTION)
 
 
 def intrude(uri: str, strangers: Strangers, chance: random.Random) -> None:

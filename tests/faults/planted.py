@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfi
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.passes.conversations import carrying
 from airflow_poison.core.store import durability
+from airflow_poison.core.store.delta import acknowledged, repair
 from airflow_poison.core.store.table import base, stage
 
 if TYPE_CHECKING:
@@ -114,6 +116,22 @@ def _no_effects() -> None:
     replace(dialogs.Dialogs, "_is_lost", lambda _self, _id: False)
 
 
+def _no_marks() -> None:
+    """A newest entry that is cut is taken for one that a loss of power has cut short, whatever its mark says."""
+    diagnose = repair.diagnose
+
+    def forgetful(root: str) -> repair.Diagnosis:
+        found = diagnose(root)
+        if not found.unmarked:
+            return found
+        torn = Path(root, repair.LOG, f"{found.version:020d}.json")
+        return repair.Diagnosis(found.version - 1, (torn,), found.shortcuts)
+
+    replace(acknowledged, "read", lambda _root: {})
+    replace(acknowledged, "note", lambda *_, **__: None)
+    replace(repair, "diagnose", forgetful)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
     "no-held-check": _no_held_check,
@@ -124,4 +142,5 @@ BUGS: dict[str, Callable[[], None]] = {
     "ghosts": _ghosts,
     "remove-first": _remove_first,
     "no-effects": _no_effects,
+    "no-marks": _no_marks,
 }

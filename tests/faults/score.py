@@ -29,6 +29,7 @@ class Score:
 
     :ivar children: of the kills, those of children of server sessions.
     :ivar removed: data files and log entries that maintainers have removed.
+    :ivar damages: how often somebody has damaged a queue's folder.
     """
 
     kills: int = 0
@@ -38,6 +39,7 @@ class Score:
     io_errors: int = 0
     power_losses: int = 0
     removed: int = 0
+    damages: int = 0
     runs: int = 0
     visited: Counter[str] = field(default_factory=Counter)
     visits: dict[str, Counter[str]] = field(default_factory=_expected)
@@ -53,4 +55,4 @@ class Score:
 
     def to_dict(self) -> dict[str, object]:
         faults = {name: getattr(self, name) for name in ("kills", "zombies", "io_errors", "power_losses")}
-        return faults | self.verdict.numbers() | {name: getattr(self, name) for name in ("children", "stops", "removed", "runs")}
+        return faults | self.verdict.numbers() | {name: getattr(self, name) for name in ("children", "stops", "removed", "damages", "runs")}

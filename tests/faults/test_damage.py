@@ -81,7 +81,7 @@ def receive(table: QueueTable, key: str = "run") -> None:
     ReceivePass(table, POLICY, handle, LocalEngine, VirtualClock(NOW), isolation="none", lease=timedelta(minutes=2)).run(key)
 
 
-def stopped_at(point: str, act: Callable[[], None]) -> None:
+def stopped_at(point: str, act: Callable[[], object]) -> None:
     """Do something that is killed at a point."""
 
     def reached(name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.table import queue as tables
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 def watch_commits() -> None:
     """Note each commit that this process makes, when it has been acknowledged: whatever happens then, the log has it."""
-    commit = DeltaLog.commit
+    commit, write = DeltaLog.commit, DeltaLog._write
+    marks: dict[str, str] = {}
+
+    def marked(log: DeltaLog, base: Any, made: Commit, mark: str) -> None:
+        marks[log._root] = mark
+        write(log, base, made, mark)
 
     def noted(log: DeltaLog, base: State, made: Commit) -> bool:
         done = commit(log, base, made)
-        if done and (details := log.details(base.version + 1)) is not None:
-            note("committed", queue=Path(log._root).name, version=base.version + 1, mark=details["mark"])
+        if done:
+            note("committed", queue=Path(log._root).name, version=base.version + 1, mark=marks[log._root])
         return done
 
+    replace(DeltaLog, "_write", marked)
     replace(DeltaLog, "commit", noted)
 
 
