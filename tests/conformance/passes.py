@@ -10,6 +10,7 @@ import pyarrow as pa
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.events import OWN
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.receive import ReceivePass
@@ -193,7 +194,7 @@ class Player:
         state, _ = control.endpoint(self._example.policy.reads)
         found = Found(self._store, by_message(self._events, self._names))
         return Played(
-            events=tuple(self._told(event) for event in self._events if not is_removal(event)),
+            events=tuple(self._told(event) for event in self._events if not is_removal(event) and event.type not in OWN),
             calls=self._calls(),
             ends={message.name: found.end_of(message.name) for message in self._example.script.messages},
             halted=None if state is QueueState.ENABLED else Halted(state),
