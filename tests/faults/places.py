@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.store.delta.log import DeltaLog
 from tests.faults import ledger
 from tests.faults.actor import Place
 from tests.faults.actors import enter
@@ -30,6 +31,8 @@ def entered(folder: Path, queue: str) -> Iterator[Place]:
             patch.setenv(name, "")
         for name in ("unlink", "remove"):
             patch.setattr(os, name, getattr(os, name))  # put back afterwards what a keeper puts there
+        for name in ("commit", "_write"):
+            patch.setattr(DeltaLog, name, getattr(DeltaLog, name))  # and what a watch puts there
         there = Place(str(folder), time.monotonic())
         enter(there, 1, queue)
         yield there

@@ -15,7 +15,7 @@ from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.child import load_types
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
-from airflow_poison.core.errors import ConservationError, QueueHaltedError
+from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
@@ -137,12 +137,19 @@ class ReceivePass:
         """Whether there is something to deliver: a claim to go on with, or messages to claim."""
         snapshot, reads, now = self.table.snapshot(), self.policy.reads, self.clock.now()
         claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
-        if any(self.table.manifest(claim) is None for claim in claims if claim.key == key or claim.expires_at <= now):
+        if not all(self._is_sealed(claim) for claim in claims if claim.key == key or claim.expires_at <= now):
             return True
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or self._exclusive)) for claim in claims):
             return False
         claimed = {file.path for claim in claims for file in claim.files}
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
+
+    def _is_sealed(self, claim: Claim) -> bool:
+        """Whether a claim, whoever holds it, wants no more than its commit; a loss of power may have taken its folder."""
+        try:
+            return self.table.manifest(claim) is not None
+        except ClaimLostError:
+            return False
 
     @property
     def _exclusive(self) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +20,6 @@ from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_poison.core.policies.seam import Policy
 
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move")
@@ -78,6 +79,20 @@ def test_wmq_9_with_an_endpoint_too_the_message_that_kills_the_pass_pays_for_it_
     assert sorted(queue.rows()) == []
     sent_on = queue.store.open("SYSTEM.DEAD.LETTER.QUEUE")
     assert [row["crash_count"] for row in rows_of(sent_on).values()] == [3]
+
+
+@pytest.mark.parametrize("same_run", [True, False])
+def test_a_claim_whose_folder_went_with_the_power_is_delivered_by_the_next_pass(queue: Queue, same_run: bool) -> None:
+    queue.sent("good", "bad")
+    held = queue.table.claim("lost-0" if same_run else "other-0", lease=timedelta(minutes=2), now=queue.clock.now(), max_messages=9)
+    assert held is not None
+    shutil.rmtree(Path(queue.table.uri, "_stage", held.key, held.attempt))
+    if not same_run:
+        queue.clock.advance(timedelta(minutes=3))
+
+    result = queue.receive("lost")
+
+    assert (result.received, result.settled) == (2, 1)
 
 
 def test_sb_7_a_killed_pass_forgets_the_rollbacks_in_a_row_but_not_those_of_a_message(queue: Queue) -> None:
