@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.passes import keys
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 class Task:
     """What Airflow would run again under the same key.
 
+    :param key: the DAG's, the run's and its own name: the same in two Airflows that run the same.
     :param seed: decides what it does; the same for every try.
+    :param installation: the id of the Airflow that runs it; empty: of a version that had none.
     """
 
     role: str
@@ -29,6 +32,17 @@ class Task:
     key: str
     seed: int
     isolation: str = "none"
+    installation: str = ""
+
+    @property
+    def run_key(self) -> str:
+        """Under what the store remembers it."""
+        return keys.installed(self.installation, self.key)
+
+    @property
+    def name(self) -> str:
+        """What no other task is called, whatever the product makes of its key."""
+        return f"{self.key}~{self.installation}" if self.installation else self.key
 
     @property
     def kind(self) -> str:
@@ -45,6 +59,7 @@ class Place:
     :param power: whether the power will fail.
     :param strangers: what writers that are not ours do.
     :param damaged: whether people damage files below its queues.
+    :param shared: whether two Airflows use it that run the same DAGs.
     :param queues: those that it has.
     """
 
@@ -54,6 +69,7 @@ class Place:
     power: bool = False
     strangers: Strangers = Strangers.NONE
     damaged: bool = False
+    shared: bool = False
     queues: tuple[str, ...] = field(default_factory=lambda: (*queues(),))
 
     @property

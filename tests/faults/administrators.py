@@ -95,7 +95,7 @@ def _sends_on(actor: Actor) -> None:
 def _holds_sends(actor: Actor) -> None:
     """Disable a queue, send to it, enable it: what was held then arrives."""
     disable(actor.table, actor.clock, "for a send")
-    send_as(actor, f"send-{actor.task.key}")
+    send_as(actor, f"send-{actor.task.run_key}", f"send-{actor.task.name}")
     enable(actor.table, actor.clock)
 
 

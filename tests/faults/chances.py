@@ -52,6 +52,7 @@ class Chances:
     def __init__(self, random: Random, place: Place, score: Score) -> None:
         self._random, self._queues, self._score = random, place.queues, score
         self._roles = _ROLES | {"intrude": _STRANGERS * (place.strangers is not Strangers.NONE), "damage": _DAMAGERS * place.damaged}
+        self._installation = "one" if place.shared else ""
         self._unopened = {*place.queues} - TALKERS.keys() if place.old else set[str]()
 
     def task(self, number: int) -> Task:
@@ -60,7 +61,7 @@ class Chances:
         returning = [name for name in self._queues if name in {"move", "reject"}]
         queue = self._random.choice(returning if role == "return" and returning else self._queues)
         isolation = "process" if role == "receive" and self._random.random() < _IN_SESSIONS else "none"
-        return Task(role, queue, f"{role}-{number}", self._random.getrandbits(40), isolation)
+        return Task(role, queue, f"{role}-{number}", self._random.getrandbits(40), isolation, self._installation)
 
     def plan(self, task: Task) -> Plan:
         """Return the fault that a try of a task meets."""

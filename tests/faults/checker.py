@@ -210,11 +210,11 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
     for line in lines:
         if line["kind"] == "sent":
             history = histories.get(line["queue"])
-            ids = set(range(line["first"], line["first"] + line["count"]))
-            if history is None or not ids <= history.came.keys():
+            sent = dict(enumerate(line["ids"], line["first"]))
+            if history is None or not sent.items() <= {number: row.message_id for number, row in history.came.items()}.items():
                 verdict.lost.append(f"{line['key']} of {line['queue']} was acknowledged as {line['first']}..., and is not in the log")
-    sent = {row.message_id for history in histories.values() for row in history.came.values()}
-    for message_id in sent - places.keys() - left:
+    came = {row.message_id for history in histories.values() for row in history.came.values()}
+    for message_id in came - places.keys() - left:
         verdict.lost.append(f"{message_id} is nowhere")
     for history in histories.values():
         for row in history.present():

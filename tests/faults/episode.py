@@ -50,6 +50,8 @@ _MENDABLE = ("Somebody else has committed", "The log of the queue table")
 """How errors begin that people answer with a repair."""
 _PERSISTENT = frozenset({"send", "damage"})
 """What is run again until it is done."""
+_OF_BOTH = frozenset({"send", "receive", "administer"})
+"""What the other Airflow may run as well."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,8 @@ class Episode:
         old, power = self._random.random() < 0.4, self._random.random() < 0.5
         strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]
         damaged = self._random.random() < 0.3
-        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, names or (*queues(),))
+        shared = self._random.random() < 0.4
+        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, shared, names or (*queues(),))
         self._chances = Chances(self._random, self._place, score)
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
@@ -106,7 +109,13 @@ class Episode:
         strangers = place.strangers is not Strangers.NONE
         done = ", ".join(f"{what} {times}" for what, times in sorted(self._damage.items()))
         damaged = f", files are damaged ({done or 'none yet'})" * place.damaged
-        return ", old tables" * place.old + ", power fails" * place.power + f", strangers {place.strangers}" * strangers + damaged
+        return (
+            ", old tables" * place.old
+            + ", power fails" * place.power
+            + f", strangers {place.strangers}" * strangers
+            + damaged
+            + ", two Airflows" * place.shared
+        )
 
     def run(self) -> Verdict:
         self._alone(lambda: actors.prepare(self._place))
@@ -143,13 +152,16 @@ class Episode:
         if self._again and self._random.random() < 0.6:
             return self._again.pop(0)
         self._numbers += 1
-        return self._chances.task(self._numbers), 0
+        task = self._chances.task(self._numbers)
+        if self._place.shared and task.role in _OF_BOTH and self._random.random() < 0.4:
+            self._follow.append((time.monotonic(), replace(task, installation="two"), 0))
+        return task, 0
 
     def _start(self, task: Task, tries: int) -> None:
-        plan = Plan() if task.key in self._calm and self._random.random() < 0.8 else self._chances.plan(task)
+        plan = Plan() if task.name in self._calm and self._random.random() < 0.8 else self._chances.plan(task)
         number = self._score.runs = self._score.runs + 1
         if task.role == "send":
-            self._unsent.setdefault(task.key, task)
+            self._unsent.setdefault(task.name, task)
         pid = self._fork(number, task.queue, lambda: self._act(task, plan))
         now = time.monotonic()
         self._runs[pid] = Run(number, task, plan, tries, now, now + plan.seconds if plan.what is What.LATE else None)
@@ -296,7 +308,7 @@ class Episode:
             run.stopped_at = time.monotonic()
             if run.task.role == "receive":  # either Airflow thinks it is dead and runs it again, or another run finds its claim expired
                 other = replace(run.task, key=f"{run.task.key}-other") if self._random.random() < 0.5 else run.task
-                self._calm.add(other.key)
+                self._calm.add(other.name)
                 self._follow.append((time.monotonic() + (0.0 if other is run.task else LEASE.total_seconds() / SPEED), other, run.tries + 1))
             return
         del self._runs[pid]

@@ -11,6 +11,7 @@ import numpy as np
 from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.passes import keys
 from airflow_poison.core.passes.conversations import carrying
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import acknowledged, repair
@@ -132,6 +133,11 @@ def _no_marks() -> None:
     replace(repair, "diagnose", forgetful)
 
 
+def _one_airflow() -> None:
+    """The keys of two Airflows that run the same are the same."""
+    replace(keys, "installed", lambda _installation, key: key)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
     "no-held-check": _no_held_check,
@@ -143,4 +149,5 @@ BUGS: dict[str, Callable[[], None]] = {
     "remove-first": _remove_first,
     "no-effects": _no_effects,
     "no-marks": _no_marks,
+    "one-airflow": _one_airflow,
 }

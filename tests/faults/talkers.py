@@ -54,7 +54,7 @@ def talks(actor: Actor) -> None:
         begins(actor)
     if actor.chance.random() < 0.7:
         transmit(actor.store, actor.table, actor.clock)
-    note("talked", queue=actor.task.queue, key=actor.task.key)
+    note("talked", queue=actor.task.queue, key=actor.task.name)
 
 
 def begins(actor: Actor, said: Sequence[Messages] = ()) -> None:
@@ -62,10 +62,12 @@ def begins(actor: Actor, said: Sequence[Messages] = ()) -> None:
 
     :param said: the first messages of each; none: what comes to mind.
     """
-    chance, queue, key = actor.chance, actor.task.queue, actor.task.key
-    dialogs = [_dialog(chance, messages) for messages in said or [words(chance, f"{key}/{number}", 3) for number in range(chance.randint(1, 3))]]
+    chance, queue = actor.chance, actor.task.queue
+    dialogs = [
+        _dialog(chance, messages) for messages in said or [words(chance, f"{actor.task.name}/{number}", 3) for number in range(chance.randint(1, 3))]
+    ]
     names = {"service": TALKERS[queue], "far_service": TALKERS[partner_of(queue)], "contract": CONTRACT.name}
-    begin_dialogs(actor.table, **names, dialogs=dialogs, key=key, clock=actor.clock)
+    begin_dialogs(actor.table, **names, dialogs=dialogs, key=actor.task.run_key, clock=actor.clock)
 
 
 def _dialog(chance: random.Random, messages: Messages) -> Dialog:
@@ -74,10 +76,10 @@ def _dialog(chance: random.Random, messages: Messages) -> Dialog:
 
 
 def _says(actor: Actor) -> None:
-    said = words(actor.chance, actor.task.key, 3)
+    said = words(actor.chance, actor.task.name, 3)
     if handles := _open(actor):
         with _where_allowed():
-            send_on(actor.table, _chosen(actor, handles), said, key=actor.task.key, clock=actor.clock, wait=_WAIT)
+            send_on(actor.table, _chosen(actor, handles), said, key=actor.task.run_key, clock=actor.clock, wait=_WAIT)
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def _open(actor: Actor) -> list[str]:
 
 def _chosen(actor: Actor, handles: list[str]) -> str:
     """Return the same for each try of a task, as Airflow gives it the same arguments."""
-    path = Path(actor.place.folder, "chosen", actor.task.key)
+    path = Path(actor.place.folder, "chosen", actor.task.name)
     if path.exists():
         return path.read_text()
     handle = actor.chance.choice(handles)
@@ -122,7 +124,7 @@ def _ending(actor: Actor) -> Ending:
         actor.clock,
         actor.chance.choice([actor.store, actor.store, None]),
         error=GIVEN_UP if how == "error" else None,
-        description=actor.task.key if how == "error" else "",
+        description=actor.task.name if how == "error" else "",
         cleanup=how == "cleanup",
         told=_ended,
         wait=_WAIT,
@@ -133,23 +135,23 @@ def _ends(actor: Actor, end: Callable[[Ending, str], object]) -> None:
     ending = _ending(actor)
     if handles := _open(actor):
         handle = _chosen(actor, handles)
-        note("ends", queue=actor.task.queue, handle=handle, key=actor.task.key)
+        note("ends", queue=actor.task.queue, handle=handle, key=actor.task.name)
         with _where_allowed():
             end(ending, handle)
 
 
 def _hangs_up(actor: Actor) -> None:
-    _ends(actor, lambda ending, handle: ending.end(handle, actor.task.key))
+    _ends(actor, lambda ending, handle: ending.end(handle, actor.task.run_key))
 
 
 def _hangs_up_and_enables(actor: Actor) -> None:
-    _ends(actor, lambda ending, handle: ending.end_and_enable(handle, actor.task.key))
+    _ends(actor, lambda ending, handle: ending.end_and_enable(handle, actor.task.run_key))
 
 
 def _sets_a_timer(actor: Actor) -> None:
     if handles := _open(actor):
         with _where_allowed():
-            set_timer(actor.table, _chosen(actor, handles), _TIMER, key=actor.task.key, clock=actor.clock, wait=_WAIT)
+            set_timer(actor.table, _chosen(actor, handles), _TIMER, key=actor.task.run_key, clock=actor.clock, wait=_WAIT)
 
 
 def _enables(actor: Actor) -> None:

@@ -20,14 +20,15 @@ VIOLATIONS = ("lost", "doubled", "uncounted", "innocents_charged", "alerts_missi
 REPORTED = {"kills", "zombies", "io_errors", "power_losses", "lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "seed", "seconds"}
 
 
-_QUIET, _POWER, _DAMAGED = "19", "9", "0"
-"""Seeds of an episode without strangers, of one in which the power fails, and of one in which people damage files."""
+_QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "24"
+"""Seeds of an episode without strangers, of one in which the power fails, of one in which people damage files, and of one that two Airflows share."""
 FOUND = {
     "no-claim-check": (_QUIET, {"doubled", "uncounted"}),
     "no-revalidation": (_QUIET, {"doubled", "lost"}),
     "charge-the-batch": (_QUIET, {"innocents_charged"}),
     "no-sync": (_POWER, {"lost"}),
     "no-marks": (_DAMAGED, {"lost"}),
+    "one-airflow": (_SHARED, {"lost"}),
     "ghosts": (_QUIET, {"doubled"}),
 }
 IN_CONVERSATIONS = frozenset({"ghosts"})

@@ -59,7 +59,7 @@ def sends(place: Place, queue: str, ids: str) -> None:
     bodies = [b"ok", b"bad"] * (len(ids) // 2)
     batch = pa.record_batch({"body": bodies, "message_id": [*ids]})
     sent = send(place.store.open(queue), [batch], key=f"send-{ids}", clock=place.clock)
-    ledger.note("sent", queue=queue, key=f"send-{ids}", first=sent.first_lookup_id, count=sent.sent)
+    ledger.note("sent", queue=queue, key=f"send-{ids}", first=sent.first_lookup_id, ids=[*ids])
 
 
 def found(place: Place) -> Verdict:
@@ -299,7 +299,7 @@ WRONG: dict[str, tuple[str, str, Callable[[Place], None]]] = {
     "an acknowledged send is not there": (
         "lost",
         "acknowledged as 1000",
-        lambda _: ledger.note("sent", queue="engine", key="x", first=1_000, count=2),
+        lambda _: ledger.note("sent", queue="engine", key="x", first=1_000, ids=["o", "p"]),
     ),
     "an acknowledged commit is not there": ("lost", "is not in the log", acknowledged_and_gone),
     "a message is nowhere": ("lost", "is nowhere", nowhere),

@@ -29,14 +29,16 @@ SUBSCRIBER = "people"
 
 
 def sends(actor: Actor) -> None:
-    send_as(actor, actor.task.key)
+    send_as(actor, actor.task.run_key, actor.task.name)
 
 
-def send_as(actor: Actor, key: str) -> None:
+def send_as(actor: Actor, key: str, name: str) -> None:
+    """Send messages that are called after the sender."""
     found = bodies(actor.chance, actor.task.queue)
-    batch = pa.record_batch({"body": found, "message_id": [f"{key}/{number}" for number in range(len(found))]})
+    ids = [f"{name}/{number}" for number in range(len(found))]
+    batch = pa.record_batch({"body": found, "message_id": ids})
     sent = send(actor.table, [batch], key=key, clock=actor.clock)
-    note("sent", queue=actor.task.queue, key=key, first=sent.first_lookup_id, count=sent.sent)
+    note("sent", queue=actor.task.queue, key=name, first=sent.first_lookup_id, ids=ids)
 
 
 class Lingering(LocalEngine):
@@ -61,7 +63,7 @@ def receives(actor: Actor) -> None:
         lease=LEASE,
         record_all=True,
         store=actor.store,
-    ).run(actor.task.key)
+    ).run(actor.task.run_key)
     note("received", queue=actor.task.queue)
 
 
@@ -77,11 +79,11 @@ def alerts(actor: Actor) -> None:
 
 
 def declares(actor: Actor) -> None:
-    declare(actor.store, f"made-{actor.task.key}", queues()[actor.task.queue].policy, actor.clock)
+    declare(actor.store, f"made-{actor.task.name}", queues()[actor.task.queue].policy, actor.clock)
 
 
 def gives_up(actor: Actor) -> None:
     """Claim a little and release it."""
-    held = actor.table.claim(actor.task.key, lease=LEASE, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
+    held = actor.table.claim(actor.task.run_key, lease=LEASE, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
     if held is not None:
         actor.table.release(held)
