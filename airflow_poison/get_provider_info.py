@@ -5,28 +5,28 @@ from __future__ import annotations
 INTEGRATION = "Poison messages"
 OPERATORS = (
     "airflow_poison.operators.send",
-    "airflow_poison.operators.return_due",
+    "airflow_poison.operators.manage",
     "airflow_poison.operators.receive",
     "airflow_poison.operators.alert",
-    "airflow_poison.operators.alter",
+    "airflow_poison.operators.manage",
     "airflow_poison.operators.ask",
-    "airflow_poison.operators.begin_dialog",
-    "airflow_poison.operators.end_conversation",
-    "airflow_poison.operators.inspect",
-    "airflow_poison.operators.maintain",
-    "airflow_poison.operators.move",
+    "airflow_poison.operators.dialogs",
+    "airflow_poison.operators.dialogs",
+    "airflow_poison.operators.manage",
+    "airflow_poison.operators.manage",
+    "airflow_poison.operators.manage",
     "airflow_poison.operators.recover",
-    "airflow_poison.operators.remove",
-    "airflow_poison.operators.send_on",
+    "airflow_poison.operators.manage",
+    "airflow_poison.operators.dialogs",
     "airflow_poison.operators.submit",
 )
 SENSORS = (
-    "airflow_poison.sensors.queue_disabled",
-    "airflow_poison.sensors.queue_enabled",
-    "airflow_poison.sensors.queue_messages",
-    "airflow_poison.sensors.queue_poison",
-    "airflow_poison.sensors.queue_poison_gone",
-    "airflow_poison.sensors.queue_retry_due",
+    "airflow_poison.sensors.queue",
+    "airflow_poison.sensors.queue",
+    "airflow_poison.sensors.queue",
+    "airflow_poison.sensors.queue",
+    "airflow_poison.sensors.queue",
+    "airflow_poison.sensors.queue",
 )
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")
 
@@ -54,11 +54,11 @@ def get_provider_info() -> dict[str, object]:
         "asset-uris": [
             {
                 "schemes": ["poison"],
-                "handler": "airflow_poison.assets.queue.sanitize_uri",
+                "handler": "airflow_poison.assets.sanitize_uri",
                 "to_openlineage_converter": "airflow_poison.lineage.convert_asset_to_openlineage",
             }
         ],
-        "queues": ["airflow_poison.queues.poison.PoisonMessageQueueProvider"],
+        "queues": ["airflow_poison.queues.PoisonMessageQueueProvider"],
         "connection-types": [_connection_type()],
     }
 

@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
-from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.identity import subscriber
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.notifications.targets import Targets
+    from airflow_poison.notifications import Targets
 
 
 class QueueAlertOperator(BaseOperator):

@@ -13,7 +13,7 @@ from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
-from airflow_poison.notifications.targets import listed, tell_all
+from airflow_poison.notifications import listed, tell_all
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.notifications.targets import Targets
+    from airflow_poison.notifications import Targets
     from airflow_poison.operators.question import Question
 
 PARKS: tuple[type[BaseException], ...] = (getattr(exceptions, "TaskAwaitingInput", TaskDeferred), TaskDeferred)
@@ -158,7 +158,7 @@ class QueueAskOperator(HITLOperator):
         )
 
     def _tell(self, context: Any, hook: QueueHook, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
-        from airflow_poison.operators.undecided import alert_about
+        from airflow_poison.operators.question import alert_about
 
         if self.on_asked:
             key, todo = own_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"

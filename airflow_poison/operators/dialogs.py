@@ -7,13 +7,26 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperator
+
 from airflow_poison.core.durations import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
 from airflow_poison.core.policies.settings import whole_number
+from airflow_poison.hooks.conversations import ConversationHook
+from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
+from airflow_poison.notifications import listed, tell_ended
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.notifications import Targets
+
 
 REMOVAL_ERROR = REMOVAL.error or 0
 """The code with which people end the conversation of a poison message (spec SB-26)."""
@@ -96,3 +109,239 @@ def _body(given: object) -> bytes:
     if given is None or isinstance(given, bytes):
         return given or b""
     return (given if isinstance(given, str) else json.dumps(given)).encode()
+
+
+# QueueBeginDialogOperator: begin dialogs with another service.
+
+
+class QueueBeginDialogOperator(BaseOperator):
+    """Begin dialogs with another service, and send their first messages, in one commit: all or none (spec SB-36, SB-48). Starts no JVM.
+
+    Running the task again (retry, clear) begins nothing twice. That the partner's queue is disabled is no error: the messages wait at this side
+    (spec SB-19). A partner that does not exist answers with an Error message (spec SB-57).
+
+    Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``: the handles at this side, in the order of
+    the dialogs, and how many messages have arrived at partners or wait for them.
+
+    :param queue_name: the queue of the service that begins them (``queue`` is the executor's). (templated)
+    :param service: this side's. (templated)
+    :param far_service: the partner's. (templated)
+    :param contract: one of the service's. (templated)
+    :param messages: one dialog's first messages, pairs of message type and body or dicts with ``message_type`` and ``body``; a body is text, bytes
+        or a JSON value. (templated)
+    :param dialogs: several dialogs instead: dicts with ``messages`` and, when wanted, ``group_id`` (a related conversation's), ``priority``,
+        ``lifetime`` and ``timer``. (templated)
+    :param lifetime: how long a dialog may last at most, a duration or its text; None: for ever. (templated)
+    :param priority: 1 to 10, of messages and dialog. (templated)
+    :param timer: a conversation timer of this side, set at once (spec SB-56). (templated)
+    :param services: declared on the queue first.
+    :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "service",
+        "far_service",
+        "contract",
+        "messages",
+        "dialogs",
+        "lifetime",
+        "priority",
+        "timer",
+        "conn_id",
+    )
+    ui_color = "#e8f4e5"
+    operator_extra_links = (QueueLink(), MessagesLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        service: str,
+        far_service: str,
+        contract: str,
+        messages: Sequence[object] | None = None,
+        dialogs: Sequence[object] | None = None,
+        lifetime: timedelta | str | None = None,
+        priority: int | str | None = None,
+        timer: timedelta | str | None = None,
+        services: Sequence[Service] = (),
+        policy: Policy | None = None,
+        conn_id: str = ConversationHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (messages is None) == (dialogs is None):
+            raise InputError(f"{self.task_id}: give either messages, of one dialog, or dialogs.")
+        self.queue_name = queue_name
+        self.service = service
+        self.far_service = far_service
+        self.contract = contract
+        self.messages = messages
+        self.dialogs = dialogs
+        self.lifetime = lifetime
+        self.priority = priority
+        self.timer = timer
+        self.services = tuple(services)
+        self.policy = checked_policy(policy)
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Begin what is not begun yet.
+
+        Raises ServiceNotFoundError, QueueNotFoundError, SettingError, InputError, ConversationLockedError; then nothing was begun.
+        """
+        hook = ConversationHook(self.conn_id)
+        given = [{"messages": self.messages}] if self.dialogs is None else self.dialogs
+        begun = dialogs(given, lifetime=self.lifetime, priority=self.priority, timer=self.timer)
+        table = hook.declare_services(self.queue_name, self.services, self.policy)
+        result = hook.begin_dialogs(
+            self.queue_name,
+            service=self.service,
+            far_service=self.far_service,
+            contract=self.contract,
+            dialogs=begun,
+            key=task_key(context, hook, table),
+        )
+        when = "by an earlier try" if result.repeated else "now"
+        self.log.info("%s dialogs with %r were begun %s; %s messages.", len(result.conversations), self.far_service, when, f"{result.sent:,}")
+        if result.waiting:
+            self.log.warning("%s messages wait at this side for a disabled queue.", f"{result.waiting:,}")
+        return result.to_dict()
+
+
+# QueueSendOnConversationOperator: send further messages on a conversation.
+
+
+class QueueSendOnConversationOperator(BaseOperator):
+    """Send on a conversation, in one commit: all or none. Starts no JVM.
+
+    Running the task again sends nothing twice. Works also while the conversation's own queue is disabled (spec SB-20).
+
+    Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``.
+
+    :param queue_name: the queue of this side (``queue`` is the executor's). (templated)
+    :param conversation: its handle at this side. (templated)
+    :param messages: pairs of message type and body or dicts with ``message_type`` and ``body``; a body is text, bytes or a JSON value. (templated)
+    :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "conversation", "messages", "wait", "conn_id")
+    ui_color = "#e8f4e5"
+    operator_extra_links = (QueueLink(), MessagesLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        conversation: str,
+        messages: Sequence[object],
+        wait: timedelta | str = timedelta(0),
+        conn_id: str = ConversationHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.conversation = conversation
+        self.messages = messages
+        self.wait = wait
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Send what is not sent yet.
+
+        Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError; then nothing was
+        sent.
+        """
+        hook = ConversationHook(self.conn_id)
+        key = task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation)
+        wait = span("wait", self.wait) or timedelta(0)
+        result = hook.send_on(self.queue_name, self.conversation, messages(self.messages), key=key, wait=wait)
+        if result.repeated:
+            self.log.info("An earlier try has sent these messages; nothing was sent now.")
+        else:
+            self.log.info("Sent %s messages on conversation %s.", f"{result.sent:,}", self.conversation)
+        if result.waiting:
+            self.log.warning("%s messages wait at this side for a disabled queue.", f"{result.waiting:,}")
+        return result.to_dict()
+
+
+# QueueEndConversationOperator: end a conversation, and with it a poison message.
+
+
+class QueueEndConversationOperator(BaseOperator):
+    """End this side of a conversation (spec SB-26, SB-54), also while its queue is disabled (spec SB-21). Starts no JVM.
+
+    All messages of the conversation leave the queue (spec SB-30). The partner gets EndDialog, or with ``error`` an Error message (spec SB-32); with
+    ``cleanup`` nothing. The application here gets no message: whoever keeps state for the conversation removes it in ``on_conversation_ended``
+    (spec SB-31). Running the task again ends nothing twice, and tells again.
+
+    Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``: ``removed`` messages of the queue.
+
+    :param queue_name: the queue of this side (``queue`` is the executor's). (templated)
+    :param conversation: its handle at this side. (templated)
+    :param error: a code above 0 that the partner is told; None: the conversation ends without an error. (templated)
+    :param description: what the partner reads, together with ``error``. (templated)
+    :param cleanup: remove everything here without telling the partner.
+    :param enable: also enable the queue, in the order that its settings want: the conversation ends first, so that nobody receives the message
+        again, unless ``recovery_order`` says otherwise (spec SB-34).
+    :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
+    :param on_conversation_ended: notifiers, or functions of the context, told after the commit, at least once. The context has
+        ``conversation_ended``: a dict with ``queue``, ``conversation`` (the handle), ``conversation_id``, ``group_id``, ``service``,
+        ``far_service``, ``error``, ``description`` and ``cleanup``.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "conversation", "error", "description", "wait", "conn_id")
+    ui_color = "#fbe3e4"
+    operator_extra_links = (QueueLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        conversation: str,
+        error: int | str | None = None,
+        description: str = "",
+        cleanup: bool = False,
+        enable: bool = False,
+        wait: timedelta | str = timedelta(0),
+        on_conversation_ended: Targets = None,
+        conn_id: str = ConversationHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.conversation = conversation
+        self.error = error
+        self.description = description
+        self.cleanup = cleanup
+        self.enable = enable
+        self.wait = wait
+        self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """End it.
+
+        Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
+        """
+        hook = ConversationHook(self.conn_id)
+        result = hook.end_conversation(
+            self.queue_name,
+            self.conversation,
+            key=task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation),
+            error=number("error", self.error),
+            description=self.description,
+            cleanup=self.cleanup,
+            enable=self.enable,
+            wait=span("wait", self.wait) or timedelta(0),
+            on_conversation_ended=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+        )
+        if result.repeated:
+            self.log.info("An earlier try has ended conversation %s.", self.conversation)
+        else:
+            self.log.info("Ended conversation %s; %s messages left the queue.", self.conversation, f"{result.removed:,}")
+        return result.to_dict()

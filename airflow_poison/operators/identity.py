@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
+from datetime import UTC, datetime
+from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_poison.core.errors import PoisonError, SettingError
 from airflow_poison.core.passes.keys import installed, is_known, run_key
-from airflow_poison.operators.installation import installation_id
+from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from airflow.sdk import Context
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.seam import QueueTable
     from airflow_poison.hooks.poison import QueueHook
+
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -100,3 +107,95 @@ def _handed_on(control: Control, former: str, name: str) -> Control | None:
 
 def _installation(hook: QueueHook) -> str:
     return hook.settings.installation or installation_id()
+
+
+# The id of this Airflow installation: one for each metadata database, made by the first task that needs it.
+
+
+VARIABLE = "airflow_poison_installation"
+"""The Airflow Variable that keeps the id."""
+SETTLED = 3.0  # seconds
+_CLOCKS = 60.0  # seconds by which the clocks of two workers may differ
+_MADE = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]{16}")
+_TIME = "%Y%m%dT%H%M%SZ"
+_ABOUT = (
+    "The id of this Airflow in the keys of airflow-poison's tasks. Do not change it, and keep it when the database is moved: under another id, tasks "
+    "that run again send again. A copy of the database that becomes another Airflow needs another id: delete it there."
+)
+
+
+def installation_id() -> str:
+    """Return the id; make it where there is none. Empty outside a task that Airflow runs: nobody can tell then which Airflow it is.
+
+    A Variable can only be overwritten, so of two tasks that make the id at the same time the later one rules. An id counts when it is some seconds
+    old: whoever had found none has written its own by then. A task that stands still between these two steps for longer is not caught.
+    Raises SettingError for a Variable that holds no id, and PoisonError when it cannot be read or written.
+    """
+    comms = _supervisor()
+    if comms is None:
+        return ""
+    seen = None
+    while True:
+        found = _read(comms)
+        if found is None:
+            found = _made(comms)
+        if not INSTALLATION.fullmatch(found):
+            raise SettingError(f"Variable {VARIABLE}", found, INSTALLATION_ALLOWED)
+        if found == seen or not _is_young(found):
+            return found
+        seen = found
+        time.sleep(SETTLED)
+
+
+def _read(comms: Any) -> str | None:
+    """Return what the metadata database has. ``Variable.get`` would not do: it takes an API server that fails for one that has no such Variable."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
+
+    try:
+        answer = comms.send(GetVariable(key=VARIABLE))
+    except AirflowRuntimeError as error:
+        answer = error.error
+    if not isinstance(answer, ErrorResponse):
+        return answer.value or ""
+    if answer.error is ErrorType.VARIABLE_NOT_FOUND:
+        return None
+    raise PoisonError(_unusable(f"{answer.error.value}: {answer.detail}"))
+
+
+def _made(comms: Any) -> str:
+    """Write a new id; return the one that is there then."""
+    from airflow.sdk import Variable
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        Variable.set(VARIABLE, f"{datetime.now(UTC).strftime(_TIME)}-{token_hex(8)}", _ABOUT)
+    except AirflowRuntimeError as error:
+        raise PoisonError(_unusable(str(error))) from error
+    found = _read(comms)
+    if found is None:
+        raise PoisonError(_unusable("it was written, and is not there"))
+    return found
+
+
+def _is_young(found: str) -> bool:
+    """Whether somebody may still overwrite an id. One that people have given counts at once."""
+    made = _MADE.fullmatch(found)
+    if made is None:
+        return False
+    age = (datetime.now(UTC) - datetime.strptime(made[1], _TIME).replace(tzinfo=UTC)).total_seconds()
+    return -_CLOCKS <= age < SETTLED
+
+
+def _supervisor() -> Any:
+    """Return what connects a task with Airflow; None outside of one."""
+    from airflow.sdk.execution_time import task_runner
+
+    return getattr(task_runner, "SUPERVISOR_COMMS", None)
+
+
+def _unusable(why: str) -> str:
+    return (
+        f"The id of this Airflow, the Variable {VARIABLE}, cannot be read or made: {why}. Without it the keys of two Airflows on one store could "
+        "meet. Run the task again, or set 'installation' in the extra of the poison connection. Nothing was done."
+    )

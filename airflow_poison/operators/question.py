@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.alerts import Alert, AlertKind
 from airflow_poison.core.passes.decide import Decision, choices
 from airflow_poison.core.passes.messages import named
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.ui.neutral import neutral_text
+from airflow_poison.ui.pages import neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.policies.recovery import EndConversation
+
 
 MOST_IN_LINE = 300
 """How many characters of a property, a reason or a name are shown."""
@@ -201,3 +203,24 @@ def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | Non
     :param options: answers by what they mean.
     """
     return next((Decision(what) for what, answer in options.items() if [answer] == list(chosen)), None)
+
+
+# Alerts about decisions: that one is wanted, and that nobody has made it in time.
+
+
+def alert_about(halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, *, key: str) -> Alert:
+    """Return an alert about a halted queue.
+
+    :param event: what it tells.
+    """
+    return Alert(
+        key=key,
+        kind=AlertKind.QUEUE_DISABLED,
+        queue=halt.queue,
+        event=event,
+        lookup_ids=() if halt.lookup_id is None else (halt.lookup_id,),
+        count=0 if halt.lookup_id is None else 1,
+        reason=reason,
+        what_to_do=what_to_do,
+        details={"endpoint": halt.name, "state": halt.state.value, "reason": halt.reason},
+    )

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.core.delivery.handlers import check_given
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
 from airflow_poison.core.passes.keys import check_named_once
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.hooks.connection import cores_of, spark_master
+from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.base import whole
+from airflow_poison.operators.identity import subscriber, task_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.sdk import Context
+
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.handlers import HandlerLike
+    from airflow_poison.core.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.passes.receive_many import ReceiveManyResult
+    from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.hooks.poison import QueueHook
+    from airflow_poison.operators.receive import QueueReceiveOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +119,146 @@ def _services(queue: str, given: object) -> Sequence[Service]:
 
 def _is_list(queues: object) -> TypeGuard[Sequence[object]]:
     return isinstance(queues, Sequence) and not isinstance(queues, str)
+
+
+# The queues of a receive task: each with its pass and with those who are told of it; several of them side by side.
+
+
+PARALLELISM = 32
+"""How many queues are received from at the same time where nobody says how many cores Spark has: what is too much waits for a core."""
+
+
+class OneQueue:
+    """One queue of a task.
+
+    :ivar system: the name of the messaging system whose rules the pass goes by; empty before they are known.
+    """
+
+    def __init__(self, task: QueueReceiveOperator, hook: QueueHook, queue: QueueToReceive, context: Context) -> None:
+        self._task, self._hook, self._queue, self._context = task, hook, queue, context
+        self._tell: Callable[[], None] = lambda: None
+        self._table: QueueTable | None = None
+        self.system = ""
+
+    def open(self) -> tuple[ReceivePass, str]:
+        """Open the queue, note where it stands, and return its pass with the run key."""
+        table = self._hook.queue(self._queue.queue_name, self._queue.policy, self._queue.services)
+        self._table, self._tell = table, self._afterwards(table)
+        receive = self._pass(table)
+        self.system = receive.policy.system
+        return receive, task_key(self._context, self._hook, table)
+
+    def observe(self, result: ReceiveResult) -> None:
+        """Note the pass's lineage and send its metrics."""
+        from airflow_poison import stats
+        from airflow_poison.lineage import queue_uri
+
+        assert self._table is not None, "open comes first"
+        task, conn_id = self._task, self._hook.conn_id
+        uri = queue_uri(conn_id, result.queue)
+        task.lineage.tables[uri] = self._table.uri
+        task.lineage.reads(task, uri)
+        task.lineage.writes(task, *(queue_uri(conn_id, name) for name in result.sent_on))
+        stats.received(result, self._table, conn_id)
+
+    def tell(self) -> None:
+        """Tell people and the error handler of all that has happened since the queue was opened. Raises AlertError."""
+        self._tell()
+
+    def _pass(self, table: QueueTable) -> ReceivePass:
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.giving_up import INTERRUPTS
+        from airflow_poison.core.passes.receive import ReceivePass
+        from airflow_poison.core.policies import policy_from_dict
+
+        task = self._task
+        return ReceivePass(
+            table=table,
+            policy=self._queue.policy or policy_from_dict(table.snapshot().control.policy),
+            handler=cast("Handler", self._queue.handler),
+            engine=lambda: self._hook.engine(task.log.info, task.py_files),
+            clock=SystemClock(),
+            max_messages=whole("max_messages", task.max_messages),
+            isolation=task.isolation,
+            unprocessable=task.unprocessable,
+            progress=task.log.info,
+            store=self._hook.store(),
+            interrupts=(*INTERRUPTS, AirflowTaskTimeout),
+        )
+
+    def _afterwards(self, table: QueueTable) -> Callable[[], None]:
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.error_handler import install_error_handler
+        from airflow_poison.core.passes.alerts import alert_subscription
+        from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
+
+        task, name, clock = self._task, subscriber(self._context, self._hook, table), SystemClock()
+        error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
+        if error_handler is not None:
+            error_subscription(table, name, clock).begin()
+        if task.alerts:
+            alert_subscription(table, name, clock).begin()
+
+        def tell() -> None:
+            if error_handler is not None:
+                hand_over(table, name, error_handler, clock)
+            if task.alerts:
+                task.alerts.send(table, name, self._context, clock, task.log)
+
+        return tell
+
+
+def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequence[QueueToReceive], context: Context) -> dict[str, object]:
+    """Run a pass over every queue, side by side; tell of each as soon as it has ended; return all numbers.
+
+    Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted.
+    """
+    from airflow_poison.core.passes.receive_many import QueueRun, receive_many
+
+    ones = {queue.queue_name: OneQueue(task, hook, queue, context) for queue in queues}
+    untold: dict[str, Exception] = {}
+
+    def ended(queue: str, end: ReceiveResult | Exception) -> None:
+        if isinstance(end, Exception):
+            task.log.error("Queue %r: %s", queue, end, exc_info=None if isinstance(end, QueueHaltedError) else end)
+        else:
+            for line in account(end):
+                task.log.info("%s", line)
+            ones[queue].observe(end)
+        try:
+            ones[queue].tell()
+        except Exception as error:
+            task.log.exception("The alerts of queue %r could not be given.", queue)
+            untold[queue] = error
+
+    result = receive_many(
+        [QueueRun(queue, one.open) for queue, one in ones.items()], parallelism=task.parallelism or _cores(hook), stop=task.stop, ended=ended
+    )
+    numbers = result.to_dict()
+    if task.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
+        context["ti"].xcom_push(key="return_value", value=numbers)
+    _raise_what_failed(result, untold, {queue: one.system for queue, one in ones.items()})
+    return numbers
+
+
+def _cores(hook: QueueHook) -> int:
+    return cores_of(spark_master(hook.settings.spark, hook.get_connection)) or PARALLELISM
+
+
+def _raise_what_failed(result: ReceiveManyResult, untold: Mapping[str, Exception], systems: Mapping[str, str]) -> None:
+    """Raise one error that names every queue. A failure comes before a halt: Airflow may retry it, and the halted ones stay untouched."""
+    stopped = [_halted(result, queue, systems[queue]) for queue in result.halted]
+    failures = [*result.failed.items(), *untold.items()]
+    failed = [f"{queue}: {type(error).__name__}: {error}" for queue, error in failures]
+    of = f"of {len(systems)} queues"
+    if failed:
+        also = [f"{len(stopped)} {of} halted:", *stopped] if stopped else []
+        named = [f"{len({queue for queue, _ in failures})} {of} failed; what the others did is committed:", *failed, *also]
+        raise QueuesFailedError("\n".join(named)) from failures[0][1]
+    if stopped:
+        raise AirflowFailException("\n".join([f"{len(stopped)} {of} halted; what the others did is committed:", *stopped]))
+
+
+def _halted(result: ReceiveManyResult, queue: str, system: str) -> str:
+    ended = result.results.get(queue)
+    return f"{queue}: {halted(ended, system) if ended is not None else result.errors[queue]}"

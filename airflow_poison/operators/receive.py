@@ -16,11 +16,10 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
-from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
-from airflow_poison.operators.given import importable_types, name_of
-from airflow_poison.operators.queues import QueueToReceive, is_known, listed, to_render
-from airflow_poison.operators.side_by_side import OneQueue, receive_from_all
+from airflow_poison.operators.base import importable_types, name_of
+from airflow_poison.operators.queues import OneQueue, QueueToReceive, is_known, listed, receive_from_all, to_render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.error_handler import ErrorHandler
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.notifications.targets import Targets
+    from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
 
 

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import DecisionOutdatedError
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
-from airflow_poison.notifications.targets import listed, tell_all, tell_ended
+from airflow_poison.notifications import listed, tell_all, tell_ended
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key, with_own_key
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.notifications.targets import Targets
+    from airflow_poison.notifications import Targets
 
 UNDECIDED = "UNDECIDED"
 """The ``event`` of the alert that nobody has decided in time."""
@@ -116,7 +116,7 @@ class QueueRecoverOperator(BaseOperator):
         return result.to_dict()
 
     def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
-        from airflow_poison.operators.undecided import alert_about
+        from airflow_poison.operators.question import alert_about
 
         reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)

@@ -14,7 +14,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.operators.account import account, halted
-from airflow_poison.operators.given import importable_types, name_of
+from airflow_poison.operators.base import importable_types, name_of
 from airflow_poison.operators.identity import task_key
 
 try:
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.operators.spark_submit import Target
-    from airflow_poison.operators.submitting import Try
+    from airflow_poison.operators.spark_submit import Target, Try
 
 _OURS = ("application", "application_args", "java_class")
 _GONE = "GONE"
@@ -120,7 +119,7 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         """
         from airflow_poison.core.errors import QueueHaltedError
         from airflow_poison.core.passes.submitted import was_begun
-        from airflow_poison.operators.submitting import Try
+        from airflow_poison.operators.spark_submit import Try
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from airflow.triggers.shared_stream import SharedStreamProducer
+
 from airflow_poison.core.errors import PoisonError
 from airflow_poison.core.watching.happenings import Happening, ripens
 from airflow_poison.core.watching.poller import Looked, Waits
-from airflow_poison.triggers.pollers import poller_at
+from airflow_poison.triggers.queue import poller_at
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
     from datetime import datetime
+
+    from airflow.triggers.shared_stream import AdvanceItem
 
     from airflow_poison.core.watching.look import Sight
 
@@ -134,3 +138,31 @@ def interests(conn_id: str) -> Interests:
 
 def _what(sight: Sight | PoisonError) -> int | str:
     return str(sight) if isinstance(sight, PoisonError) else sight.snapshot.version
+
+
+# The producer of the shared stream (Airflow 3.3): it hears when Airflow has recorded the events that were made of a notice.
+
+
+class NoticeProducer(SharedStreamProducer):
+    """Supplies the notices of a connection's queues.
+
+    :param conn_id: connection of type ``poison``.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+
+    async def open_stream(self) -> AsyncIterator[tuple[Notice, Notice]]:
+        """Yield each notice, with itself as what is handed back."""
+        async for notice in notices(self._conn_id, interests(self._conn_id)):
+            yield notice, notice
+
+    def get_advance_lane(self, broker_payload: Notice) -> Hashable:
+        """Let no queue wait for another."""
+        return broker_payload.queue_name
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Note what is recorded. After a failure nothing is noted: the watcher that comes back tells it again, with the same keys."""
+        for item in batch:
+            if not item.outcome.failed:
+                await item.broker_payload.recorded()

@@ -15,9 +15,8 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import dialogs, reading
-from airflow_poison.ui.neutral import neutral
-from airflow_poison.ui.opened import NotReadableError, NotThereError
+from airflow_poison.ui import pages
+from airflow_poison.ui.pages import NotReadableError, NotThereError, neutral
 
 NOT_THERE, UNREADABLE = 404, 503
 READERS = 4
@@ -75,24 +74,24 @@ async def _script() -> Response:
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return every queue of a connection's store."""
-    return await _answer(reading.queues, conn_id)
+    return await _answer(pages.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return a queue's state, reason, depths, ages, policy and claims."""
-    return await _answer(reading.queue, conn_id, queue)
+    return await _answer(pages.queue, conn_id, queue)
 
 
 async def _messages(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
 ) -> Response:
     """Return the first messages of a sub-queue."""
-    return await _answer(reading.messages, conn_id, queue, sub_queue, limit)
+    return await _answer(pages.messages, conn_id, queue, sub_queue, limit)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     """Return one message with its body."""
-    return await _answer(reading.message, conn_id, queue, lookup_id)
+    return await _answer(pages.message, conn_id, queue, lookup_id)
 
 
 async def _events(
@@ -103,19 +102,19 @@ async def _events(
     limit: Limit = 100,
 ) -> Response:
     """Return the newest events of a queue, or of one of its messages."""
-    return await _answer(reading.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await _answer(pages.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
     """Return the conversations of a queue that need somebody first."""
-    return await _answer(dialogs.conversations, conn_id, queue, limit, ended=ended)
+    return await _answer(pages.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
     """Return one conversation with the messages that wait for it."""
-    return await _answer(dialogs.conversation, conn_id, queue, handle, limit)
+    return await _answer(pages.conversation, conn_id, queue, handle, limit)
 
 
 async def _answer(read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:

@@ -24,11 +24,8 @@ from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.alter import QueueAlterOperator
-from airflow_poison.operators.inspect import QueueInspectOperator
-from airflow_poison.operators.lookup_ids import lookup_ids, one_lookup_id
-from airflow_poison.operators.move import QueueMoveOperator
-from airflow_poison.operators.remove import QueueRemoveOperator
+from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
+from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
@@ -271,12 +268,12 @@ def test_the_hook_does_the_same_by_hand(store: QueueStore) -> None:
     ("given", "numbers"), [(7, [7]), ([7, 8], [7, 8]), ("7", [7]), ("[7, 8]", [7, 8]), (" 7, 8 ", [7, 8]), ("[]", []), ((7,), [7])]
 )
 def test_lookup_ids_are_numbers_or_text_of_them(given: Any, numbers: list[int]) -> None:
-    assert lookup_ids(given) == numbers
+    assert lookup_ids_of(given) == numbers
 
 
 @pytest.mark.parametrize("given", ["seven", "7.5", [7.5], ["7"], "[true]", True, None, {"a": 1}])
 def test_anything_else_is_no_lookup_id(given: Any) -> None:
     with pytest.raises(SettingError, match="lookup_ids"):
-        lookup_ids(given)
+        lookup_ids_of(given)
     with pytest.raises(SettingError):
         one_lookup_id([1, 2])  # type: ignore[arg-type]  # on purpose

@@ -74,13 +74,13 @@ def test_a_message_queue_trigger_becomes_a_queue_event_trigger() -> None:
 def test_without_common_messaging_the_provider_can_still_be_imported() -> None:
     code = (
         "import sys; sys.modules['airflow.providers.common.messaging'] = None;"
-        "from airflow_poison.queues.poison import PoisonMessageQueueProvider as Provider; print(Provider.scheme)"
+        "from airflow_poison.queues import PoisonMessageQueueProvider as Provider; print(Provider.scheme)"
     )
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ran.stdout.strip().endswith("poison"), ran.stderr
 
 
-@pytest.mark.parametrize("module", ["airflow_poison.assets", "airflow_poison.sensors.queue_retry_due", "airflow_poison.triggers.events"])
+@pytest.mark.parametrize("module", ["airflow_poison.assets", "airflow_poison.sensors.queue", "airflow_poison.triggers.events"])
 def test_what_dag_files_import_reads_no_table_library(module: str) -> None:
     code = (
         "import sys, airflow.sdk, airflow.triggers.base; from airflow.sdk import Asset, BaseSensorOperator; before = set(sys.modules);"

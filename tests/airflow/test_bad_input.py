@@ -25,14 +25,12 @@ from airflow_poison.core.errors import (
     SystemChangeError,
 )
 from airflow_poison.core.events import EventType
-from airflow_poison.operators.alter import QueueAlterOperator
-from airflow_poison.operators.given import importable_types
+from airflow_poison.operators.base import importable_types
+from airflow_poison.operators.manage import QueueAlterOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
-from airflow_poison.sensors.queue_messages import QueueMessagesSensor
+from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor
 
 from .conftest import define_connection
 

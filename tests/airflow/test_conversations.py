@@ -28,14 +28,19 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.operators.ask import QueueAskOperator
-from airflow_poison.operators.begin_dialog import QueueBeginDialogOperator
-from airflow_poison.operators.dialogs import dialogs, messages, number, span
-from airflow_poison.operators.end_conversation import QueueEndConversationOperator
-from airflow_poison.operators.inspect import QueueInspectOperator
+from airflow_poison.operators.dialogs import (
+    QueueBeginDialogOperator,
+    QueueEndConversationOperator,
+    QueueSendOnConversationOperator,
+    dialogs,
+    messages,
+    number,
+    span,
+)
+from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
-from airflow_poison.operators.send_on import QueueSendOnConversationOperator
 from airflow_poison.taskgroups import recovery
 
 from .test_recovery import Airflow

@@ -19,7 +19,7 @@ from airflow_poison.core.spark.connect import without_secrets
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+from airflow_poison.sensors.queue import QueueDisabledSensor
 
 from .conftest import HOME, define_connection
 

@@ -11,7 +11,7 @@ from airflow.utils.state import TaskInstanceState
 
 from airflow_poison import Msmq4
 from airflow_poison.lineage import Lineage, convert_asset_to_openlineage, dataset, path_uri, sources_of
-from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.manage import QueueMoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 

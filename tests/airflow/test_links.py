@@ -11,8 +11,8 @@ import pytest
 from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
 from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from airflow_poison.core.errors import QueueNotFoundError, SettingError
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.send import send
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.maintain import QueueMaintainOperator
+from airflow_poison.operators.manage import QueueMaintainOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from airflow_poison.hooks.connection import cores_of
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
+from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,9 +21,9 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.begin_dialog import QueueBeginDialogOperator
+from airflow_poison.operators.dialogs import QueueBeginDialogOperator
+from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.taskgroups import retry_cycle

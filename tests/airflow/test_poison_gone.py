@@ -19,7 +19,7 @@ from airflow_poison.core.passes.move import put_back
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.remove import remove_messages
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.sensors.queue_poison_gone import QueuePoisonGoneSensor
+from airflow_poison.sensors.queue import QueuePoisonGoneSensor
 from airflow_poison.triggers.queue import QueueTrigger
 
 if TYPE_CHECKING:

@@ -16,18 +16,10 @@ from airflow.sdk import BaseOperator
 from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.alter import QueueAlterOperator
-from airflow_poison.operators.inspect import QueueInspectOperator
-from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.remove import QueueRemoveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
-from airflow_poison.sensors.queue_enabled import QueueEnabledSensor
-from airflow_poison.sensors.queue_messages import QueueMessagesSensor
-from airflow_poison.sensors.queue_poison import QueuePoisonSensor
-from airflow_poison.sensors.queue_retry_due import QueueRetryDueSensor
+from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
 
 INFO: dict[str, Any] = get_provider_info()
 AIRFLOW = Path(airflow.__file__).parent

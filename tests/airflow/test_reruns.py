@@ -18,11 +18,8 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.alter import QueueAlterOperator
-from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.manage import QueueAlterOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.remove import QueueRemoveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 
 from .task_process import Writes, called, start

@@ -20,11 +20,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
-from airflow_poison.sensors.queue_enabled import QueueEnabledSensor
-from airflow_poison.sensors.queue_messages import QueueMessagesSensor
-from airflow_poison.sensors.queue_poison import QueuePoisonSensor
-from airflow_poison.sensors.queue_retry_due import QueueRetryDueSensor
+from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
 from airflow_poison.triggers.queue import QueueTrigger
 
 if TYPE_CHECKING:
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.sensors.base import QueueSensor
+    from airflow_poison.sensors.queue import QueueSensor
 
     from .conftest import Ran
 

@@ -18,7 +18,7 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.receive_result import ReceiveResult
 from airflow_poison.core.passes.send import send
-from airflow_poison.operators.return_due import QueueReturnOperator
+from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:

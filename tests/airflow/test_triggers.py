@@ -25,8 +25,7 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.watching.conditions import Halted, MessagesAvailable
 from airflow_poison.core.watching.poller import poller_of
 from airflow_poison.triggers.events import QueueEventTrigger
-from airflow_poison.triggers.pollers import poller_at
-from airflow_poison.triggers.queue import QueueTrigger
+from airflow_poison.triggers.queue import QueueTrigger, poller_at
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

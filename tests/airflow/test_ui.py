@@ -35,7 +35,7 @@ from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.store.files import Transaction
-from airflow_poison.plugins.poison import PoisonPlugin
+from airflow_poison.ui.plugin import PoisonPlugin
 from tests.airflow.conftest import define_connection
 
 with warnings.catch_warnings():
@@ -44,7 +44,7 @@ with warnings.catch_warnings():
 
     from airflow_poison.ui import app as served
     from airflow_poison.ui.app import app
-    from airflow_poison.ui.opened import NotReadableError
+    from airflow_poison.ui.pages import NotReadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ class SlowReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[tuple[object, ...]] = []
         self.go_on = Event()
-        monkeypatch.setattr("airflow_poison.ui.reading.queue", self._read)
+        monkeypatch.setattr("airflow_poison.ui.pages.queue", self._read)
 
     def _read(self, *asked: object) -> dict[str, object]:
         self.begun.append(asked)
@@ -227,7 +227,7 @@ def test_a_read_that_fails_fails_for_all_who_wait_for_it_and_for_nobody_else(
     browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_poison.ui.reading.queue", lambda *_: (_ for _ in ()).throw(NotReadableError("not now")))
+        patch.setattr("airflow_poison.ui.pages.queue", lambda *_: (_ for _ in ()).throw(NotReadableError("not now")))
         assert browser.ask("/api/queue", queue="orders").json()["detail"] == "not now"
     assert browser.read("/api/queue", queue="orders")["queue"] == "orders"
 
@@ -621,7 +621,7 @@ def test_the_plugin_serves_the_app_and_puts_the_page_under_browse() -> None:
 
 
 def test_a_process_that_loads_plugins_does_not_import_what_serves() -> None:
-    script = "import sys; import airflow_poison.plugins.poison; print([name for name in ('fastapi', 'pyarrow', 'deltalake') if name in sys.modules])"
+    script = "import sys; import airflow_poison.ui.plugin; print([name for name in ('fastapi', 'pyarrow', 'deltalake') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
 

@@ -23,7 +23,7 @@ pytestmark = [
 
 PACKAGE = Path(airflow_poison.__file__).parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "airflow_poison.") if not module.name.endswith("__main__"))
-SINCE_3_3 = {"airflow_poison.triggers.producer": "airflow.triggers.shared_stream"}
+SINCE_3_3 = {"airflow_poison.triggers.stream": "airflow.triggers.shared_stream"}
 """Modules that only Airflow 3.3 asks for, with what it has and 3.2 has not."""
 WITH_SUBMIT = {"airflow_poison.operators.submit"}
 """Modules of the extra ``submit``, which is not installed here: the environment of the development has it."""

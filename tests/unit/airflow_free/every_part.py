@@ -12,27 +12,29 @@ from airflow_poison.assets import queue_asset
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.dags import queue_alerts
 from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.alter import QueueAlterOperator
 from airflow_poison.operators.ask import QueueAskOperator
-from airflow_poison.operators.begin_dialog import QueueBeginDialogOperator
-from airflow_poison.operators.end_conversation import QueueEndConversationOperator
-from airflow_poison.operators.inspect import QueueInspectOperator
-from airflow_poison.operators.maintain import QueueMaintainOperator
-from airflow_poison.operators.move import QueueMoveOperator
+from airflow_poison.operators.dialogs import QueueBeginDialogOperator, QueueEndConversationOperator, QueueSendOnConversationOperator
+from airflow_poison.operators.manage import (
+    QueueAlterOperator,
+    QueueInspectOperator,
+    QueueMaintainOperator,
+    QueueMoveOperator,
+    QueueRemoveOperator,
+    QueueReturnOperator,
+)
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
-from airflow_poison.operators.remove import QueueRemoveOperator
-from airflow_poison.operators.return_due import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
-from airflow_poison.operators.send_on import QueueSendOnConversationOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from airflow_poison.sensors.queue_disabled import QueueDisabledSensor
-from airflow_poison.sensors.queue_enabled import QueueEnabledSensor
-from airflow_poison.sensors.queue_messages import QueueMessagesSensor
-from airflow_poison.sensors.queue_poison import QueuePoisonSensor
-from airflow_poison.sensors.queue_poison_gone import QueuePoisonGoneSensor
-from airflow_poison.sensors.queue_retry_due import QueueRetryDueSensor
+from airflow_poison.sensors.queue import (
+    QueueDisabledSensor,
+    QueueEnabledSensor,
+    QueueMessagesSensor,
+    QueuePoisonGoneSensor,
+    QueuePoisonSensor,
+    QueueRetryDueSensor,
+)
 from airflow_poison.taskgroups import recovery, retry_cycle
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.notifications import AlertTargets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

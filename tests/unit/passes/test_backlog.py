@@ -19,7 +19,7 @@ from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.remove import remove_messages
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.notifications import AlertTargets
 from tests.unit.passes.given import DiedError, a_queue
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""queue_asset: an asset that is a queue, with watchers of what happens to it."""
+"""Assets: a queue as something that DAGs are scheduled by, and what a run is to be told of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.triggers.events import QueueEventTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from urllib.parse import SplitResult
 
 
@@ -67,3 +67,35 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
         expected = f"poison://<conn_id>/<queue>, and then ?on= with one of {', '.join(Happening)}"
         raise ValueError(f"{uri.geturl()!r} names no queue; expected {expected}. For example poison://poison_default/orders.")
     return uri._replace(path=f"/{check_name(queue_name)}", query=urlencode(sorted(set(on))))
+
+
+KEPT = 1_000
+"""How many keys are remembered; a repeated one comes soon after the first."""
+
+
+def happened(context: Mapping[str, Any], asset: Asset) -> list[dict[str, Any]]:
+    """Return the payloads of what has happened to a queue and no earlier run of the DAG was told, oldest first.
+
+    ``triggering_asset_events`` alone may have a happening twice, when the triggerer was killed, and leave one out until the next one comes: Airflow
+    gives a run the events up to the first that asked for it, not those that came while it waited for an earlier run to end. This reads on in the
+    asset's events, and keeps in its state store which run was told what. So a run may also find that an earlier one was told everything.
+    A task that is tried again in the same run is told the same again.
+
+    Needs Airflow 3.3, the asset among the task's ``inlets``, and ``max_active_runs=1``. Returns nothing in a run that no event has made.
+
+    :param context: the task's context.
+    :param asset: the asset whose events make the runs, as ``queue_asset`` gave it.
+    """
+    made_by = context["triggering_asset_events"].get(asset, ())
+    if not made_by:
+        return []
+    key, run_id = f"airflow_poison.runs.{context['ti'].dag_id}", str(context["run_id"])
+    store = context["asset_state_store"][asset]
+    runs: dict[str, str] = dict(store.get(key) or {})
+    told: dict[str, dict[str, Any]] = {}
+    for event in context["inlet_events"][asset].after(min(event.timestamp for event in made_by).isoformat()):
+        payload = event.extra["payload"]
+        if runs.setdefault(payload["key"], run_id) == run_id:
+            told[payload["key"]] = payload
+    store.set(key, dict(list(runs.items())[-KEPT:]))
+    return list(told.values())

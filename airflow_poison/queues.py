@@ -32,7 +32,7 @@ class PoisonMessageQueueProvider(BaseMessageQueueProvider):  # type: ignore[misc
     def trigger_kwargs(self, queue: str, **kwargs: Any) -> dict[str, Any]:
         """Return the connection and the queue that a URI names."""
         del kwargs
-        from airflow_poison.assets.queue import sanitize_uri
+        from airflow_poison.assets import sanitize_uri
 
         named = sanitize_uri(urlsplit(queue))
         return {"conn_id": named.netloc, "queue_name": named.path[1:]}

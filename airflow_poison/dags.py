@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetable
 
-from airflow_poison.assets.queue import queue_asset
+from airflow_poison.assets import queue_asset
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.keys import check_named_once
 from airflow_poison.core.policies.settings import duration
 from airflow_poison.core.store.names import check_name
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.notifications.targets import AlertTargets
+from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.notifications.targets import Targets
+    from airflow_poison.notifications import Targets
 
 EVENTS = "events"
 """The schedule of a DAG that runs when something has happened."""

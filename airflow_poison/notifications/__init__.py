@@ -1,1 +1,0 @@
-"""From alerts to any Airflow notifier."""

@@ -1,0 +1,411 @@
+"""QueueAlterOperator: change what a queue does at run time."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, assert_never
+
+from airflow.sdk import BaseOperator
+
+from airflow_poison.core.errors import MessageNotFoundError, SettingError
+from airflow_poison.core.policies import checked_policy
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.lineage import Lineage, WithLineage, queue_uri
+from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
+from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
+from airflow_poison.operators.identity import with_own_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+    from airflow.sdk import Context
+
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.restart import RestartResult
+    from airflow_poison.core.policies.seam import Policy
+
+
+class Action(StrEnum):
+    """What can be done to a queue."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+    ALTER = "alter"
+    RESTART_ENDPOINT = "restart_endpoint"
+    RESTART_SERVER = "restart_server"
+    RESTART_BROKER = "restart_broker"
+
+
+class QueueAlterOperator(BaseOperator):
+    """Enable or disable a queue, change its settings, or restart what its system restarts. Starts no JVM.
+
+    ``enable`` starts a disabled, stopped or faulted endpoint, and lets in what was sent while it was disabled. ``disable`` sets it to OFF: no pass
+    begins, a pass that runs finishes what it has claimed. ``alter`` changes settings that are recorded in the queue; a DAG that declares a policy
+    records its own again at its next run. A restart takes from the queue what the system loses then: ``restart_endpoint``, ``restart_server`` (the
+    application's host), ``restart_broker`` (database engine, messaging engine, queue manager).
+
+    Returns what was done as a dict with ``queue``.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
+    :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
+    :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
+    :param reason: for ``disable``: why, one line; whoever meets the disabled queue is told. (templated)
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
+    ui_color = "#efe3f7"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        action: str,
+        settings: Mapping[str, object] | None = None,
+        system: str | None = None,
+        reason: str = "",
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.action = action
+        self.settings = settings
+        self.system = system
+        self.reason = reason
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Do it. Raises SettingError, QueueNotFoundError, and MessageClaimedError for a restart while a pass receives."""
+        del context
+        result = self._act().to_dict()
+        self.log.info("Queue %r, %s: %s", self.queue_name, self.action, result)
+        return result
+
+    def _act(self) -> EnableResult | DisableResult | AlterResult | RestartResult:
+        from airflow_poison.core.policies.settings import choice
+
+        hook, action = QueueHook(self.conn_id), choice("action", self.action, Action)
+        if (action is Action.ALTER) != bool(self.settings or self.system):
+            raise SettingError(
+                "settings", self.settings, f"values by name, or a system, with action='alter', none otherwise (action={action.value!r})"
+            )
+        match action:
+            case Action.ENABLE:
+                return hook.enable(self.queue_name)
+            case Action.DISABLE:
+                return hook.disable(self.queue_name, self.reason)
+            case Action.ALTER:
+                return hook.alter(self.queue_name, self.settings or {}, self.system)
+            case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
+                return hook.restart(self.queue_name, action.removeprefix("restart_"))
+            case _:
+                assert_never(action)
+
+
+# QueueInspectOperator: look at messages without changing anything.
+
+
+class QueueInspectOperator(BaseOperator):
+    """Look at a message, at a conversation's next one, or, without either, at the suspect: what halted the queue, else its head. Starts no JVM.
+
+    Returns ``{"queue", "mode", "state", "messages", "more"}``. A message is a dict of the queue table's columns; its body is text where it is UTF-8,
+    else Base64 (``body_encoding``), of its first 64 KiB (``body_bytes`` is the whole length, ``body_cut`` says whether something is missing).
+    No message is no error: ``messages`` is empty.
+
+    The log has what Service Broker's inspection prints (spec SB-27): ``No message available.``; for a message whose type a contract of the queue's
+    services names, ``Empty message.``, the XML, or ``No validation -- binary message:`` and the bytes.
+
+    ``browse`` reads everything. ``exempt`` and ``strict`` see what a receive would get, wait up to 2 s while a pass has it, and fail for a halted
+    queue; ``strict`` counts as a rollback, which may disable the queue (spec SB-33).
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param lookup_id: the message. (templated)
+    :param conversation_id: the conversation. (templated)
+    :param mode: ``browse``, ``exempt`` or ``strict``; None: as the queue's settings say, else ``browse``. (templated)
+    :param every: all messages of the conversation, at most 100, instead of the one that a receive gets.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "lookup_id", "conversation_id", "mode", "conn_id")
+    ui_color = "#e3ecf7"
+    operator_extra_links = (QueueLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        lookup_id: int | str | None = None,
+        conversation_id: str | None = None,
+        mode: str | None = None,
+        every: bool = False,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.lookup_id = lookup_id
+        self.conversation_id = conversation_id
+        self.mode = mode
+        self.every = every
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
+        del context
+        from airflow_poison.core.passes.conversations.services import printed_body
+        from airflow_poison.core.policies.inspection import NO_MESSAGE
+
+        number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
+        hook = QueueHook(self.conn_id)
+        result = hook.inspect(self.queue_name, lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
+        table = hook.queue(self.queue_name) if result.messages else None
+        for message in result.messages:
+            self.log.info(
+                "Message %s in %s: abort count %s, move count %s, %s bytes. %s",
+                message.lookup_id,
+                message.sub_queue,
+                message.abort_count,
+                message.move_count,
+                len(message.body),
+                message.reason or "",
+            )
+            if table is not None and (shown := printed_body(table, message)) is not None:
+                self.log.info("%s", shown)
+        if not result.messages:
+            self.log.info(NO_MESSAGE)
+        return result.to_dict()
+
+
+# QueueMaintainOperator: keep queues small and fast without stopping anybody.
+
+
+class QueueMaintainOperator(BaseOperator):
+    """Join small files, remove what nobody needs any more, shorten the log. Senders and passes go on. Starts no JVM.
+
+    Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims"}``; claims that a
+    dead run has left are reported, not taken over: the next receive task finishes them.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param retention: how long older versions of the table can still be read, a duration (``7d``): longer than the longest pass. (templated)
+    :param min_files: as many small files have to follow each other before they are joined.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
+    ui_color = "#e6eef5"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        retention: timedelta | str = "7d",
+        min_files: int = 16,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.retention = retention
+        self.min_files = min_files
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
+        del context
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.durations import EXAMPLES, read_duration
+        from airflow_poison.core.passes.maintain import maintain
+
+        retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
+        if retention is None:
+            raise SettingError("retention", self.retention, EXAMPLES)
+        store = QueueHook(self.conn_id).store()
+        result = maintain(store.open(self.queue_name), SystemClock(), store=store, retention=retention, min_files=self.min_files)
+        self.log.info(
+            "Queue %r: joined %s files, removed %s, freed %s bytes.",
+            self.queue_name,
+            f"{result.compacted['files']:,}",
+            ", ".join(f"{number:,} {what}" for what, number in result.removed.items()),
+            f"{result.freed_bytes:,}",
+        )
+        for claim in result.expired_claims:
+            self.log.warning(
+                "Queue %r: the claim %s on %s messages expired at %s: its run is dead. Run the receive task again, it finishes the claim.",
+                self.queue_name,
+                claim["key"],
+                claim["messages"],
+                claim["expired_at"],
+            )
+        return result.to_dict()
+
+
+# QueueMoveOperator: put messages into another sub-queue or into another queue.
+
+
+QUEUE = "queue"
+
+
+class QueueMoveOperator(WithLineage, BaseOperator):
+    """Move messages to ``main``, to ``poison`` or to another queue, all or none. Starts no JVM.
+
+    Without ``lookup_ids``, ``target="main"`` moves all that are in poison and that no pass has claimed. ``target="queue"`` without ``to_queue``
+    sends each message to the queue that it came from, so dead letters go back. Returns ``{"queue", "moved", "to"}``: how many messages, by where
+    they are now. Running the task again moves those that are there again; those that an earlier try has moved are no error.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param lookup_ids: which messages, numbers or text of them. (templated)
+    :param target: ``main``: for another cycle; ``poison``: out of the way; ``queue``: into another queue. (templated)
+    :param to_queue: with ``target="queue"``: the queue, which must exist. (templated)
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "target", "to_queue", "conn_id")
+    ui_color = "#fdf3d8"
+    operator_extra_links = (QueueLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        lookup_ids: Sequence[int] | int | str | None = None,
+        target: str = "main",
+        to_queue: str | None = None,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.lookup_ids = lookup_ids_of
+        self.target = target
+        self.to_queue = to_queue
+        self.conn_id = conn_id
+        self.lineage = Lineage()
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Move them. Raises SettingError, QueueNotFoundError, InputError, MessageNotFoundError, MessageClaimedError; then nothing was moved."""
+        to = self._move(context)
+        moved = sum(to.values())
+        if self.target == QUEUE:
+            self.lineage.reads(self, queue_uri(self.conn_id, self.queue_name))
+            self.lineage.writes(self, *(queue_uri(self.conn_id, name) for name in to))
+        self.log.info("Moved %s messages of %r: %s", f"{moved:,}", self.queue_name, to)
+        return {"queue": self.queue_name, "moved": moved, "to": to}
+
+    def _move(self, context: Context) -> dict[str, int]:
+        hook = QueueHook(self.conn_id)
+        if self.to_queue is not None and self.target != QUEUE:
+            raise SettingError("to_queue", self.to_queue, f"nothing unless target={QUEUE!r} (target={self.target!r})")
+        if self.lookup_ids is None:
+            if self.target != "main":
+                raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
+            return {"main": hook.put_back(self.queue_name)}
+        numbers = lookup_ids_of(self.lookup_ids)
+
+        def move(run: str) -> dict[str, int]:
+            if self.target == QUEUE:
+                return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run).to)
+            return {self.target: hook.move(self.queue_name, numbers, self.target, run=run)}
+
+        return with_own_key(move, context, hook, self.queue_name, self.target, refused=MessageNotFoundError)
+
+
+# QueueRemoveOperator: take messages out of a queue for good.
+
+
+class QueueRemoveOperator(BaseOperator):
+    """Take messages out of a queue by lookup id or by conversation (spec WCF-25, SB-30), all or none. Starts no JVM.
+
+    Returns ``{"queue", "removed", "messages", "more"}``: their number, and the first 100 of them as ``QueueInspectOperator`` shows them. A body of
+    more than 64 KiB is cut there, and says so: whoever wants to keep it inspects or copies the message first. That an earlier try of the same task
+    instance has removed a message is no error; it is not shown again.
+
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
+    :param lookup_ids: which messages, numbers or text of them. (templated)
+    :param conversation_id: all messages of a conversation instead; none is no error. (templated)
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conversation_id", "conn_id")
+    ui_color = "#fbe3e4"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        lookup_ids: Sequence[int] | int | str | None = None,
+        conversation_id: str | None = None,
+        conn_id: str = QueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.lookup_ids = lookup_ids_of
+        self.conversation_id = conversation_id
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.remove import remove_messages
+
+        hook = QueueHook(self.conn_id)
+        table = hook.queue(self.queue_name)
+        numbers = None if self.lookup_ids is None else lookup_ids_of(self.lookup_ids)
+        result = with_own_key(
+            lambda run: remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run),
+            context,
+            hook,
+            table.uri,
+            refused=MessageNotFoundError,
+        )
+        self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
+        return result.to_dict()
+
+
+# QueueReturnOperator: end the retry cycle of what is due.
+
+
+class QueueReturnOperator(BaseOperator):
+    """Move every message whose RetryCycleDelay is over from ``retry`` to ``main``. Starts no JVM.
+
+    Returns ``{"queue", "returned", "postponed", "waiting", "next_due_at"}``.
+
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist and its recorded policy rules.
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "conn_id")
+    ui_color = "#fdf3d8"
+    operator_extra_links = (QueueLink(), MessagesLink(), RetryLink())
+
+    def __init__(self, *, queue_name: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.policy = checked_policy(policy)
+        self.conn_id = conn_id
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
+        del context
+        from airflow_poison import stats
+        from airflow_poison.core.clock import SystemClock
+        from airflow_poison.core.passes.return_due import return_due
+        from airflow_poison.core.policies import policy_from_dict
+
+        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
+        policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
+        result = return_due(queue, SystemClock(), return_order=policy.return_order)
+        stats.returned(result.returned + result.postponed, queue, self.conn_id)
+        self.log.info(
+            "Returned %s messages of %r to main (%s more were postponed by a handler); %s wait in retry, the next is due at %s.",
+            f"{result.returned:,}",
+            self.queue_name,
+            f"{result.postponed:,}",
+            f"{result.waiting:,}",
+            result.next_due_at,
+        )
+        return result.to_dict()

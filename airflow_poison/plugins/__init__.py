@@ -1,1 +1,0 @@
-"""What Airflow loads of this package besides the provider."""

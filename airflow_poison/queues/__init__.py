@@ -1,1 +1,0 @@
-"""The message queue provider that makes ``MessageQueueTrigger(scheme="poison")`` work."""

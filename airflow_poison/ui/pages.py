@@ -1,0 +1,315 @@
+"""What the pages show, as plain values: read from the store of a connection, never written, and without anything that a connection hides."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.conversations.endpoint import ConversationState
+from airflow_poison.core.errors import (
+    CheckpointDamagedError,
+    ConversationNotFoundError,
+    PoisonError,
+    QueueNameError,
+    QueueNotFoundError,
+    TableChangedError,
+)
+from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.hooks.poison import QueueHook
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from airflow_poison.core.events import EventType
+    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.passes.browse import QueueOverview
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.store.seam import QueueStore, QueueTable
+
+
+log = logging.getLogger(__name__)
+
+_BODY = ("body", "body_encoding", "body_bytes", "body_cut")
+
+
+def queues(conn_id: str) -> dict[str, object]:
+    """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.browse import overview
+
+    found, unreadable, clock = [], list[str](), SystemClock()
+    store = opened_store(conn_id)
+    with told(f"The store of connection {conn_id!r}"):
+        names, absence = store.names(), store.absence
+    if absence:
+        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
+    for name in names:
+        try:
+            found.append(_overview(overview(store.open(name, upgrade=False), clock)))
+        except PoisonError as error:
+            log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
+            unreadable.append(name)
+    return {"conn_id": conn_id, "at": clock.now().isoformat(), "exists": not absence, "queues": found, "unreadable": unreadable}
+
+
+def queue(conn_id: str, name: str) -> dict[str, object]:
+    """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.browse import overview
+
+    with opened(conn_id, name) as table:
+        return {"conn_id": conn_id, **_overview(overview(table, SystemClock())), **_conversations(table)}
+
+
+def messages(conn_id: str, name: str, place: SubQueue, limit: int) -> dict[str, object]:
+    """Return the first messages of a sub-queue in receive order, without their bodies. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.passes.browse import browse
+
+    with opened(conn_id, name) as table:
+        found = browse(table, [place], limit)
+        rows = [without_body(row) for row in found.messages]
+        return {"conn_id": conn_id, "queue": name, "sub_queue": place.value, "messages": rows, "more": found.more.get(place, 0)}
+
+
+def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
+    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+
+    with opened(conn_id, name) as table:
+        found = look_up(table, Chosen.ids([lookup_id]))
+    if not found:
+        raise NotThereError(f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell.")
+    return {"conn_id": conn_id, "queue": name, "message": _with_body(found[0])}
+
+
+def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
+    """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.passes.recall import recall
+
+    with opened(conn_id, name) as table:
+        found = recall(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
+        return {"conn_id": conn_id, **found.to_dict()}
+
+
+def _overview(seen: QueueOverview) -> dict[str, object]:
+    """Return an overview without the place of its table: connections are for few eyes."""
+    return {name: value for name, value in seen.to_dict().items() if name != "uri"} | {"at": seen.at.isoformat(), "halted": seen.halted}
+
+
+def _conversations(table: QueueTable) -> dict[str, object]:
+    """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
+    from airflow_poison.core.passes.conversations.at_hand import has_conversations
+    from airflow_poison.core.passes.conversations.browse import number
+
+    if not has_conversations(table.snapshot()):
+        return {"has_conversations": False, "conversations": 0}
+    try:
+        return {"has_conversations": True, "conversations": number(table)}
+    except DAMAGED as error:  # all else of the queue can be read
+        log.warning("The conversations of queue %r cannot be counted: %s", table.name, error)
+        return {"has_conversations": True, "conversations": None}
+
+
+def _with_body(row: MessageRow) -> dict[str, object]:
+    """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
+    from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
+
+    shown = row.shown(MOST_BODY_BYTES)
+    return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
+
+
+def without_body(row: MessageRow) -> dict[str, object]:
+    """Return a message as plain values, for a table of many."""
+    return {name: value for name, value in row.to_dict().items() if name not in _BODY}
+
+
+# What the pages show of conversations, as plain values.
+
+
+S = ConversationState
+_OVER = frozenset({S.DISCONNECTED_OUTBOUND, S.CLOSED})
+_TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
+
+
+def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
+    """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.conversations.browse import conversations as browse
+
+    def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
+        return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
+
+    with opened(conn_id, name) as table:
+        rows = sorted(browse(table, ended=ended), key=urgency)
+    shown = [row.to_dict() for row in rows[:limit]]
+    return {"conn_id": conn_id, "queue": name, "at": SystemClock().now().isoformat(), "conversations": shown, "more": len(rows) - len(shown)}
+
+
+def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
+    """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.passes.conversations.browse import conversation as browse
+
+    with opened(conn_id, name) as table:
+        try:
+            seen = browse(table, handle, limit)
+        except ConversationNotFoundError as error:
+            why = "nothing of it was received, it was forgotten after its end, or the handle is the partner's"
+            raise NotThereError(f"Queue {name!r} has no conversation {handle!r}: {why}.") from error
+        halts = _halts(table, handle)
+        return {
+            "conn_id": conn_id,
+            "queue": name,
+            "at": SystemClock().now().isoformat(),
+            "conversation": {**seen.row.to_dict(), "far_handle": seen.row.far_handle},
+            "far_queue": _far_queue(opened_store(conn_id), seen.row.far_service),
+            "messages": [without_body(row) for row in seen.messages],
+            "more": seen.more,
+            "unsent": dict(seen.unsent),
+            "halts": halts,
+            "ended_by": _command(conn_id, name, seen.row, enable=halts),
+        }
+
+
+def _halts(table: QueueTable, handle: str) -> bool:
+    """Return whether it is a message of this conversation that has halted the queue."""
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+
+    suspect = table.snapshot().control.halted_by
+    return suspect is not None and any(row.conversation_id == handle for row in look_up(table, Chosen.ids([suspect])))
+
+
+def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
+    """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
+    from airflow_poison.core.passes.conversations.services import Directory
+
+    try:
+        found = Directory(store).queue_of(service)
+        return None if found is None else {"queue": found.name, "state": found.snapshot().control.state.value}
+    except DAMAGED as error:
+        log.warning("The queue of service %r cannot be looked for: %s", service, error)
+        return None
+
+
+def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> str | None:
+    """Return what a person types to end a conversation as the manual removes a poison message (spec SB-26); None: this side has ended it.
+
+    The partner is told an error where it has not ended its side.
+    """
+    state = ConversationState(row.state)
+    if state in _OVER:
+        return None
+    words = ["airflow", "poison", "end-conversation", name, row.handle]
+    if state in _TELLS:
+        words += ["--error", str(REMOVAL.error), "--description", REMOVAL.description]
+    if enable:
+        words.append("--enable")
+    if conn_id != QueueHook.default_conn_name:
+        words += ["--conn-id", conn_id]
+    return shlex.join(words)
+
+
+# Queues of a connection, opened to be read, and why one cannot be: in words that name no path and no setting.
+
+
+DAMAGED = (PoisonError, ValueError, KeyError, TypeError)
+"""What reading raises where a file is gone or damaged, or somebody else has written a row that is none of ours."""
+
+
+class NotThereError(Exception):
+    """What was asked for is not there, or is not for everybody's eyes: the page does not tell which."""
+
+
+class NotReadableError(Exception):
+    """It is there and cannot be read; the log of the API server says why."""
+
+
+@contextmanager
+def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
+    """Open a queue; a table of an earlier version is not upgraded. Raises NotThereError, and NotReadableError also for what the block raises."""
+    store = opened_store(conn_id)
+    with told(f"Queue {name!r} of connection {conn_id!r}"):
+        try:
+            table = store.open(name, upgrade=False)
+        except (QueueNotFoundError, QueueNameError) as error:
+            why = ""
+            if store.absence:
+                why = ": its folder does not exist where the API server runs, whose log says which"
+                log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
+            raise NotThereError(f"There is no queue {name!r} in the store of connection {conn_id!r}{why}.") from error
+        yield table
+
+
+def opened_store(conn_id: str) -> QueueStore:
+    """Return the store of a connection of type ``poison``. Raises NotThereError for every other id: nobody learns which ones there are."""
+    hook = QueueHook(conn_id)
+    if not _is_poison(hook):
+        raise NotThereError(f"No connection of type 'poison' has the id {conn_id!r}.")
+    with told(f"Connection {conn_id!r}"):
+        return hook.store()
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Keep errors from the page: they name paths and settings. Raises NotReadableError."""
+    try:
+        yield
+    except DAMAGED as error:
+        log.warning("%s cannot be shown: %s", what, error, exc_info=not isinstance(error, PoisonError))
+        raise NotReadableError(f"{what} cannot be read ({type(error).__name__}).{_damage(error)} The log of the API server says why.") from error
+
+
+def _damage(error: Exception) -> str:
+    if isinstance(error, CheckpointDamagedError):
+        return " A checkpoint of its log is damaged: no message is concerned, and the next verb that writes sets it aside."
+    if isinstance(error, TableChangedError):
+        return " Its table is damaged, or somebody else has changed it: 'airflow poison check' says what is wrong and what to do."
+    return ""
+
+
+def _is_poison(hook: QueueHook) -> bool:
+    from airflow.sdk.exceptions import AirflowException
+
+    try:
+        return bool(hook.get_connection(hook.conn_id).conn_type == hook.conn_type)
+    except AirflowException:  # not defined, or not for this process
+        return hook.conn_id == hook.default_conn_name
+
+
+# Texts of strangers, made harmless to look at: nothing in them moves a cursor, turns the direction of writing, or is invisible.
+
+
+_KEPT = "\n\t"
+_BLANKS = "Zs"
+_BYTE, _WORD = 0xFF, 0xFFFF
+
+
+def neutral(value: object) -> object:
+    """Return plain values whose texts show control and format characters as escapes; keys, too."""
+    if isinstance(value, str):
+        return neutral_text(value)
+    if isinstance(value, Mapping):
+        return {neutral_text(str(key)): neutral(each) for key, each in value.items()}
+    if isinstance(value, Sequence):
+        return [neutral(each) for each in value]
+    return value
+
+
+def neutral_text(text: str) -> str:
+    r"""Return a text with escapes (``\x1b``, ``\u202e``) for what cannot be seen; line ends, tabs and blanks stay."""
+    return text if text.isprintable() else "".join(sign if _is_visible(sign) else _escape(ord(sign)) for sign in text)
+
+
+def _is_visible(sign: str) -> bool:
+    return sign.isprintable() or sign in _KEPT or unicodedata.category(sign) == _BLANKS
+
+
+def _escape(number: int) -> str:
+    return f"\\x{number:02x}" if number <= _BYTE else f"\\u{number:04x}" if number <= _WORD else f"\\U{number:08x}"
