@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import arguments, humanly, values
+from airflow_poison.cli import terminal, values
 from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.screen import line, one_line, screen
 from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import check_output, command, noted_warnings
+from airflow_poison.cli.terminal import line, one_line, screen
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.nearest import folded
@@ -40,11 +40,11 @@ def return_due(args: Namespace) -> None:
     output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
     done = verb(table, clock, return_order=order)
-    also = f", and {humanly.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
-    waiting = f"{humanly.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
+    also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
+    waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
-        waiting = f"{waiting}, the next is due {humanly.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
-    _print(output, done.to_dict(), [f"Returned {humanly.messages(done.returned)} of {table.name} to main{also}; {waiting}."])
+        waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
+    _print(output, done.to_dict(), [f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}."])
 
 
 @command
@@ -60,7 +60,7 @@ def move(args: Namespace) -> None:
     to = _moved(args, numbers)
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
-    _print(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, [f"Moved {humanly.messages(moved)} of {args.queue}: {where}."])
+    _print(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, [f"Moved {terminal.messages(moved)} of {args.queue}: {where}."])
 
 
 def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
@@ -102,7 +102,7 @@ def disable(args: Namespace) -> None:
     again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
     told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
     if done.receiving:
-        told.append(f"A pass still finishes {humanly.messages(done.receiving)} that it has claimed.")
+        told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
     _print(output, done.to_dict(), told)
 
 
@@ -114,7 +114,7 @@ def alter(args: Namespace) -> None:
     from airflow_poison.core.policies.typed import typed_settings
 
     output = check_output(args.output)
-    typed = arguments.pairs("--set", args.set or [])
+    typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None:
         raise InputError("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
     if "system" in map(folded, typed):
@@ -140,7 +140,7 @@ def restart(args: Namespace) -> None:
     done = verb(opened_queue(args), SystemClock(), what)
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
-        told.append(f"{humanly.messages(done.forgotten)} with other counts, {humanly.messages(done.returned)} no longer blocked.")
+        told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
     _print(output, done.to_dict(), told)
 
 
@@ -151,15 +151,15 @@ def maintain(args: Namespace) -> None:
     from airflow_poison.core.passes.maintain import maintain as verb
 
     output = check_output(args.output)
-    retention = RETENTION if args.retention is None else arguments.duration("--retention", args.retention)
+    retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     done = verb(opened_queue(args), SystemClock(), store=opened_store(args), retention=retention)
     told = [
         f"Joined {done.compacted.get('files', 0):,} small files into {done.compacted.get('into', 0):,}.",
-        f"Removed {sum(done.removed.values()):,} files ({humanly.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
+        f"Removed {sum(done.removed.values()):,} files ({terminal.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
         f"Versions from {done.oldest_version:,} on can still be read.",
     ]
     if done.relayed:
-        told.append(f"Sent {humanly.messages(done.relayed)} on that a killed pass had left.")
+        told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
     _print(output, done.to_dict(), told)

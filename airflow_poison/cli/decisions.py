@@ -6,13 +6,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import queue_tables, values
-from airflow_poison.cli.dialog_tables import print_conversation
-from airflow_poison.cli.humanly import messages as counted
+from airflow_poison.cli import tables, values
 from airflow_poison.cli.looking import plain, write_json
-from airflow_poison.cli.screen import cuttable, line, screen, table
 from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
+from airflow_poison.cli.tables import print_conversation
 from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.cli.terminal import cuttable, line, screen, table
+from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError, InputError, PoisonError
 from airflow_poison.core.passes.alter import ENDPOINTS
@@ -109,7 +109,7 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         out, halt = screen(), each.halt
         line(out, (halt.name, "bold"), f" is {halt.state.value}: {halt.reason}" if halt.reason else f" is {halt.state.value}.")
         if each.message is not None:
-            queue_tables.print_whole(queue.name, [each.message], SystemClock().now())
+            tables.print_whole(queue.name, [each.message], SystemClock().now())
         if each.others:
             line(out, f"In the queue of its conversation, too: {counted(each.others)}.")
         if each.conversation is not None:

@@ -7,13 +7,11 @@ import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import arguments, dialog_tables, values
-from airflow_poison.cli.each_queue import end_with, looked_for
-from airflow_poison.cli.humanly import messages
+from airflow_poison.cli import tables, values
 from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.screen import line, screen
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
+from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.cli.terminal import line, messages, screen
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 
@@ -40,7 +38,7 @@ def services(args: Namespace) -> None:
         rows = [{"queue": queue, **service.to_dict()} for queue, service in found]
         write_json({"store": store.uri, "services": rows, "errors": failed})
     elif found:
-        dialog_tables.print_services(found)
+        tables.print_services(found)
     nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
@@ -55,9 +53,9 @@ def conversations(args: Namespace) -> None:
     if output == "json":
         write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
     elif args.conversation is not None:
-        dialog_tables.print_conversation(found[0], clock.now())
+        tables.print_conversation(found[0], clock.now())
     elif found:
-        dialog_tables.print_conversations(found, clock.now())
+        tables.print_conversations(found, clock.now())
     if not found:
         if output != "json":
             say("nothing", f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}.")
@@ -145,7 +143,7 @@ def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text
         write_json(done.to_dict())
         return
     line(screen(), text)
-    dialog_tables.print_waiting(done)
+    tables.print_waiting(done)
 
 
 def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[str, bytes]]) -> None:
@@ -194,7 +192,7 @@ def _messages(message_type: str, bodies: Sequence[str]) -> list[tuple[str, bytes
 
 
 def _span(option: str, given: str | None) -> timedelta | None:
-    return None if given is None else arguments.duration(option, given)
+    return None if given is None else values.duration(option, given)
 
 
 def _key(args: Namespace, table: QueueTable) -> str:

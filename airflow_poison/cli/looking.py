@@ -6,10 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import queue_tables, values
+from airflow_poison.cli import tables, values
 from airflow_poison.cli.declared.argument import PLACES
-from airflow_poison.cli.each_queue import end_with, looked_for
-from airflow_poison.cli.stores import opened_store, queue_to_read
+from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, QueueHaltedError
@@ -36,7 +35,7 @@ def list_queues(args: Namespace) -> None:
     if output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
     elif found:
-        queue_tables.print_queues(found)
+        tables.print_queues(found)
     known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
@@ -65,11 +64,11 @@ def show(args: Namespace) -> None:
         rows = [plain(message, body=args.body or bool(wanted)) for message in messages]
         write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
     else:
-        queue_tables.print_queue(queue)
+        tables.print_queue(queue)
         if wanted:
-            queue_tables.print_whole(table.name, messages, queue.at)
+            tables.print_whole(table.name, messages, queue.at)
         else:
-            queue_tables.print_messages(table.name, messages, more, queue.at, bodies=args.body)
+            tables.print_messages(table.name, messages, more, queue.at, bodies=args.body)
     if missing:
         say("nothing", f"not in queue {table.name!r}: {', '.join(map(str, missing))}. Settled, moved or removed, or never sent.")
     if missing or queue.halted:
@@ -95,7 +94,7 @@ def inspect(args: Namespace) -> None:
     if output == "json":
         write_json(seen.to_dict())
     else:
-        queue_tables.print_inspected(seen, clock.now())
+        tables.print_inspected(seen, clock.now())
     if not seen.messages:
         if output != "json":
             say("nothing", NO_MESSAGE)
@@ -116,7 +115,7 @@ def history(args: Namespace) -> None:
     if output == "json":
         write_json(told.to_dict())
     elif told.events:
-        queue_tables.print_events(told)
+        tables.print_events(told)
     else:
         say("nothing", f"no such event of queue {told.queue!r} is recorded.")
     if not told.events:

@@ -11,13 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import arguments, queue_tables, values
-from airflow_poison.cli.dialog_tables import print_waiting
-from airflow_poison.cli.humanly import messages as counted
+from airflow_poison.cli import tables, values
 from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.screen import line, screen
 from airflow_poison.cli.stores import opened_queue, opened_store
+from airflow_poison.cli.tables import print_waiting
 from airflow_poison.cli.telling import NO, check_output, command, say
+from airflow_poison.cli.terminal import line, screen
+from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import InputError, MessageNotFoundError
@@ -126,7 +126,7 @@ def _ending(args: Namespace, table: QueueTable) -> Ending:
         error=None if args.error is None else values.error_code(args.error),
         description=args.description or "",
         cleanup=args.cleanup,
-        wait=timedelta(0) if args.wait is None else arguments.duration("--wait", args.wait),
+        wait=timedelta(0) if args.wait is None else values.duration("--wait", args.wait),
     )
 
 
@@ -168,7 +168,7 @@ def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[Messa
     elif args.save is not None:
         line(screen(), f"Saved {counted(len(found))} in {args.save}.")
     else:
-        queue_tables.print_whole(table.name, found, SystemClock().now(), most_body=None)
+        tables.print_whole(table.name, found, SystemClock().now(), most_body=None)
         sys.stdout.flush()
 
 

@@ -7,13 +7,12 @@ import uuid
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.cli import arguments, sources, values
-from airflow_poison.cli.given_policy import given_policy
-from airflow_poison.cli.humanly import messages
+from airflow_poison.cli import sources, values
 from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.screen import line, screen
 from airflow_poison.cli.stores import opened_queue
 from airflow_poison.cli.telling import INTERRUPTED, check_output, command, say
+from airflow_poison.cli.terminal import line, messages, screen
+from airflow_poison.cli.values import given_policy
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.mapping import BATCH, HIGHEST_PRIORITY, ColumnMapping, rows_to_batches
@@ -89,7 +88,7 @@ def _format(args: Namespace) -> str:
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
     """Return which columns become which parts. Raises InputError."""
     parts: dict[str, Any] = {}
-    for part, column in arguments.pairs("--map", args.map or []).items():
+    for part, column in values.pairs("--map", args.map or []).items():
         name = values.one_of("--map", part, _PARTS)
         columns = tuple(filter(None, column.split(",")))
         if not columns or (len(columns) > 1 and name not in {"body", "properties"}):
@@ -100,7 +99,7 @@ def _mapping(args: Namespace, form: str) -> ColumnMapping:
     if args.expires_after is not None:
         if "expires_after" in parts:
             raise InputError("--expires-after: the same part is mapped to a column.")
-        parts["expires_after"] = arguments.duration("--expires-after", args.expires_after)
+        parts["expires_after"] = values.duration("--expires-after", args.expires_after)
     return ColumnMapping(**parts)
 
 
@@ -113,7 +112,7 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
     if args.priority is not None:
         fixed["priority"] = values.whole("--priority", args.priority, 0, HIGHEST_PRIORITY)
     if args.property:
-        fixed["properties"] = list(arguments.pairs("--property", args.property).items())
+        fixed["properties"] = list(values.pairs("--property", args.property).items())
     for option in ("group", "conversation", "message_type", "priority"):
         if getattr(args, option) is not None and getattr(mapping, option) is not None:
             raise InputError(f"--{option.replace('_', '-')}: the same part is mapped to a column.")

@@ -1,221 +1,328 @@
-"""What the commands print for people: tables that fit the terminal, and sentences."""
+"""What commands print of queues and messages for people."""
 
 from __future__ import annotations
 
-import sys
-from io import TextIOWrapper
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from airflow_poison.cli import timeline
-from airflow_poison.core.delivery.answer import shown
-from airflow_poison.core.durations import show_duration
-from airflow_poison.core.events import ROUTINE
-from airflow_poison.core.policies.described import Kind, settings_class, settings_of
-from airflow_poison.core.policies.settings import seconds
+from airflow_poison.cli import terminal
+from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
+from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
+from airflow_poison.core.passes.messages import named
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from datetime import timedelta
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
-    from airflow_poison.core.delivery.simulated import Simulation
+    from rich.console import Console
+
+    from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.events import Event
-    from airflow_poison.core.policies.described import Setting, System
-    from airflow_poison.core.policies.seam import Policy
-
-WIDE: Final = 120
-"""Terminals of so many columns show settings in a table, narrower ones one below the other."""
-
-MOST_ROWS: Final = 40
-_FIRST_ROWS, _LAST_ROWS = 12, 4
-_INDENT: Final = (0, 0, 0, 4)
+    from airflow_poison.core.passes.browse import QueueOverview
+    from airflow_poison.core.passes.conversations.acts import ActResult
+    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.recall import RecallResult
 
 
-def console() -> Console:
-    """Return standard output, without guesses about what a text means; signs that it cannot show become question marks."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(markup=False, highlight=False, emoji=False)
+_ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
+_STYLES = {QueueState.ENABLED.value: "green", QueueState.DISABLED.value: "bold red"}
+_MOST_BODY = 64 * 1024
 
 
-# Systems and settings -------------------------------------------------------------------------------------------
+def print_queues(queues: Sequence[QueueOverview]) -> None:
+    """Print a row for each queue."""
+    out = screen()
+    places = [place for place in SubQueue if place in _ALWAYS or any(queue.sub_queues[place].messages for queue in queues)]
+    outbox = ["outbox"] * any(queue.outbox for queue in queues)
+    expired = ["expired\nclaims"] * any(queue.expired_claims for queue in queues)
+    numbers = [*(place.value for place in places), *outbox, *expired]
+    rows = table("queue", "state", *numbers, "oldest", "next due", right=numbers)
+    for queue in queues:
+        counts = [f"{queue.sub_queues[place].messages:,}" for place in places]
+        rare = [f"{queue.outbox:,}"] * len(outbox) + [str(queue.expired_claims)] * len(expired)
+        times = (terminal.age(queue.oldest_at, queue.at), terminal.due(queue.next_due_at, queue.at))
+        rows.add_row(Text(queue.queue, "bold"), _state(queue), *counts, *rare, *times)
+    out.print(rows)
 
 
-def print_systems(systems: Sequence[System]) -> None:
-    """Print the messaging systems."""
-    table = _table("SYSTEM", "messaging system: its rules")
-    for system in systems:
-        table.add_row(Text(system.name, "bold"), f"{system.title}: {system.summary}.")
-    out = console()
-    out.print(table)
+def _state(queue: QueueOverview) -> Text:
+    """Return the state that a row has room for: the endpoint's own, else that of the reader of the poison sub-queue."""
+    if queue.state != QueueState.ENABLED:
+        return Text(queue.state, _STYLES.get(queue.state, "bold red"))
+    if queue.poison_state != QueueState.ENABLED:
+        return Text(f"poison {queue.poison_state}", "bold red")
+    return Text("blocked", "bold yellow") if queue.blocked_until is not None else Text(queue.state, _STYLES[queue.state])
+
+
+def print_queue(queue: QueueOverview) -> None:
+    """Print a queue's state, settings, depths and claims."""
+    out = screen()
+    for endpoint, state, reason in _endpoints(queue):
+        line(out, (endpoint, "bold"), ": ", (state, _STYLES.get(state, "bold red")), f": {one_line(reason)}" if reason else "")
+    if queue.blocked_until is not None:
+        until = (
+            "its broker is restarted or the message is removed"
+            if queue.blocked_until == NOT_BEFORE_RESTART
+            else terminal.instant(queue.blocked_until)
+        )
+        line(out, (f"blocked until {until}", "bold yellow"))
+    line(out, _policy(queue.policy))
+    if queue.counters:
+        line(out, "counters: ", ", ".join(f"{name} {count}" for name, count in queue.counters.items()))
     out.print()
-    _say(out, "'policies SYSTEM' lists its settings, 'simulate SYSTEM' shows what they do.")
+    out.print(_depths(queue))
+    if queue.outbox:
+        line(out, f"{terminal.messages(queue.outbox)} in the outbox, on the way to other queues; the next pass sends them on.")
+    for claim in queue.claims:
+        when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
+        line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {named(queue.queue, SubQueue(claim.sub_queue))}, {when}")
 
 
-def print_settings(system: System) -> None:
-    """Print a system's settings."""
-    out = console()
-    _say(out, f"{system.name}", "bold")
-    _say(out, f"{system.title}: {system.summary}.")
+def _endpoints(queue: QueueOverview) -> Iterator[tuple[str, str, str]]:
+    yield queue.queue, queue.state, queue.reason
+    if queue.poison_state != QueueState.ENABLED:
+        yield named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason
+
+
+def _policy(settings: Mapping[str, object]) -> str:
+    from airflow_poison.cli.simulation import headline
+    from airflow_poison.core.errors import SettingError
+    from airflow_poison.core.policies import policy_from_dict
+
+    try:
+        return headline(policy_from_dict(settings))
+    except SettingError as error:
+        return f"no settings that this version knows: {error}"
+
+
+def _depths(queue: QueueOverview) -> object:
+    claimed = ["claimed"] * any(depth.claimed for depth in queue.sub_queues.values())
+    rows = table("sub-queue", "messages", *claimed, "due", "oldest", "next due", right=["messages", "claimed", "due"])
+    for place, depth in queue.sub_queues.items():
+        if place in _ALWAYS or depth.messages:
+            due = f"{depth.due:,}" if place in {SubQueue.RETRY, SubQueue.POSTPONED} else ""
+            times = (terminal.age(depth.oldest_enqueued_at, queue.at), terminal.due(depth.next_due_at, queue.at))
+            rows.add_row(named(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
+    return rows
+
+
+def print_messages(queue: str, messages: Sequence[MessageRow], more: Mapping[SubQueue, int], now: datetime, *, bodies: bool) -> None:
+    """Print a row for each message, or, with bodies, its row and its body."""
+    if not messages:
+        return
+    out = screen()
     out.print()
-    if out.width >= WIDE:
-        out.print(_settings_table(system.settings))
+    if bodies:
+        for message in messages:
+            _print_summary(out, queue, message, now)
+            _print_body(out, message)
     else:
-        for setting in system.settings:
-            _print_setting(out, setting)
-    out.print()
-    _say(out, f"Wherever settings are typed, the manuals' words do as well: simulate {system.name} --set {_example(system.settings)}")
+        out.print(_rows(queue, messages, now))
+    for place, count in more.items():
+        line(out, f"{terminal.messages(count)} more in {named(queue, place)}; --limit shows more.")
 
 
-def _example(settings: Sequence[Setting]) -> str:
-    """Return a setting in a manual's word that needs no quotes, with its default."""
-    found = (f"{alias}={default_of(setting)}" for setting in settings for alias in setting.aliases)
-    return next((text for text in found if " " not in text), f"{settings[0].name}={default_of(settings[0])}")
+def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
+    prior = ["priority"] * any(message.priority != DEFAULT_PRIORITY for message in messages)
+    groups = ["group"] * any(message.group_id for message in messages)
+    numbers = ["lookup\nid", *prior, "abort\ncount", "move\ncount"]
+    rows = table(*numbers[:1], "sub-queue", *groups, *numbers[1:], "age", "last error", right=numbers, cut="last error")
+    for message in messages:
+        rows.add_row(
+            str(message.lookup_id),
+            named(queue, SubQueue(message.sub_queue)),
+            *[one_line(message.group_id or "")] * len(groups),
+            *[str(message.priority)] * len(prior),
+            str(message.abort_count),
+            str(message.move_count),
+            terminal.age(message.enqueued_at, now),
+            cuttable(message.reason or ""),
+        )
+    return rows
 
 
-def _settings_table(settings: Sequence[Setting]) -> Table:
-    table = _table("setting", "the manuals' words", "value", "default", "meaning")
-    for setting in settings:
-        table.add_row(Text(setting.name, "bold"), "\n".join(setting.aliases), _value(setting), default_of(setting), setting.meaning)
-    return table
-
-
-def _print_setting(out: Console, setting: Setting) -> None:
-    out.print(Text.assemble((setting.name, "bold"), f" = {default_of(setting)} ", (f"({_value(setting)})", "dim")))
-    if setting.aliases:
-        out.print(Padding(Text(f"also {', '.join(setting.aliases)}", "dim"), _INDENT, expand=False))
-    out.print(Padding(Text(setting.meaning), _INDENT, expand=False))
-
-
-def _value(setting: Setting) -> str:
-    kind = ", ".join(setting.choices) if setting.kind is Kind.CHOICE else setting.kind
-    return f"{kind} or none" if setting.optional else kind
-
-
-def default_of(setting: Setting) -> str:
-    """Return a setting's default as people write it."""
-    return show_value(setting.default, is_duration=setting.kind is Kind.DURATION)
-
-
-def show_value(value: object, *, is_duration: bool) -> str:
-    """Return a setting's JSON value as people write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if is_duration and isinstance(value, int | float):
-        return show_duration(seconds("", value))
-    return str(value) or "(empty)"
-
-
-# Simulations ----------------------------------------------------------------------------------------------------
-
-
-def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> None:
-    """Print what happened, what became of each message, and the answer.
-
-    :param events: print the events one by one instead of what happened in short.
-    :param routine: with deliveries, commits and rollbacks.
-    """
-    out = console()
-    _say(out, headline(simulation.policy), "bold")
-    out.print()
-    happened = _events(simulation, routine=routine) if events else _happened(simulation)
-    if happened.row_count:
-        out.print(happened)
-        out.print()
-    if simulation.fates:
-        out.print(_messages(simulation))
-        out.print()
-    for sentence in simulation.answer:
-        _say(out, sentence)
-
-
-def headline(policy: Policy) -> str:
-    """Return the system, and the settings that differ from their defaults."""
-    now = policy.to_dict()
-    changed = [
-        f"{setting.name}={show_value(now[setting.name], is_duration=setting.kind is Kind.DURATION)}"
-        for setting in settings_of(settings_class(policy.system))
-        if now[setting.name] != setting.default
-    ]
-    return f"{policy.system}: {', '.join(changed) or 'every setting as by default'}"
-
-
-def _happened(simulation: Simulation) -> Table:
-    found = timeline.rows(simulation)
-    counted = any(row.move_count for row in found)
-    table = _table(
-        "time", "message", "what happens", "abort\ncount", *(["move\ncount"] if counted else []), right={"time", "abort\ncount", "move\ncount"}
+def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime) -> None:
+    facts = [f"abort count {message.abort_count}", f"move count {message.move_count}", f"sent {terminal.age(message.enqueued_at, now)} ago"]
+    place = named(queue, SubQueue(message.sub_queue))
+    line(
+        out,
+        (f"message {message.lookup_id}", "bold"),
+        f" in {place}: {', '.join(facts)}{'; ' if message.reason else ''}",
+        one_line(message.reason or ""),
     )
-    for row in _shortened(found):
-        counts = (row.abort_count, row.move_count) if counted else (row.abort_count,)
-        table.add_row(*(_time(row.at), row.message, row.what, *("" if count is None else str(count) for count in counts)))
-    return table
 
 
-def _shortened(found: Sequence[timeline.Row]) -> list[timeline.Row]:
-    """Leave the middle of a long story out."""
-    if len(found) <= MOST_ROWS:
-        return list(found)
-    left_out = len(found) - _FIRST_ROWS - _LAST_ROWS
-    gap = timeline.Row(found[_FIRST_ROWS].at, "...", f"{left_out:,} more rows; --events lists every event")
-    return [*found[:_FIRST_ROWS], gap, *found[-_LAST_ROWS:]]
+def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = _MOST_BODY) -> None:
+    """Print everything about messages.
+
+    :param most_body: so many bytes of each body; None: all.
+    """
+    out = screen()
+    for message in messages:
+        out.print()
+        line(out, (f"message {message.lookup_id}", "bold"), f" in {named(queue, SubQueue(message.sub_queue))}")
+        for name, value in _facts(message, now):
+            line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
+        for text in ((message.last_error or {}).get("trace") or "").splitlines():
+            line(out, (block(text), "dim"), indent=4)
+        _print_body(out, message, most_body)
 
 
-def _events(simulation: Simulation, *, routine: bool) -> Table:
-    table = _table("time", "event", "message", "abort\ncount", "move\ncount", "details", right={"time", "abort\ncount", "move\ncount"})
-    for event in simulation.replay.events:
-        if routine or event.type not in ROUTINE:
-            name = event.details.get("message", "")
-            counts = (str(event.abort_count), str(event.move_count)) if name else ("", "")
-            table.add_row(_time(simulation.since_start(event)), event.type, name, *counts, _details(simulation, event))
-    return table
+def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
+    counts = (f"{name.replace('_', ' ')} {getattr(message, name)}" for name in ("abort_count", "move_count", "crash_count", "priority"))
+    yield "counts", ", ".join(counts)
+    for name in ("message_id", "group_id", "conversation_id", "message_type"):
+        if value := getattr(message, name):
+            yield name.replace("_", " "), str(value)
+    for name, word in (("enqueued_at", "sent"), ("due_at", "due"), ("expires_at", "expires")):
+        at: datetime | None = getattr(message, name)
+        if at is not None:
+            yield (
+                word,
+                f"{terminal.instant(at)} ({terminal.about(now - at)} ago)"
+                if at <= now
+                else f"{terminal.instant(at)} (in {terminal.about(at - now)})",
+            )
+    for name, value in message.properties.items():
+        yield f"property {name}", str(value)
+    if message.reason:
+        yield "last error", message.reason
 
 
-def _details(simulation: Simulation, event: Event) -> str:
-    """Return facts in a line; a document is too long for a table."""
-    shown_facts = []
-    for key, value in event.details.items():
-        if key == "place":
-            shown_facts.append(f"place={shown(simulation.queue, value)}")
-        elif key not in {"message", "document"}:
-            shown_facts.append(f"{key}={value}")
-    return ", ".join(shown_facts)
+def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
+    """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
+    from airflow_poison.core.policies.inspection import BINARY, EMPTY
+
+    if not message.body:
+        line(out, (EMPTY, "dim"), indent=2)
+        return
+    text, cut = message.shown(most), most is not None and len(message.body) > most
+    facts = [terminal.size(len(message.body)), *([f"the first {terminal.size(most or 0)} of it"] if cut else [])]
+    facts += [f"XML in {text.encoding}"] if text is not None and text.encoding else []
+    line(out, ("body", "dim"), f" ({', '.join(facts)})", ":", indent=2)
+    if text is None:
+        line(out, BINARY, indent=4)
+        line(out, f"0x{message.body[:most].hex().upper()}", indent=4)
+    else:
+        for each in text.text.splitlines() or [""]:
+            line(out, block(each), indent=4)
 
 
-def _messages(simulation: Simulation) -> Table:
-    late = any(fate.arrives for fate in simulation.fates)
-    numbers = ["arrives"] * late + ["deliveries", "receives", "moves", "waited\nin retry"]
-    table = _table("message", *numbers, "end", "last\nevent", right={*numbers, "last\nevent"})
-    for fate in simulation.fates:
-        end = fate.end
-        times = [_time(fate.arrives)] * late
-        counts = [f"{end.deliveries:,}", f"{end.receives:,}", f"{fate.moves:,}", show_duration(end.waited)]
-        table.add_row(fate.name, *times, *counts, shown(simulation.queue, end.place), _time(fate.at) if fate.at is not None else "")
-    return table
+def print_inspected(seen: InspectResult, now: datetime) -> None:
+    """Print what an inspection saw."""
+    out = screen()
+    line(out, (seen.queue, "bold"), ": ", (seen.state, _STYLES.get(seen.state, "bold red")), f" ({seen.mode})")
+    print_whole(seen.queue, seen.messages, now)
+    if seen.more:
+        line(out, f"{terminal.messages(seen.more)} more; --every shows up to 100 of a conversation.")
 
 
-# Shared ---------------------------------------------------------------------------------------------------------
+def print_events(told: RecallResult) -> None:
+    """Print a timeline."""
+    out = screen()
+    if told.earlier:
+        line(out, f"{told.earlier:,} earlier events; --limit shows more.")
+    counts = ["abort\ncount", "move\ncount"]
+    rows = table("time (UTC)", "event", "message", *counts, "details", right=["message", *counts], cut="details")
+    for event in told.events:
+        number = "" if event.lookup_id is None else str(event.lookup_id)
+        numbers = (str(event.abort_count), str(event.move_count)) if number else ("", "")
+        rows.add_row(terminal.instant(event.at).removesuffix(" UTC"), event.type.value, number, *numbers, cuttable(_details(told.queue, event)))
+    out.print(rows)
 
 
-def _table(*headings: str, right: Collection[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        number = heading in right
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return table
+def _details(queue: str, event: Event) -> str:
+    """Return the facts of an event in a line; a document is too long for one, and what is empty says nothing."""
+    facts = {name: value for name, value in event.details.items() if value and name != "document"}
+    place = facts.pop("place", "")
+    shown = named(queue, SubQueue(place)) if place in set(SubQueue) else place
+    return ", ".join([*([f"to {shown}"] if shown else []), *(f"{name}: {value}" for name, value in facts.items())])
 
 
-def _say(out: Console, text: str, style: str = "") -> None:
-    """Print a sentence: wrapped in a terminal, in one line elsewhere."""
-    out.print(Text(text, style), soft_wrap=not out.is_terminal)
+# What commands print of services and conversations for people.
 
 
-def _time(at: timedelta) -> str:
-    return show_duration(at)
+_STATES = {
+    "SO": "started outbound",
+    "SI": "started inbound",
+    "CO": "conversing",
+    "DI": "disconnected inbound: the partner has ended it",
+    "DO": "disconnected outbound: this side has ended it",
+    "ER": "error",
+    "CD": "closed",
+}
+
+
+def print_services(found: Sequence[tuple[str, Service]]) -> None:
+    """Print a row for each contract of each service."""
+    out, rows = screen(), table("service", "queue", "contract", "message types", cut="message types")
+    for queue, service in found:
+        for number, contract in enumerate(service.contracts.values()):
+            names = (one_line(service.name), one_line(queue)) if not number else ("", "")
+            rows.add_row(Text(names[0], "bold"), names[1], one_line(contract.name), cuttable(_types(contract)))
+    out.print(rows)
+
+
+def _types(contract: Contract) -> str:
+    return ", ".join(f"{name} ({who}, {_validation(contract.message_types[name])})" for name, who in contract.senders.items())
+
+
+def _validation(message_type: MessageType) -> str:
+    return f"{message_type.validation}{'' if message_type.schema is None else ' with a JSON Schema'}"
+
+
+def print_conversations(rows: Sequence[ConversationRow], now: datetime) -> None:
+    """Print a row for each conversation endpoint."""
+    out, told = (
+        screen(),
+        table("conversation", "state", "service", "partner", "waiting", "timer", "lifetime", "error", right=["waiting"], cut="error"),
+    )
+    for row in rows:
+        told.add_row(
+            row.handle,
+            row.state,
+            one_line(row.service),
+            one_line(row.far_service),
+            f"{sum(row.waiting.values()):,}",
+            terminal.due(row.dialog_timer, now),
+            terminal.due(row.lifetime, now),
+            cuttable("" if row.error is None else f"{row.error[0]} {row.error[1]}"),
+        )
+    out.print(told)
+
+
+def print_conversation(row: ConversationRow, now: datetime) -> None:
+    """Print everything about a conversation endpoint."""
+    out = screen()
+    line(out, (f"conversation {row.handle}", "bold"), f": {row.state}, {_STATES[row.state]}")
+    for name, value in _conversation_facts(row, now):
+        line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
+
+
+def _conversation_facts(row: ConversationRow, now: datetime) -> Iterator[tuple[str, str]]:
+    yield "of both sides", row.conversation_id
+    yield "side", f"{'initiator' if row.is_initiator else 'target'}, service {row.service}"
+    yield "partner", row.far_service
+    yield "contract", row.contract
+    yield "group", row.group_id
+    yield "priority", str(row.priority)
+    yield "sent", f"{row.sent:,}"
+    waiting = ", ".join(f"{count:,} of type {kind}" for kind, count in row.waiting.items())
+    yield "waiting", waiting or "nothing"
+    for name, at in (("timer", row.dialog_timer), ("lifetime", row.lifetime)):
+        if at is not None:
+            yield name, f"{terminal.instant(at)} ({terminal.due(at, now)})"
+    if row.error is not None:
+        yield "error", f"{row.error[0]} {row.error[1]}"
+    if row.failures:
+        yield "failures", str(row.failures)
+
+
+def print_waiting(done: ActResult) -> None:
+    """Say what stays at this side."""
+    if done.waiting:
+        line(screen(), f"Waits at this side until a disabled queue is enabled: {terminal.messages(done.waiting)}.")

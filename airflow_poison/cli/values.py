@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli.arguments import duration
+from airflow_poison.cli.telling import noted_warnings
+from airflow_poison.core.delivery.script import Action, Verb
 from airflow_poison.core.durations import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.nearest import folded, nearest
+from airflow_poison.core.policies.described import system_named
 from airflow_poison.core.policies.settings import LARGEST, LONGEST
+from airflow_poison.core.policies.typed import typed_policy
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Iterable, Sequence
+
+    from airflow_poison.core.policies.seam import Policy
+
 
 _DIGITS = 18
 
@@ -85,3 +95,102 @@ def since(text: str, now: datetime) -> datetime:
 def _shown(text: str) -> str:
     """Return a text that was typed so that it can be seen."""
     return text if text.strip() else repr(text)
+
+
+# Arguments of the simulation as people type them, turned into values.
+
+
+MOST_RECEIVES = 1_000_000
+
+
+def system_of(system: str | None, *values: list[str] | None) -> str | None:
+    """Return SYSTEM, also when it stands behind an option that takes several values, and was taken for one of them."""
+    for given in values:
+        if system is None and given and len(given) > 1 and not set(given[-1]) & set("=:"):
+            return given.pop()
+    return system
+
+
+def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """Return what ``NAME=VALUE`` says, by name. Raises InputError."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        name = name.strip()
+        if not sign or not name:
+            raise InputError(f"{flag} {text}: expected NAME=VALUE.")
+        if name in found:
+            raise InputError(f"{flag} {text}: {name} was given twice.")
+        found[name] = value
+    return found
+
+
+def duration(flag: str, text: str) -> timedelta:
+    """Return a duration. Raises InputError."""
+    span = read_duration(text)
+    if span is None:
+        raise InputError(f"{flag} {text}: expected a duration such as {EXAMPLES}.")
+    return span
+
+
+def action(text: str) -> Action:
+    """Return what ``AT:VERB``, ``AT:VERB:MESSAGE`` or ``AT:alter:NAME=VALUE,...`` says. Raises InputError."""
+    at, _, rest = text.partition(":")
+    word, _, what = rest.partition(":")
+    verb = word.strip().lower().replace("-", "_")
+    if verb not in set(Verb):
+        hint = f"; the nearest is {nearest(verb, Verb)}" if verb else ""
+        raise InputError(f"--action {text}: expected AT:VERB or AT:VERB:WHAT, and one of {', '.join(Verb)} as VERB{hint}.")
+    span = duration(f"--action {text}:", at)
+    if verb == Verb.ALTER:
+        if not what:
+            raise InputError(f"--action {text}: expected AT:alter:NAME=VALUE, with more of them behind commas.")
+        return Action(span, Verb.ALTER, settings=pairs(f"--action {text}:", what.split(",")))
+    return Action(span, Verb(verb), message=what.strip())
+
+
+def receives(text: str) -> int:
+    """Return a limit of receives. Raises InputError."""
+    if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(MOST_RECEIVES)) and 1 <= int(text) <= MOST_RECEIVES:
+        return int(text)
+    raise InputError(f"--most-receives {text}: expected a whole number from 1 to {MOST_RECEIVES}.")
+
+
+def policy_json(place: str) -> dict[str, object]:
+    """Return the JSON object of a file, or of standard input for ``-``. Raises InputError."""
+    try:
+        text = sys.stdin.read() if place == "-" else Path(place).read_text(encoding="utf-8")
+        found = json.loads(text)
+    except OSError as error:
+        raise InputError(f"--policy-json {place}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--policy-json {place}: no JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"--policy-json {place}: expected a JSON object of settings.")
+    return found
+
+
+# The policy that options give: ``--system``, ``--set`` and ``--policy-json``.
+
+
+def given_policy(args: Namespace) -> Policy | None:
+    """Return it; None when none of the options is there: then the recorded one rules. Says its warnings. Raises InputError, SettingError."""
+    if args.system is None and not args.set and args.policy_json is None:
+        return None
+    with noted_warnings():
+        return policy_of(args, args.system, "--system is missing: a whole policy is recorded, and 'alter' changes some settings of the recorded one.")
+
+
+def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
+    """Return the policy of a system, --policy-json and --set; the file may name the system, too. Raises InputError and SettingError.
+
+    :param missing: what is said when neither does.
+    """
+    stored = policy_json(args.policy_json) if args.policy_json else {}
+    named = stored.pop("system", None)
+    system = system or named  # type: ignore[assignment]  # looked at below
+    if not isinstance(system, str):
+        raise InputError(missing)
+    if named is not None and system_named(str(named)) != system_named(system):
+        raise InputError(f"--policy-json {args.policy_json}: these are settings of {named}, not of {system}.")
+    return typed_policy(system, stored, pairs("--set", args.set or []))

@@ -278,7 +278,7 @@ class QueueMoveOperator(WithLineage, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.lookup_ids = lookup_ids_of
+        self.lookup_ids = lookup_ids
         self.target = target
         self.to_queue = to_queue
         self.conn_id = conn_id
@@ -342,7 +342,7 @@ class QueueRemoveOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name
-        self.lookup_ids = lookup_ids_of
+        self.lookup_ids = lookup_ids
         self.conversation_id = conversation_id
         self.conn_id = conn_id
 

@@ -12,7 +12,7 @@ POLICIES: Final = Command(
     name="policies",
     help="List the messaging systems, or the settings of one",
     description="List the messaging systems whose rules a queue can have; with SYSTEM: its settings.",
-    function="airflow_poison.cli.policies.policies",
+    function="airflow_poison.cli.settings.policies",
     arguments=(_SYSTEM, OUTPUT),
 )
 
@@ -20,7 +20,7 @@ SIMULATE: Final = Command(
     name="simulate",
     help="Show what settings would do to messages",
     description="Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.",
-    function="airflow_poison.cli.simulate.simulate",
+    function="airflow_poison.cli.settings.simulate",
     arguments=(
         _SYSTEM,
         SET,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.cli.timeline import rows
+from airflow_poison.cli.simulation import rows
 from airflow_poison.core.delivery.script import Action
 from airflow_poison.core.delivery.simulate import simulate
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict

@@ -58,7 +58,7 @@ def test_a_text_is_the_value_that_the_setting_needs(system: str, settings: Mappi
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_default_can_be_typed_as_it_is_shown(system: str) -> None:
-    from airflow_poison.cli.tables import default_of
+    from airflow_poison.cli.simulation import default_of
 
     written = {setting.name: default_of(setting) for setting in describe(system).settings if setting.default != ""}
     assert typed_policy(system, written).to_dict() == policy_from_dict({"system": system}).to_dict()
