@@ -8,26 +8,12 @@ OPERATORS = (
     "airflow_poison.operators.manage",
     "airflow_poison.operators.receive",
     "airflow_poison.operators.alert",
-    "airflow_poison.operators.manage",
     "airflow_poison.operators.ask",
     "airflow_poison.operators.dialogs",
-    "airflow_poison.operators.dialogs",
-    "airflow_poison.operators.manage",
-    "airflow_poison.operators.manage",
-    "airflow_poison.operators.manage",
     "airflow_poison.operators.recover",
-    "airflow_poison.operators.manage",
-    "airflow_poison.operators.dialogs",
     "airflow_poison.operators.submit",
 )
-SENSORS = (
-    "airflow_poison.sensors.queue",
-    "airflow_poison.sensors.queue",
-    "airflow_poison.sensors.queue",
-    "airflow_poison.sensors.queue",
-    "airflow_poison.sensors.queue",
-    "airflow_poison.sensors.queue",
-)
+SENSORS = ("airflow_poison.sensors.queue",)
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")
 
 
@@ -43,7 +29,7 @@ def get_provider_info() -> dict[str, object]:
         "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
         "hooks": _modules("airflow_poison.hooks.poison", "airflow_poison.hooks.conversations"),
         "operators": _modules(*OPERATORS),
-        "cli": ["airflow_poison.cli.definition.get_poison_cli_commands"],
+        "cli": ["airflow_poison.cli.main.get_poison_cli_commands"],
         "sensors": _modules(*SENSORS),
         "triggers": _modules("airflow_poison.triggers.queue", "airflow_poison.triggers.events"),
         "task-decorators": [

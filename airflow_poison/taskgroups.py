@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TaskGroup
 
 from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.former_names import renamed
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from airflow_poison.notifications import Targets
 
 
+@renamed(queue="queue_name")
 def recovery(
-    queue: str,
+    queue_name: str,
     *,
     group_id: str = "recovery",
     sub_queue: str = "any",
@@ -58,10 +60,10 @@ def recovery(
     in the safe order (spec SB-34): what concerns the message first, while nobody can receive it, then the queue is enabled. What is removed is kept;
     the messages of a conversation that is ended are gone. A queue that receives, and one that is to be left, skip what follows.
 
-    For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(queue, on=("disabled",))``, or let it
+    For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(queue_name, on=("disabled",))``, or let it
     wait.
 
-    :param queue: the queue's name; it must exist. (templated)
+    :param queue_name: the queue's name; it must exist. (templated)
     :param group_id: the task group's id.
     :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of its poison sub-queue; ``any``. (templated)
     :param wait: begin with a sensor that waits until the queue is halted; False: a queue that receives now skips all.
@@ -83,11 +85,11 @@ def recovery(
     with TaskGroup(
         group_id,
         default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
-        tooltip=f"What becomes of queue {queue!r} when it is halted",
+        tooltip=f"What becomes of queue {queue_name!r} when it is halted",
     ) as group:
         ask = QueueAskOperator(
             task_id="ask",
-            queue_name=queue,
+            queue_name=queue_name,
             sub_queue=sub_queue,
             to_queue=to_queue,
             error=error,
@@ -101,7 +103,7 @@ def recovery(
         )
         recover = QueueRecoverOperator(
             task_id="recover",
-            queue_name=queue,
+            queue_name=queue_name,
             decision=ask.output,
             to_queue=to_queue,
             error=error,
@@ -114,14 +116,15 @@ def recovery(
         if wait:
             timeout = {} if wait_timeout is None else {"timeout": wait_timeout.total_seconds()}
             halted = QueueDisabledSensor(
-                task_id="wait", queue_name=queue, sub_queue=sub_queue, poke_interval=poke_interval, mode="reschedule", conn_id=conn_id, **timeout
+                task_id="wait", queue_name=queue_name, sub_queue=sub_queue, poke_interval=poke_interval, mode="reschedule", conn_id=conn_id, **timeout
             )
             halted >> ask
     return group
 
 
+@renamed(queue="queue_name")
 def retry_cycle(
-    queue: str,
+    queue_name: str,
     policy: Policy,
     handler: HandlerLike,
     *,
@@ -146,7 +149,7 @@ def retry_cycle(
     ``alert`` is a teardown: it runs also when ``receive`` failed, and does not hide that failure from the DAG run. What follows the group
     waits for ``receive``. Without a notifier there is no ``alert``.
 
-    :param queue: the queue's name; made when it is missing. (templated)
+    :param queue_name: the queue's name; made when it is missing. (templated)
     :param policy: the queue's rules.
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param group_id: the task group's id.
@@ -168,12 +171,12 @@ def retry_cycle(
     with TaskGroup(
         group_id,
         default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
-        tooltip=f"The cycle of queue {queue!r}",
+        tooltip=f"The cycle of queue {queue_name!r}",
     ) as group:
-        returned = QueueReturnOperator(task_id="return", queue_name=queue, policy=policy, conn_id=conn_id)
+        returned = QueueReturnOperator(task_id="return", queue_name=queue_name, policy=policy, conn_id=conn_id)
         received = QueueReceiveOperator(
             task_id="receive",
-            queue_name=queue,
+            queue_name=queue_name,
             policy=policy,
             services=services,
             handler=handler,
@@ -194,6 +197,6 @@ def retry_cycle(
             "backlog_older_than": backlog_older_than,
         }
         if AlertTargets.of(**told):
-            alert = QueueAlertOperator(task_id="alert", queue_name=queue, conn_id=conn_id, **told)
+            alert = QueueAlertOperator(task_id="alert", queue_name=queue_name, conn_id=conn_id, **told)
             received >> alert.as_teardown(on_failure_fail_dagrun=False)
     return group

@@ -39,7 +39,7 @@ def tell(context: Any) -> None:
 
 
 with DAG("pay_invoices", schedule=[queue_asset("invoices")], catchup=False, max_active_runs=1):
-    retry_cycle(queue="invoices", policy=ServiceBroker(), handler=pay)
+    retry_cycle(queue_name="invoices", policy=ServiceBroker(), handler=pay)
 
 with DAG("decide_about_invoices", schedule=[queue_asset("invoices", on=("disabled",))], catchup=False, max_active_runs=1):
     recovery("invoices", response_timeout=PATIENCE, on_timeout="leave", on_asked=[tell], on_undecided=[tell])

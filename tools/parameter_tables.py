@@ -27,8 +27,8 @@ DOCUMENTED = re.compile(r"^:param (\w+): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 DECORATORS = {"@task.receive": ("receive_task", "ReceiveDecoratedOperator"), "@task.send": ("send_task", "SendDecoratedOperator")}
 """By name: the function that is called, and the operator that takes the parameters that it does not name."""
 REFUSED = {
-    "@task.receive": {"python_callable", "task_id", "op_args", "op_kwargs", "queue_name", "handler", "kwargs"},
-    "@task.send": {"python_callable", "op_args", "op_kwargs", "queue_name", "messages", "path", "table", "dataframe", "kwargs"},
+    "@task.receive": {"python_callable", "task_id", "op_args", "op_kwargs", "handler", "kwargs"},
+    "@task.send": {"python_callable", "op_args", "op_kwargs", "messages", "path", "table", "dataframe", "kwargs"},
     "QueuePoisonGoneSensor": {"queue_names", "match"},
 }
 """What is inherited and not taken."""

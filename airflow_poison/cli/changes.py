@@ -6,61 +6,67 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.stores import opened_queue, opened_store
-from airflow_poison.cli.telling import check_output, command, noted_warnings
-from airflow_poison.cli.terminal import line, one_line, screen
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import folded
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, check_output, command, noted_warnings, option, wrong_usage
+from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
+from airflow_poison.cli.terminal import one_line, tell
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
-    from typing import Protocol
-
-    class Result(Protocol):
-        """What a verb returns."""
-
-        def to_dict(self) -> dict[str, object]:
-            """Return plain values."""
-            ...
-
 
 _ORIGIN, _ALL = "origin", "all"
 
 
-@command
+@command(
+    "return",
+    help="End the retry cycle of what is due",
+    description="Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was "
+    "due, 2: it could not be done.",
+    arguments=(QUEUE, *WHERE),
+)
 def return_due(args: Namespace) -> None:
     """End the retry cycle of what is due."""
     from airflow_poison.core.passes.return_due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
-    output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
+    output, table, clock = check_output(args.output), opened_queue(args), system_clock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
     done = verb(table, clock, return_order=order)
     also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
     waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
         waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
-    _print(output, done.to_dict(), [f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}."])
+    tell(output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
 
 
-@command
+@command(
+    "move",
+    help="Move messages to another sub-queue or queue",
+    description="Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not "
+    "there, 2: it could not be done.",
+    arguments=(
+        QUEUE,
+        Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
+        option(
+            "--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")
+        ),
+        option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
+        *WHERE,
+    ),
+)
 def move(args: Namespace) -> None:
     """Move messages, all or none."""
     output = check_output(args.output)
     everything = args.lookup_ids == [_ALL]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
     if args.to is not None and args.to_queue is not None:
-        raise InputError("--to and --to-queue: expected one of them.")
+        raise wrong_usage("--to and --to-queue: expected one of them.")
     if everything and (args.to not in {None, "main"} or args.to_queue is not None):
-        raise InputError("all: expected with --to main; name the messages that go elsewhere.")
+        raise wrong_usage("all: expected with --to main; name the messages that go elsewhere.")
     to = _moved(args, numbers)
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
-    _print(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, [f"Moved {terminal.messages(moved)} of {args.queue}: {where}."])
+    tell(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
 
 
 def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
@@ -68,7 +74,7 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     from airflow_poison.core.passes.move import put_back
     from airflow_poison.core.passes.send_to import send_to
 
-    clock, store = SystemClock(), opened_store(args)
+    clock, store = system_clock(), opened_store(args)
     table = opened_queue(args)
     if not numbers:
         return {"main": put_back(table, clock)}
@@ -78,37 +84,66 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     return send_to(table, store, clock, numbers).to if to == _ORIGIN else {to: verb(table, clock, numbers, to)}
 
 
-@command
+@command(
+    "enable",
+    help="Let a halted queue receive again",
+    description="Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.",
+    arguments=(QUEUE, *WHERE),
+)
 def enable(args: Namespace) -> None:
     """Let a queue receive again."""
     from airflow_poison.core.passes.alter import enable as verb
     from airflow_poison.core.passes.conversations.ending import Ending
+    from airflow_poison.core.store.control import QueueState
 
-    output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
+    output, table, clock = check_output(args.output), opened_queue(args), system_clock()
     done = verb(table, clock)
     Ending(table, clock, opened_store(args)).carry()
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )
-    _print(output, done.to_dict(), [f"Queue {done.queue} is enabled{was}."])
+    tell(output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
-@command
+@command(
+    "disable",
+    help="Set a queue to OFF",
+    description="Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.",
+    arguments=(QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE),
+)
 def disable(args: Namespace) -> None:
     """Set a queue to OFF."""
     from airflow_poison.core.passes.alter import disable as verb
+    from airflow_poison.core.store.control import QueueState
 
-    output, done = check_output(args.output), verb(opened_queue(args), SystemClock(), args.reason or "")
+    output, done = check_output(args.output), verb(opened_queue(args), system_clock(), args.reason or "")
     again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
     told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
     if done.receiving:
         told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
-    _print(output, done.to_dict(), told)
+    tell(output, done.to_dict(), *told)
 
 
-@command
+@command(
+    "alter",
+    help="Change settings that are recorded in a queue",
+    description="Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. "
+    "Exit code 0: they hold, 2: nothing was changed.",
+    arguments=(
+        QUEUE,
+        SET,
+        option(
+            "--system",
+            "SYSTEM",
+            "another messaging system; settings that are not given have its defaults (default: the queue's)",
+            completes="systems",
+        ),
+        *WHERE,
+    ),
+)
 def alter(args: Namespace) -> None:
     """Change settings that are recorded in a queue."""
+    from airflow_poison.core.nearest import folded
     from airflow_poison.core.passes.alter import alter as verb
     from airflow_poison.core.policies.described import settings_class, system_named
     from airflow_poison.core.policies.typed import typed_settings
@@ -116,35 +151,49 @@ def alter(args: Namespace) -> None:
     output = check_output(args.output)
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None:
-        raise InputError("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
+        raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
     if "system" in map(folded, typed):
-        raise InputError("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
+        raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
     table = opened_queue(args)
     system = settings_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
-        done = verb(table, SystemClock(), settings=typed_settings(system, typed), system=other)
+        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
-    _print(
-        output, done.to_dict(), [*told, f"They hold when {done.queue} is received next."] if told else [f"{done.queue} had these settings already."]
-    )
+    told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
+    tell(output, done.to_dict(), *told)
 
 
-@command
+@command(
+    "restart",
+    help="Restart a queue's endpoint, its application server or its broker",
+    description="Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.",
+    arguments=(
+        QUEUE,
+        Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")),
+        *WHERE,
+    ),
+)
 def restart(args: Namespace) -> None:
     """Restart what the queue's system restarts."""
     from airflow_poison.core.passes.restart import restart as verb
     from airflow_poison.core.policies.restarts import Restart
 
     output, what = check_output(args.output), Restart(values.one_of("WHAT", args.what, list(Restart)))
-    done = verb(opened_queue(args), SystemClock(), what)
+    done = verb(opened_queue(args), system_clock(), what)
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
         told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
-    _print(output, done.to_dict(), told)
+    tell(output, done.to_dict(), *told)
 
 
-@command
+@command(
+    "maintain",
+    help="Keep a queue's folder small and its log short",
+    description="Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. "
+    "Exit code 0: done, 2: it could not be done.",
+    arguments=(QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE),
+)
 def maintain(args: Namespace) -> None:
     """Keep a queue's folder small and its log short."""
     from airflow_poison.core.passes.maintain import RETENTION
@@ -152,7 +201,7 @@ def maintain(args: Namespace) -> None:
 
     output = check_output(args.output)
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
-    done = verb(opened_queue(args), SystemClock(), store=opened_store(args), retention=retention)
+    done = verb(opened_queue(args), system_clock(), store=opened_store(args), retention=retention)
     told = [
         f"Joined {done.compacted.get('files', 0):,} small files into {done.compacted.get('into', 0):,}.",
         f"Removed {sum(done.removed.values()):,} files ({terminal.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
@@ -162,13 +211,4 @@ def maintain(args: Namespace) -> None:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
-    _print(output, done.to_dict(), told)
-
-
-def _print(output: str, plain: Mapping[str, object], told: Sequence[str]) -> None:
-    if output == "json":
-        write_json(dict(plain))
-        return
-    out = screen()
-    for each in told:
-        line(out, each)
+    tell(output, done.to_dict(), *told)

@@ -1,4 +1,4 @@
-"""``airflow poison check``: hold queue tables against what a store promises, and mend what needs no guess."""
+"""``airflow poison check``: check queue tables against what a store promises, and repair what needs no guess."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rich.padding import Padding
-from rich.text import Text
-
-from airflow_poison.cli.simulation import console
-from airflow_poison.cli.stores import opened_store
-from airflow_poison.cli.telling import check_output, command, say
-from airflow_poison.core.errors import InputError, QueueNotFoundError
-from airflow_poison.core.passes.checking.findings import Severity
+from airflow_poison.cli.command import QUEUES, WHERE, check_output, command, say, switch, wrong_usage
+from airflow_poison.cli.stores import opened_store, system_clock
+from airflow_poison.cli.terminal import screen
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
     from airflow_poison.core.passes.check import CheckResult
     from airflow_poison.core.passes.checking.findings import Finding
@@ -27,14 +23,26 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueStore
 
 
-@command
+@command(
+    "check",
+    help="Check queue tables, and mend what needs no guess",
+    description="Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, "
+    "2: it could not be checked.",
+    arguments=(
+        QUEUES,
+        switch("--repair", "mend first what can be mended without guessing"),
+        switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
+        switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
+        *WHERE,
+    ),
+)
 def check(args: Namespace) -> None:
     """Print what is wrong. Ends with exit code 1 when something is, 2 when it could not be checked."""
     output = check_output(args.output)
     if args.accept and not (args.queue and args.repair):
-        raise InputError("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
+        raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
     if args.accept_loss and not (args.queue and args.repair):
-        raise InputError("--accept-loss: expected with --repair, and with the queues that are to go on without what is lost.")
+        raise wrong_usage("--accept-loss: expected with --repair, and with the queues that are to go on without what is lost.")
     store = opened_store(args)
     names = _names(store, args.queue)
     done, failed = _repaired(store, names, args, whole=not args.queue) if args.repair else ([], [])
@@ -52,6 +60,8 @@ def check(args: Namespace) -> None:
 
 def _names(store: QueueStore, wanted: list[str]) -> list[str]:
     """Return the queues that are to be checked. Raises QueueNotFoundError."""
+    from airflow_poison.core.errors import QueueNotFoundError
+
     there = list(store.names())
     for name in wanted:
         if name not in there:
@@ -59,17 +69,16 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
             raise QueueNotFoundError(f"There is no queue {name!r}{where}.")
     if not wanted and not there:
         none = f"There is no queue yet: {store.absence}." if store.absence else f"There is no queue in {store.uri}: nothing to check."
-        raise InputError(f"{none} Correct --store or --conn-id.")
+        raise wrong_usage(f"{none} Correct --store or --conn-id.")
     return wanted or there
 
 
 def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.mend import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:
-        result = repair(store, name, SystemClock(), accept=args.accept, accept_loss=args.accept_loss)
+        result = repair(store, name, system_clock(), accept=args.accept, accept_loss=args.accept_loss)
         done += [f"{name}: {text}" for text in result.done]
         failed += [f"{name}: {text}" for text in result.failed]
     return done, failed
@@ -78,23 +87,21 @@ def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bo
 def _checked(store: QueueStore, names: list[str], *, whole: bool) -> list[CheckResult]:
     from pathlib import Path
 
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.check import check_folder, check_store
 
     if whole:
-        return list(check_store(store, SystemClock()))
-    return [check_folder(name, str(Path(store.uri, name)), SystemClock()) for name in names]
+        return list(check_store(store, system_clock()))
+    return [check_folder(name, str(Path(store.uri, name)), system_clock()) for name in names]
 
 
-# What ``check`` prints for people: a line for each queue, and what is wrong with it.
-
-
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def print_check(results: Sequence[CheckResult], done: Sequence[str]) -> None:
     """Print what was mended, then each queue with its findings."""
-    out = console()
+    from rich.text import Text
+
+    out = screen()
     for text in done:
         _say(out, Text(f"mended: {text}"))
     for result in results:
@@ -117,14 +124,19 @@ def _account(account: Account) -> str:
 
 
 def _print_finding(out: Console, finding: Finding) -> None:
+    from rich.text import Text
+
     where = f"{finding.where}: " if finding.where else ""
-    heading = Text.assemble((finding.severity.value, _STYLES[finding.severity]), f" {finding.kind}: {where}{finding.what}.")
+    heading = Text.assemble((finding.severity.value, _STYLES[finding.severity.value]), f" {finding.kind}: {where}{finding.what}.")
     _say(out, heading, 2)
     _say(out, Text(f"{finding.todo[0].upper()}{finding.todo[1:]}.", "dim"), 4)
 
 
 def _say(out: Console, text: Text, indent: int = 0) -> None:
     """Print a sentence: wrapped in a terminal, in one line elsewhere."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     if out.is_terminal:
         out.print(Padding(text, (0, 0, 0, indent), expand=False))
     else:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from argparse import Action, Namespace
     from collections.abc import Callable, Iterable
 
-    from airflow_poison.cli.commands import Argument
+    from airflow_poison.cli.command import Argument
 
 
 def completes(action: Action, argument: Argument) -> None:

@@ -6,35 +6,30 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import tables, values
-from airflow_poison.cli.looking import plain, write_json
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
-from airflow_poison.cli.tables import print_conversation
-from airflow_poison.cli.telling import NO, check_output, command, say
-from airflow_poison.cli.terminal import cuttable, line, screen, table
+from airflow_poison.cli import values
+from airflow_poison.cli.command import NO, WHERE, Argument, check_output, command, option, say, wrong_usage
+from airflow_poison.cli.looking import plain
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.terminal import cuttable, line, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import DecisionOutdatedError, InputError, PoisonError
-from airflow_poison.core.passes.alter import ENDPOINTS
-from airflow_poison.core.passes.decide import Decision, choices
-from airflow_poison.core.passes.decide import decide as carry_out
-from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint, halted_endpoint, suspect, suspect_conversation
-from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.decide import Decision
+    from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint
     from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.policies.recovery import EndConversation
     from airflow_poison.core.store.seam import QueueTable
 
 _MEANS = {
-    Decision.END: "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",
-    Decision.REMOVE: "the message is put out of the way and kept, with its conversation; then the queue is enabled",
-    Decision.RETURN: "the message is given fresh attempts in main; then the queue is enabled",
-    Decision.ENABLE: "the queue is enabled; the message stays as it is, and may halt it again",
-    Decision.LEAVE: "nothing is changed",
+    "end": "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",
+    "remove": "the message is put out of the way and kept, with its conversation; then the queue is enabled",
+    "return": "the message is given fresh attempts in main; then the queue is enabled",
+    "enable": "the queue is enabled; the message stays as it is, and may halt it again",
+    "leave": "nothing is changed",
 }
 
 
@@ -55,6 +50,8 @@ class _Open:
     @property
     def choices(self) -> tuple[Decision, ...]:
         """What can be decided."""
+        from airflow_poison.core.passes.decide import choices
+
         return choices(self.halt, self.message, self.conversation)
 
     def to_dict(self) -> dict[str, object]:
@@ -64,15 +61,37 @@ class _Open:
         return self.halt.to_dict() | found
 
 
-@command
+READERS = ("main", "poison", "any")
+DECISIONS = ("end", "remove", "return", "enable", "leave")
+
+
+@command(
+    "decide",
+    help="Say what becomes of a halted queue",
+    description="Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: "
+    "what concerns the message and the queue, in the safe order. What is removed is kept. "
+    "Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it could not be done.",
+    arguments=(
+        Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
+        Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
+        option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
+        option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
+        option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
+        option("--error", "N", "with end: the code that the partner is told (default: 127)"),
+        option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
+        *WHERE,
+    ),
+)
 def decide(args: Namespace) -> None:
     """List what waits for a decision, show that of one queue, or carry one out. Ends with exit code 1 when nothing waits for it."""
+    from airflow_poison.core.passes.halts import Endpoints
+
     output, which = check_output(args.output), values.one_of("--sub-queue", args.sub_queue, list(Endpoints))
     if args.decision is not None:
         _carry_out(args, output, Endpoints(which))
         return
     if any(given is not None for given in (args.lookup_id, args.to_queue, args.error, args.description)):
-        raise InputError("--lookup-id, --to-queue, --error and --description: expected with DECISION.")
+        raise wrong_usage("--lookup-id, --to-queue, --error and --description: expected with DECISION.")
     if args.queue is None:
         _list(args, output, Endpoints(which))
     else:
@@ -80,6 +99,8 @@ def decide(args: Namespace) -> None:
 
 
 def _list(args: Namespace, output: str, which: Endpoints) -> None:
+    from airflow_poison.core.errors import PoisonError
+
     store = opened_store(args)
     found, failed = list[_Open](), dict[str, str]()
     for name in store.names():
@@ -101,6 +122,9 @@ def _list(args: Namespace, output: str, which: Endpoints) -> None:
 
 
 def _show(args: Namespace, output: str, which: Endpoints) -> None:
+    from airflow_poison.cli import tables
+    from airflow_poison.cli.tables import print_conversation
+
     queue = queue_to_read(args)
     found = _open(queue, which)
     if output == "json":
@@ -109,11 +133,11 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         out, halt = screen(), each.halt
         line(out, (halt.name, "bold"), f" is {halt.state.value}: {halt.reason}" if halt.reason else f" is {halt.state.value}.")
         if each.message is not None:
-            tables.print_whole(queue.name, [each.message], SystemClock().now())
+            tables.print_whole(queue.name, [each.message], system_clock().now())
         if each.others:
             line(out, f"In the queue of its conversation, too: {counted(each.others)}.")
         if each.conversation is not None:
-            print_conversation(each.conversation, SystemClock().now())
+            print_conversation(each.conversation, system_clock().now())
         for choice in each.choices:
             line(out, (f"decide {args.queue} {choice.value} --sub-queue {halt.sub_queue.value}", "bold"), f": {_MEANS[choice]}.")
     if not found:
@@ -121,6 +145,11 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
 
 
 def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
+    from airflow_poison.core.errors import DecisionOutdatedError
+    from airflow_poison.core.passes.decide import Decision
+    from airflow_poison.core.passes.decide import decide as carry_out
+    from airflow_poison.core.passes.halts import halted_endpoint
+
     wanted = Decision(values.one_of("DECISION", args.decision, list(Decision)))
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     end = _end(args, wanted)
@@ -132,7 +161,7 @@ def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
     if number is not None and number != halt.lookup_id:
         by = "no single message" if halt.lookup_id is None else f"message {halt.lookup_id}"
         raise DecisionOutdatedError(f"Queue {halt.name!r} is {halt.state.value} by {by}, not by message {number}. Nothing has changed.")
-    done = carry_out(queue, opened_store(args), SystemClock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
+    done = carry_out(queue, opened_store(args), system_clock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
     if output == "json":
         write_json(done.to_dict())
     elif wanted is Decision.LEAVE:
@@ -146,17 +175,23 @@ def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
     """Return what the partner is told. Raises InputError."""
+    from airflow_poison.core.passes.decide import Decision
+    from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
+
     if wanted is not Decision.END and (args.error is not None or args.description is not None):
-        raise InputError("--error and --description: expected with the decision end.")
+        raise wrong_usage("--error and --description: expected with the decision end.")
     code = REMOVAL.error if args.error is None else values.error_code(args.error)
     return EndConversation(code, REMOVAL.description if args.description is None else args.description)
 
 
 def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
     """Return the halts of a queue. Nothing is changed."""
+    from airflow_poison.core.passes.alter import ENDPOINTS
+    from airflow_poison.core.passes.halts import Endpoints, halted_endpoint, suspect, suspect_conversation
+
     places = [Endpoints(place.value) for place in ENDPOINTS] if which is Endpoints.ANY else [which]
     halts = [halt for place in places if (halt := halted_endpoint(queue, place)) is not None]
-    found = [(halt, *suspect(queue, SystemClock(), halt)) for halt in halts]
+    found = [(halt, *suspect(queue, system_clock(), halt)) for halt in halts]
     return [_Open(halt, message, others, suspect_conversation(queue, message)) for halt, message, others in found]
 
 

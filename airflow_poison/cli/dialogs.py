@@ -7,13 +7,10 @@ import uuid
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import tables, values
-from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read
-from airflow_poison.cli.telling import NO, check_output, command, say
-from airflow_poison.cli.terminal import line, messages, screen
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError
+from airflow_poison.cli import values
+from airflow_poison.cli.command import CONVERSATION, NO, QUEUE, QUEUES, WAIT, WHERE, Argument, check_output, command, option, say, switch, wrong_usage
+from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.terminal import line, messages, screen, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,9 +21,21 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 
-@command
+_BODIES = Argument(("bodies",), {"metavar": "BODY", "nargs": "+", "help": "messages, one argument each"})
+_KEY = option("--send-key", "KEY", "names what is done: later the same key does nothing again")
+_TYPE = option("--message-type", "TYPE", "type of every message (default: the only one that the contract lets this side send)")
+
+
+@command(
+    "services",
+    help="List services with their queues and contracts",
+    description="List the services of a store: their queues, contracts and message types. "
+    "Exit code 0: listed, 1: there is no service, 2: it could not be listed.",
+    arguments=(QUEUES, *WHERE),
+)
 def services(args: Namespace) -> None:
     """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations.services import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
@@ -43,12 +52,24 @@ def services(args: Namespace) -> None:
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
 
-@command
+@command(
+    "conversations",
+    help="List a queue's conversations, or show one",
+    description="List the conversation endpoints of a queue: state, partner, timers and what waits. "
+    "Exit code 0: listed, 1: there is none, 2: it could not be listed.",
+    arguments=(
+        QUEUE,
+        option("--conversation", "HANDLE", "this one, whole", completes="handles"),
+        switch("--ended", "also those that are remembered only because they have ended"),
+        *WHERE,
+    ),
+)
 def conversations(args: Namespace) -> None:
     """Print conversation endpoints. Ends with exit code 1 when there is none."""
+    from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations.browse import conversations as verb
 
-    output, table, clock = check_output(args.output), queue_to_read(args), SystemClock()
+    output, table, clock = check_output(args.output), queue_to_read(args), system_clock()
     found = verb(table, handle=args.conversation, ended=args.ended)
     if output == "json":
         write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
@@ -62,7 +83,25 @@ def conversations(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
-@command
+@command(
+    "begin-dialog",
+    help="Begin a dialog with another service",
+    description="Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.",
+    arguments=(
+        QUEUE,
+        _BODIES,
+        Argument(("--service",), {"metavar": "SERVICE", "required": True, "help": "the service of this queue that begins it"}, "services"),
+        Argument(("--far-service",), {"metavar": "SERVICE", "required": True, "help": "the partner"}, "services"),
+        option("--contract", "CONTRACT", "one of the service's (default: its only one)"),
+        _TYPE,
+        option("--priority", "N", "of the dialog, 1 to 10 (default: 5)"),
+        option("--lifetime", "DURATION", "how long the dialog may last at most (default: for ever)"),
+        option("--timer", "DURATION", "a conversation timer of this side, set at once"),
+        option("--group", "GROUP", "conversation group of a related conversation (default: a group of its own)"),
+        _KEY,
+        *WHERE,
+    ),
+)
 def begin_dialog(args: Namespace) -> None:
     """Begin a dialog, and print its handle."""
     from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY
@@ -88,7 +127,7 @@ def begin_dialog(args: Namespace) -> None:
         contract=contract.name,
         dialogs=[dialog],
         key=_key(args, table),
-        clock=SystemClock(),
+        clock=system_clock(),
     )
     _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
@@ -96,7 +135,13 @@ def begin_dialog(args: Namespace) -> None:
     _told(args, output, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
-@command
+@command(
+    "send-on",
+    help="Send further messages on a conversation",
+    description="Send on a conversation, in one commit. "
+    "Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.",
+    arguments=(QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE),
+)
 def send_on(args: Namespace) -> None:
     """Send on a conversation."""
     from airflow_poison.core.conversations.services import SentBy
@@ -114,7 +159,7 @@ def send_on(args: Namespace) -> None:
         args.conversation,
         sent,
         key=_key(args, table),
-        clock=SystemClock(),
+        clock=system_clock(),
         wait=_span("--wait", args.wait) or timedelta(0),
     )
     _warn_of_misfits(done, contract, sent)
@@ -122,21 +167,34 @@ def send_on(args: Namespace) -> None:
     _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
-@command
+@command(
+    "set-timer",
+    help="Set the timer of a conversation",
+    description="Set the conversation timer of this side, or start it again. "
+    "Exit code 0: set, 1: there is no such conversation, 2: it could not be set.",
+    arguments=(
+        QUEUE,
+        CONVERSATION,
+        Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}),
+        WAIT,
+        *WHERE,
+    ),
+)
 def set_timer(args: Namespace) -> None:
     """Set a conversation's timer."""
     from airflow_poison.core.passes.conversations.acts import set_timer as verb
 
     output, span, table = check_output(args.output), values.lasting("DURATION", args.timeout), opened_queue(args)
-    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=SystemClock(), wait=_span("--wait", args.wait) or timedelta(0))
+    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=_span("--wait", args.wait) or timedelta(0))
     _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
 def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text: str) -> None:
     """Let messages leave, and say what was done."""
+    from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations.ending import left
 
-    done = left(opened_store(args), table, done, SystemClock())
+    done = left(opened_store(args), table, done, system_clock())
     if not done.repeated:
         _warn_of_errors(table, done)
     if output == "json":
@@ -170,10 +228,10 @@ def _contract(service: Service, given: str | None) -> Contract:
     """Return the contract of this name, or the only one. Raises InputError."""
     names = ", ".join(sorted(service.contracts))
     if given is None and len(service.contracts) != 1:
-        raise InputError(f"--contract is missing: service {service.name} has {names}.")
+        raise wrong_usage(f"--contract is missing: service {service.name} has {names}.")
     found = next(iter(service.contracts.values())) if given is None else service.contracts.get(given)
     if found is None:
-        raise InputError(f"--contract {given}: expected one of service {service.name}: {names}.")
+        raise wrong_usage(f"--contract {given}: expected one of service {service.name}: {names}.")
     return found
 
 
@@ -183,7 +241,7 @@ def _type(contract: Contract, side: object, given: str | None) -> str:
 
     allowed = sorted(contract.sent_by(SentBy(str(side))))
     if given is None and len(allowed) != 1:
-        raise InputError(f"--message-type is missing: contract {contract.name} lets this side send {', '.join(allowed) or 'nothing'}.")
+        raise wrong_usage(f"--message-type is missing: contract {contract.name} lets this side send {', '.join(allowed) or 'nothing'}.")
     return allowed[0] if given is None else given
 
 

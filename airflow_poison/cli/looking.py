@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import tables, values
-from airflow_poison.cli.declared.argument import PLACES
-from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read
-from airflow_poison.cli.telling import NO, check_output, command, say
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError, QueueHaltedError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes import browse as verbs
-from airflow_poison.core.passes.messages import Chosen
-from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.cli import values
+from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, WHERE, check_output, command, option, say, switch, wrong_usage
+from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.terminal import write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
+    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.passes.message_rows import MessageRow
 
 _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 
-@command
+@command(
+    "list",
+    help="List queues with their state and depths",
+    description="List the queues of a store: state, messages in each sub-queue, the oldest message, what is due next, expired claims. "
+    "Exit code 0: listed, 1: there is no queue, 2: it could not be listed.",
+    arguments=(QUEUES, *WHERE),
+)
 def list_queues(args: Namespace) -> None:
     """Print a line for each queue. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
-    output, store, clock = check_output(args.output), opened_store(args), SystemClock()
+    from airflow_poison.cli import tables
+    from airflow_poison.core.passes import browse as verbs
+
+    output, store, clock = check_output(args.output), opened_store(args), system_clock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
     if output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
@@ -41,16 +42,35 @@ def list_queues(args: Namespace) -> None:
     end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
 
 
-@command
+@command(
+    "show",
+    help="Show a queue and its messages",
+    description="Show one queue: state and reason, settings, claims, depths, and its messages with their counts and last errors. "
+    "Exit code 0: shown, and every endpoint receives, 1: one is halted, or a message that was asked for is not there, 2: it could not be shown.",
+    arguments=(
+        QUEUE,
+        option("--sub-queue", "PLACE,...", f"only messages of these: {', '.join(PLACES)}", completes=PLACES),
+        option("--lookup-id", "ID,...", "these messages, whole, wherever they are"),
+        option("--limit", "N", "so many messages of each sub-queue or all (default: 10; 0: none)", default="10"),
+        switch("--body", "with the bodies, the first 64 KiB of each"),
+        *WHERE,
+    ),
+)
 def show(args: Namespace) -> None:
     """Print a queue and messages of it. Ends with exit code 1 when it is halted, or when a message that was asked for is not there."""
+    from airflow_poison.cli import tables
+    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.passes import browse as verbs
+    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.policies.settings import LARGEST
+
     output, limit = check_output(args.output), values.limit(args.limit)
     wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
     places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
     if wanted and args.sub_queue:
-        raise InputError("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
+        raise wrong_usage("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
     table = queue_to_read(args)
-    queue = verbs.overview(table, SystemClock())
+    queue = verbs.overview(table, system_clock())
     more: Mapping[SubQueue, int] = {}
     if wanted:
         messages = verbs.look_up(table, Chosen.ids(wanted))
@@ -75,9 +95,29 @@ def show(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
-@command
+@command(
+    "inspect",
+    help="Look at a suspect as a receive would see it, and roll back",
+    description="Look at a message, at a conversation's next one, or at the suspect: what halted the queue, else its head. Nothing is changed, "
+    "but that a strict inspection counts as a rollback. Exit code 0: shown, 1: no message is available, or the queue is halted, 2: it could not be.",
+    arguments=(
+        QUEUE,
+        option("--lookup-id", "ID", "the message"),
+        option("--conversation", "ID", "the conversation, instead of a message"),
+        option(
+            "--mode",
+            "MODE",
+            "browse reads everything; exempt and strict see what a receive would get, and strict counts (default: as the queue's settings say)",
+            completes=("browse", "exempt", "strict"),
+        ),
+        switch("--every", "all messages of the conversation, at most 100"),
+        *WHERE,
+    ),
+)
 def inspect(args: Namespace) -> None:
     """Print what an inspection sees. Ends with exit code 1 when it sees nothing."""
+    from airflow_poison.cli import tables
+    from airflow_poison.core.errors import QueueHaltedError
     from airflow_poison.core.passes.inspect import inspect as look
     from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
 
@@ -85,8 +125,8 @@ def inspect(args: Namespace) -> None:
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
     if number is not None and args.conversation is not None:
-        raise InputError("--lookup-id and --conversation: expected one of them.")
-    clock = SystemClock()
+        raise wrong_usage("--lookup-id and --conversation: expected one of them.")
+    clock = system_clock()
     try:
         seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
     except QueueHaltedError as error:
@@ -101,12 +141,26 @@ def inspect(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
-@command
+@command(
+    "history",
+    help="Show what has happened to a queue and its messages",
+    description="Show the recorded events as a timeline, the newest last. Exit code 0: shown, 1: there is no such event, 2: it could not be shown.",
+    arguments=(
+        QUEUE,
+        option("--lookup-id", "ID,...", "only events of these messages"),
+        option("--type", "EVENT,...", "only events of these types, for example MOVED_POISON,queue-disabled", completes="events"),
+        option("--since", "WHEN", "only events from then on: an instant (2013-01-01T12:00Z), or a duration before now (2h)"),
+        option("--limit", "N", "at most so many, the newest; or all (default: 50)", default="50"),
+        *WHERE,
+    ),
+)
 def history(args: Namespace) -> None:
     """Print events. Ends with exit code 1 when there is none."""
+    from airflow_poison.cli import tables
+    from airflow_poison.core.events import EventType
     from airflow_poison.core.passes.recall import recall
 
-    output, now = check_output(args.output), SystemClock().now()
+    output, now = check_output(args.output), system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
@@ -120,11 +174,6 @@ def history(args: Namespace) -> None:
         say("nothing", f"no such event of queue {told.queue!r} is recorded.")
     if not told.events:
         raise SystemExit(NO)
-
-
-def write_json(value: object) -> None:
-    """Write one JSON value to standard output."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def plain(message: MessageRow, *, body: bool) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The same commands without Airflow: ``python -m airflow_poison``."""
+"""All commands, and both command lines: ``python -m airflow_poison`` without Airflow, and ``airflow poison``."""
 
 from __future__ import annotations
 
@@ -6,14 +6,47 @@ import argparse
 import logging
 import os
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli.commands import COMMANDS
+from airflow_poison.cli import changes, check, decisions, dialogs, looking, receive, removal, send, settings
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from airflow.cli.cli_config import GroupCommand
+
+    from airflow_poison.cli.command import Argument
+
+GROUP: Final = "poison"
+HELP: Final = "Poison messages: queues and their messages, and what settings mean and do"
+COMMANDS: Final = (
+    looking.list_queues,
+    looking.show,
+    looking.inspect,
+    looking.history,
+    send.send,
+    receive.receive,
+    changes.return_due,
+    changes.move,
+    removal.remove,
+    dialogs.services,
+    dialogs.conversations,
+    dialogs.begin_dialog,
+    dialogs.send_on,
+    dialogs.set_timer,
+    removal.end_conversation,
+    changes.enable,
+    changes.disable,
+    changes.alter,
+    changes.restart,
+    decisions.decide,
+    removal.recover,
+    changes.maintain,
+    check.check,
+    settings.policies,
+    settings.simulate,
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -30,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
         for argument in command.arguments:
             completes(one.add_argument(*argument.flags, **argument.options), argument)
-        one.set_defaults(function=command.function)
+        one.set_defaults(function=command)
     return whole
 
 
@@ -44,5 +77,27 @@ def main(given: Sequence[str] | None = None) -> None:
     args = commands.parse_args(sys.argv[1:] if given is None else given)
     logging.basicConfig(format="%(message)s")  # on standard error; a root that has handlers keeps them
     logging.getLogger("airflow_poison").setLevel(logging.INFO)
-    module, _, function = args.function.rpartition(".")
-    getattr(import_module(module), function)(args)
+    args.function(args)
+
+
+def get_poison_cli_commands() -> list[GroupCommand]:
+    """Return the group ``airflow poison``. Named in the provider's description; Airflow's command line calls it."""
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+    class Completed(Arg):
+        """An argument of Airflow's that says what the shell completes; Airflow's own does not return the action that it has made."""
+
+        def __init__(self, argument: Argument) -> None:
+            super().__init__(argument.flags, **argument.options)  # type: ignore[no-untyped-call]  # Airflow's
+            self.argument = argument
+
+        def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
+            completes(parser.add_argument(*self.argument.flags, **self.argument.options), self.argument)
+
+    actions = [
+        ActionCommand(
+            name=each.name, help=each.help, description=each.description, func=each, args=[Completed(argument) for argument in each.arguments]
+        )
+        for each in COMMANDS
+    ]
+    return [GroupCommand(name=GROUP, help=HELP, subcommands=actions)]

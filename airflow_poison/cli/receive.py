@@ -11,21 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.stores import hook_of, opened_queue, opened_store
-from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, others_on_stderr, say
-from airflow_poison.cli.terminal import line, messages, screen
+from airflow_poison.cli.command import (
+    INTERRUPTED,
+    NO,
+    POLICY,
+    QUEUE,
+    WHERE,
+    Argument,
+    check_output,
+    command,
+    option,
+    others_on_stderr,
+    say,
+    several,
+    wrong_usage,
+)
+from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
+from airflow_poison.cli.terminal import line, messages, screen, write_json
 from airflow_poison.cli.values import given_policy
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.services import Service
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.spark.shipping import checked_files, import_here
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
@@ -40,18 +49,53 @@ _MOST = {"spark": 10_000_000, "local": 100_000}
 _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; a message that was alone with its handler counts one rollback."
 
 
-@command
+@command(
+    "receive",
+    help="Hand a queue's messages to a handler, once",
+    description="Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, "
+    "run it again.",
+    arguments=(
+        QUEUE,
+        Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
+        *POLICY,
+        several(
+            "--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"
+        ),
+        option(
+            "--engine",
+            "ENGINE",
+            "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
+            default="spark",
+            completes=("spark", "local"),
+        ),
+        option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
+        option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),
+        option(
+            "--isolation",
+            "WAY",
+            "process: handlers run in supervised child processes; none: inline (default: process)",
+            default="process",
+            completes=("process", "none"),
+        ),
+        several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
+        several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
+        option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
+        *WHERE,
+    ),
+)
 def receive(args: Namespace) -> None:
     """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
     from airflow_poison.core.passes.conversations.services import declare_services
+    from airflow_poison.core.passes.keys import run_key
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.core.spark.shipping import checked_files
 
     output, engine = check_output(args.output), values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":
-        raise InputError("--spark: expected with --engine spark.")
+        raise wrong_usage("--spark: expected with --engine spark.")
     files = checked_files(args.py_files or ())
     _import_from_here(files)
     policy = given_policy(args)
@@ -60,14 +104,14 @@ def receive(args: Namespace) -> None:
     services = given_services(args.services or ())
     table = opened_queue(args, policy)
     if services:
-        declare_services(opened_store(args), table, services, SystemClock())
+        declare_services(opened_store(args), table, services, system_clock())
     progress = Progress()
     receiving = ReceivePass(
         table=table,
         policy=policy or policy_from_dict(table.snapshot().control.policy),
         handler=args.handler,
         engine=_engine(args, engine, files, progress.tell),
-        clock=SystemClock(),
+        clock=system_clock(),
         max_messages=most,
         isolation=args.isolation,
         unprocessable=tuple(args.unprocessable or ()),
@@ -102,6 +146,8 @@ def _tell(result: ReceiveResult, output: str, policy: Policy) -> None:
 
 def _import_from_here(files: Sequence[str]) -> None:
     """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
+    from airflow_poison.core.spark.shipping import import_here
+
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -146,7 +192,7 @@ def _left(table: QueueTable, key: str, named: str) -> str:
     if not mine:
         return f"nothing of queue {table.name!r} is claimed by this pass: its messages are settled, or where they were."
     claimed, until = messages(sum(claim.messages for claim in mine)), max(claim.expires_at for claim in mine)
-    if until <= SystemClock().now():
+    if until <= system_clock().now():
         return f"the claim of {claimed} of queue {table.name!r} is given up: any receive goes on with them at once. {_WRITTEN_DOWN}"
     return (
         f"{claimed} of queue {table.name!r} stay claimed, for what works on them had not ended yet. {_WRITTEN_DOWN} "
@@ -198,30 +244,31 @@ class Progress:
             self._written = False
 
 
-# The services that ``--services`` names: imported as handlers are, and declared on the queue.
-
-
 def given_services(names: Sequence[str]) -> tuple[Service, ...]:
     """Return the services of ``MODULE:NAME`` texts. Raises InputError."""
     found: dict[str, Service] = {}
     for name in names:
         for service in _services(name):
             if service.name in found:
-                raise InputError(f"--services: service {service.name} is given twice.")
+                raise wrong_usage(f"--services: service {service.name} is given twice.")
             found[service.name] = service
     return tuple(found.values())
 
 
 def _services(name: str) -> Sequence[Service]:
+    from airflow_poison.core.conversations.services import Service
+
     thing = _imported(name)
     if isinstance(thing, Service):
         return [thing]
     if isinstance(thing, list | tuple) and thing and all(isinstance(each, Service) for each in thing):
         return thing
-    raise InputError(f"--services {name}: expected a Service, or a list or tuple of them, not {_kind(thing)}.")
+    raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {_kind(thing)}.")
 
 
 def _kind(thing: object) -> str:
+    from airflow_poison.core.conversations.services import Service
+
     kind = type(thing).__name__
     if not isinstance(thing, list | tuple):
         return kind
@@ -232,18 +279,18 @@ def _kind(thing: object) -> str:
 def _imported(name: str) -> object:
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
-        raise InputError(f"--services {name}: expected MODULE:NAME, for example shop.contracts:warehouse.")
+        raise wrong_usage(f"--services {name}: expected MODULE:NAME, for example shop.contracts:warehouse.")
     try:
         with others_on_stderr():
             found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever a module raises that is imported
-        raise InputError(
+        raise wrong_usage(
             f"--services {name}: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
             "Modules of the current folder and of --py-files are found; install others, or add their folder to PYTHONPATH."
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             where = getattr(found, "__file__", None) or "built in"
-            raise InputError(f"--services {name}: the module {module_name!r} ({where}) has no {attribute!r}. Correct the name, or define it there.")
+            raise wrong_usage(f"--services {name}: the module {module_name!r} ({where}) has no {attribute!r}. Correct the name, or define it there.")
         found = getattr(found, part)
     return found

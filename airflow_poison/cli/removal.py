@@ -11,19 +11,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import tables, values
-from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.stores import opened_queue, opened_store
-from airflow_poison.cli.tables import print_waiting
-from airflow_poison.cli.telling import NO, check_output, command, say
-from airflow_poison.cli.terminal import line, screen
+from airflow_poison.cli import values
+from airflow_poison.cli.command import (
+    CONVERSATION,
+    IDS,
+    NO,
+    QUEUE,
+    SAVE,
+    WAIT,
+    WHERE,
+    YES,
+    check_output,
+    command,
+    option,
+    say,
+    switch,
+    wrong_usage,
+)
+from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
+from airflow_poison.cli.terminal import line, screen, write_json
 from airflow_poison.cli.terminal import messages as counted
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.endpoint import ConversationState
-from airflow_poison.core.errors import InputError, MessageNotFoundError
-from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,9 +42,17 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 
-@command
+@command(
+    "remove",
+    help="Take messages out of a queue for good",
+    description="Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, "
+    "1: not there, or not wanted, 2: it could not be done.",
+    arguments=(QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, YES, *WHERE),
+)
 def remove(args: Namespace) -> None:
     """Remove messages. Ends with exit code 1 when one is not there, or when the answer is no."""
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.remove import remove_messages
 
     output, numbers = check_output(args.output), values.lookup_ids(args.lookup_ids)
@@ -50,14 +65,22 @@ def remove(args: Namespace) -> None:
     _check_free(table, found)
     _keep(args, output, table, found)
     _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
-    done = remove_messages(table, SystemClock(), [message.lookup_id for message in found])
+    done = remove_messages(table, system_clock(), [message.lookup_id for message in found])
     if output != "json":
         line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
 
 
-@command
+@command(
+    "recover",
+    help="Remove the message that halted a queue, and enable the queue",
+    description="Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. "
+    "Asks first on a terminal. Exit code 0: done, 1: no message halted it, or not wanted, 2: it could not be done.",
+    arguments=(QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, YES, *WHERE),
+)
 def recover(args: Namespace) -> None:
     """Remove what halted a queue, and enable the queue. Ends with exit code 1 when nothing halted it, or when the answer is no."""
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.recover import recover as verb
 
     output = check_output(args.output)
@@ -70,16 +93,38 @@ def recover(args: Namespace) -> None:
     if wanted is not None and (found or number is None):
         _keep(args, output, table, found)
         _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
-    done = verb(table, SystemClock(), lookup_id=number, store=opened_store(args))
+    done = verb(table, system_clock(), lookup_id=number, store=opened_store(args))
     if output != "json":
         line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
         if (ended := done.ended) is not None:
             line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} is told error {ended.error}: {ended.description}")
 
 
-@command
+@command(
+    "end-conversation",
+    help="End a conversation, and with it a poison message",
+    description="Print or save the messages of a conversation that wait in the queue, then end this side of it; they go for good. Asks first on a "
+    "terminal. Exit code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.",
+    arguments=(
+        QUEUE,
+        CONVERSATION,
+        option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
+        option("--description", "TEXT", "what the partner reads, together with --error"),
+        switch("--cleanup", "remove everything at this side without telling the partner"),
+        switch("--enable", "also enable the queue, in the order that its settings want"),
+        WAIT,
+        SAVE,
+        YES,
+        *WHERE,
+    ),
+)
 def end_conversation(args: Namespace) -> None:
     """End a conversation. Ends with exit code 1 when there is none of this handle, or when the answer is no."""
+    from airflow_poison.cli.tables import print_waiting
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.conversations.browse import conversations
+    from airflow_poison.core.passes.messages import Chosen
+
     output, table = check_output(args.output), opened_queue(args)
     ending = _ending(args, table)
     [row] = conversations(table, handle=args.conversation)
@@ -101,6 +146,8 @@ def end_conversation(args: Namespace) -> None:
 
 def _told(ending: Ending, before: ConversationRow) -> str:
     """Say what the partner hears of an end."""
+    from airflow_poison.core.conversations.endpoint import ConversationState
+
     if ending.cleanup:
         return f"{before.far_service} is not told."
     if before.state in {ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR}:
@@ -116,12 +163,12 @@ def _ending(args: Namespace, table: QueueTable) -> Ending:
     from airflow_poison.core.passes.conversations.ending import Ending
 
     if args.cleanup and (args.error is not None or args.description is not None):
-        raise InputError("--cleanup: expected without --error and --description; the partner is not told.")
+        raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
     if args.description is not None and args.error is None:
-        raise InputError("--description: expected with --error; without an error the partner reads nothing.")
+        raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
     return Ending(
         table,
-        SystemClock(),
+        system_clock(),
         opened_store(args),
         error=None if args.error is None else values.error_code(args.error),
         description=args.description or "",
@@ -132,18 +179,23 @@ def _ending(args: Namespace, table: QueueTable) -> Ending:
 
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return messages and all others of the conversations that they belong to."""
-    conversations = {message.conversation_id for message in found if message.conversation_id}
-    others = [message for each in sorted(conversations) for message in look_up(table, Chosen(conversation_id=each))]
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+
+    handles = {message.conversation_id for message in found if message.conversation_id}
+    others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each))]
     alone = [message for message in found if not message.conversation_id]
     return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
 
 
 def _check_asking(args: Namespace) -> None:
     if not args.yes and not sys.stdin.isatty():
-        raise InputError("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
+        raise wrong_usage("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
 
 
 def _check_there(table: QueueTable, found: Sequence[MessageRow], numbers: Sequence[int]) -> None:
+    from airflow_poison.core.errors import MessageNotFoundError
+
     missing = sorted(set(numbers) - {message.lookup_id for message in found})
     if missing:
         which = ", ".join(map(str, missing))
@@ -152,6 +204,8 @@ def _check_there(table: QueueTable, found: Sequence[MessageRow], numbers: Sequen
 
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
+    from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
+
     snapshot = table.snapshot()
     if found and snapshot.claims:
         refuse_claimed(table, snapshot, find(table, snapshot, Chosen.ids([message.lookup_id for message in found])))
@@ -159,6 +213,8 @@ def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
 
 def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
+    from airflow_poison.cli import tables
+
     if args.save is not None:
         _save(args.save, found)
     whole = [_whole(message) for message in found]
@@ -168,7 +224,7 @@ def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[Messa
     elif args.save is not None:
         line(screen(), f"Saved {counted(len(found))} in {args.save}.")
     else:
-        tables.print_whole(table.name, found, SystemClock().now(), most_body=None)
+        tables.print_whole(table.name, found, system_clock().now(), most_body=None)
         sys.stdout.flush()
 
 
@@ -180,7 +236,7 @@ def _save(place: str, found: Sequence[MessageRow]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError as error:
-        raise InputError(f"--save {place}: there is such a file already; expected a new one. Nothing was removed.") from error
+        raise wrong_usage(f"--save {place}: there is such a file already; expected a new one. Nothing was removed.") from error
 
 
 def _whole(message: MessageRow) -> dict[str, object]:

@@ -7,15 +7,11 @@ import uuid
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.cli import sources, values
-from airflow_poison.cli.looking import write_json
-from airflow_poison.cli.stores import opened_queue
-from airflow_poison.cli.telling import INTERRUPTED, check_output, command, say
-from airflow_poison.cli.terminal import line, messages, screen
+from airflow_poison.cli import values
+from airflow_poison.cli.command import INTERRUPTED, POLICY, QUEUE, WHERE, Argument, check_output, command, option, say, several, switch, wrong_usage
+from airflow_poison.cli.stores import opened_queue, system_clock
+from airflow_poison.cli.terminal import line, messages, screen, write_json
 from airflow_poison.cli.values import given_policy
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import BATCH, HIGHEST_PRIORITY, ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,20 +20,53 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.core.mapping import ColumnMapping
+
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type"}
 """Options whose value is the same for every message, and the column that it goes to."""
 
 
-@command
+_FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
+
+
+@command(
+    "send",
+    help="Put messages into a queue",
+    description="Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.",
+    arguments=(
+        QUEUE,
+        Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
+        option("--file", "FILE", "send what is in this file, - reads standard input"),
+        option(
+            "--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS
+        ),
+        several(
+            "--map",
+            "PART=COLUMN",
+            "which columns become which parts of a message: body=payload group=carrier priority=urgency properties=origin,dest message_id "
+            "message_type conversation expires_after (default: the body is one JSON object of all columns)",
+        ),
+        option("--group", "GROUP", "group of every message"),
+        option("--priority", "N", "priority of every message, 0 to 10 (default: 5)"),
+        several("--property", "NAME=VALUE", "properties of every message"),
+        option("--message-type", "TYPE", "type of every message"),
+        option("--conversation", "ID", "conversation of every message"),
+        option("--expires-after", "DURATION", "time to live of every message"),
+        option("--send-key", "KEY", "names what is sent: a later send to the queue with the same key sends nothing"),
+        switch("--resend", "send anew although the key was used before"),
+        *POLICY,
+        *WHERE,
+    ),
+)
 def send(args: Namespace) -> None:
     """Send, and print what was sent."""
     from airflow_poison.core.passes.keys import run_key
     from airflow_poison.core.passes.send import send as verb
 
-    output, clock = check_output(args.output), SystemClock()
+    output, clock = check_output(args.output), system_clock()
     if args.resend and args.send_key is None:
-        raise InputError("--resend: expected with --send-key; without a key every send is a new one.")
+        raise wrong_usage("--resend: expected with --send-key; without a key every send is a new one.")
     values.named("--send-key", args.send_key)
     batches = _batches(args, clock.now())
     table = opened_queue(args, given_policy(args))
@@ -65,10 +94,13 @@ def send(args: Namespace) -> None:
 
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return the messages, lazily. Raises InputError for options that do not fit together."""
+    from airflow_poison.cli import sources
+    from airflow_poison.core.mapping import rows_to_batches
+
     if bool(args.bodies) == (args.file is not None):
-        raise InputError("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
+        raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
     if args.bodies and (args.format or args.map):
-        raise InputError("--format and --map: expected with --file; bodies that are arguments have no columns.")
+        raise wrong_usage("--format and --map: expected with --file; bodies that are arguments have no columns.")
     form = _format(args)
     mapping = _mapping(args, form)
     fixed = _fixed(args, mapping)
@@ -80,6 +112,8 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
 
 
 def _format(args: Namespace) -> str:
+    from airflow_poison.cli import sources
+
     if args.format is not None:
         return values.one_of("--format", args.format, sources.FORMATS)
     return "lines" if args.file in {None, "-"} else sources.format_of(args.file)
@@ -87,24 +121,28 @@ def _format(args: Namespace) -> str:
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
     """Return which columns become which parts. Raises InputError."""
+    from airflow_poison.core.mapping import ColumnMapping
+
     parts: dict[str, Any] = {}
     for part, column in values.pairs("--map", args.map or []).items():
         name = values.one_of("--map", part, _PARTS)
         columns = tuple(filter(None, column.split(",")))
         if not columns or (len(columns) > 1 and name not in {"body", "properties"}):
-            raise InputError(f"--map {part}={column}: expected one column; body and properties can have several, with commas between them.")
+            raise wrong_usage(f"--map {part}={column}: expected one column; body and properties can have several, with commas between them.")
         parts[name] = columns if name == "properties" or len(columns) > 1 else columns[0]
     if parts and form in {"lines", "saved"}:
-        raise InputError(f"--map: expected with columns; a file of {form} has none. --format jsonl, csv or parquet has.")
+        raise wrong_usage(f"--map: expected with columns; a file of {form} has none. --format jsonl, csv or parquet has.")
     if args.expires_after is not None:
         if "expires_after" in parts:
-            raise InputError("--expires-after: the same part is mapped to a column.")
+            raise wrong_usage("--expires-after: the same part is mapped to a column.")
         parts["expires_after"] = values.duration("--expires-after", args.expires_after)
     return ColumnMapping(**parts)
 
 
 def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
     """Return the columns that are the same for every message. Raises InputError."""
+    from airflow_poison.core.mapping import HIGHEST_PRIORITY
+
     fixed: dict[str, object] = {}
     for name, column in _FIXED.items():
         if (value := getattr(args, name)) is not None:
@@ -113,11 +151,11 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
         fixed["priority"] = values.whole("--priority", args.priority, 0, HIGHEST_PRIORITY)
     if args.property:
         fixed["properties"] = list(values.pairs("--property", args.property).items())
-    for option in ("group", "conversation", "message_type", "priority"):
-        if getattr(args, option) is not None and getattr(mapping, option) is not None:
-            raise InputError(f"--{option.replace('_', '-')}: the same part is mapped to a column.")
+    for part in ("group", "conversation", "message_type", "priority"):
+        if getattr(args, part) is not None and getattr(mapping, part) is not None:
+            raise wrong_usage(f"--{part.replace('_', '-')}: the same part is mapped to a column.")
     if args.property and mapping.properties:
-        raise InputError("--property: properties are mapped to columns.")
+        raise wrong_usage("--property: properties are mapped to columns.")
     return fixed
 
 
@@ -138,6 +176,8 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
     import pyarrow as pa
 
+    from airflow_poison.cli import sources
+    from airflow_poison.core.mapping import BATCH
     from airflow_poison.core.message import message_schema
 
     while chunk := list(islice(rows, BATCH)):
@@ -146,4 +186,4 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
         try:
             yield pa.RecordBatch.from_pylist(chunk, schema=schema)  # type: ignore[arg-type]  # they are dicts
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"a saved message has a part of a wrong type: {error}. {sources.NOTHING}") from error
+            raise wrong_usage(f"a saved message has a part of a wrong type: {error}. {sources.NOTHING}") from error

@@ -1,4 +1,4 @@
-"""``airflow poison policies``: the messaging systems and their settings."""
+"""``airflow poison policies`` and ``simulate``: the messaging systems, their settings, and what settings would do to messages."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli import simulation, values
-from airflow_poison.cli.telling import check_output, command, noted_warnings
+from airflow_poison.cli import values
+from airflow_poison.cli.command import OUTPUT, POLICY_JSON, SET, Argument, check_output, command, noted_warnings, option, several, switch
 from airflow_poison.cli.values import policy_of
-from airflow_poison.core.delivery import simulate as core
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.policies.described import describe, system_named
-from airflow_poison.core.store.names import check_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,9 +18,21 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.seam import Policy
 
 
-@command
+_SYSTEM = Argument(("system",), {"metavar": "SYSTEM", "nargs": "?", "help": "the messaging system, for example Msmq4"}, "systems")
+
+
+@command(
+    "policies",
+    help="List the messaging systems, or the settings of one",
+    description="List the messaging systems whose rules a queue can have; with SYSTEM: its settings.",
+    arguments=(_SYSTEM, OUTPUT),
+)
 def policies(args: Namespace) -> None:
     """Print the systems, or the settings of one."""
+    from airflow_poison.cli import simulation
+    from airflow_poison.core.policies import SYSTEMS
+    from airflow_poison.core.policies.described import describe, system_named
+
     output = check_output(args.output)
     if args.system is None:
         systems = [describe(name) for name in SYSTEMS]
@@ -56,29 +64,52 @@ def _setting(setting: Setting) -> dict[str, object]:
     }
 
 
-# ``airflow poison simulate``: what settings would do to messages.
-
-
-@command
+@command(
+    "simulate",
+    help="Show what settings would do to messages",
+    description="Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.",
+    arguments=(
+        _SYSTEM,
+        SET,
+        POLICY_JSON,
+        several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
+        several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
+        several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
+        option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
+        option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
+        several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
+        option("--queue", "NAME", "the queue's name (default: orders)", default="orders"),
+        switch("--events", "list every event but deliveries, commits and rollbacks"),
+        switch("--routine", "list those events, too"),
+        OUTPUT,
+    ),
+)
 def simulate(args: Namespace) -> None:
     """Print what happens and the answer."""
+    from airflow_poison.cli import simulation
+
     output = check_output(args.output)
     with noted_warnings() as warned:
         policy = _policy(args)
-    simulation = _simulation(policy, args)
+    done = _simulation(policy, args)
     if output == "json":
-        sys.stdout.write(json.dumps(simulation.to_dict(routine=args.routine) | {"warnings": warned}, indent=2) + "\n")
+        sys.stdout.write(json.dumps(done.to_dict(routine=args.routine) | {"warnings": warned}, indent=2) + "\n")
     else:
-        simulation.print_simulation(simulation, events=args.events or args.routine, routine=args.routine)
+        simulation.print_simulation(done, events=args.events or args.routine, routine=args.routine)
 
 
 def _policy(args: Namespace) -> Policy:
     """Return the policy of SYSTEM, --policy-json and --set; the file may name the system, too. Raises InputError and SettingError."""
+    from airflow_poison.core.policies import SYSTEMS
+
     system = values.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
     return policy_of(args, system, f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move")
 
 
 def _simulation(policy: Policy, args: Namespace) -> Simulation:
+    from airflow_poison.core.delivery import simulate as core
+    from airflow_poison.core.store.names import check_name
+
     at = values.pairs("--at", args.at or [])
     return core.simulate(
         policy,

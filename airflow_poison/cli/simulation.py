@@ -1,20 +1,16 @@
-"""What the commands print for people: tables that fit the terminal, and sentences."""
+"""What ``policies`` and ``simulate`` print for people: settings, and what happens in a simulation in as few rows as can tell it."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, replace
-from io import TextIOWrapper
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from rich import box
-from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from airflow_poison.cli.terminal import line, screen, table
 from airflow_poison.core.delivery.answer import shown
 from airflow_poison.core.delivery.script import OutcomeKind
 from airflow_poison.core.durations import show_duration
@@ -23,8 +19,11 @@ from airflow_poison.core.policies.described import Kind, settings_class, setting
 from airflow_poison.core.policies.settings import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
+
+    from rich.console import Console
+    from rich.table import Table
 
     from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.events import Event
@@ -40,32 +39,25 @@ _FIRST_ROWS, _LAST_ROWS = 12, 4
 _INDENT: Final = (0, 0, 0, 4)
 
 
-def console() -> Console:
-    """Return standard output, without guesses about what a text means; signs that it cannot show become question marks."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    return Console(markup=False, highlight=False, emoji=False)
-
-
 # Systems and settings -------------------------------------------------------------------------------------------
 
 
 def print_systems(systems: Sequence[System]) -> None:
     """Print the messaging systems."""
-    table = _table("SYSTEM", "messaging system: its rules")
+    made = table("SYSTEM", "messaging system: its rules", wrapped=True)
     for system in systems:
-        table.add_row(Text(system.name, "bold"), f"{system.title}: {system.summary}.")
-    out = console()
-    out.print(table)
+        made.add_row(Text(system.name, "bold"), f"{system.title}: {system.summary}.")
+    out = screen(unbounded=False)
+    out.print(made)
     out.print()
-    _say(out, "'policies SYSTEM' lists its settings, 'simulate SYSTEM' shows what they do.")
+    line(out, "'policies SYSTEM' lists its settings, 'simulate SYSTEM' shows what they do.")
 
 
 def print_settings(system: System) -> None:
     """Print a system's settings."""
-    out = console()
-    _say(out, f"{system.name}", "bold")
-    _say(out, f"{system.title}: {system.summary}.")
+    out = screen(unbounded=False)
+    line(out, (system.name, "bold"))
+    line(out, f"{system.title}: {system.summary}.")
     out.print()
     if out.width >= WIDE:
         out.print(_settings_table(system.settings))
@@ -73,7 +65,7 @@ def print_settings(system: System) -> None:
         for setting in system.settings:
             _print_setting(out, setting)
     out.print()
-    _say(out, f"Wherever settings are typed, the manuals' words do as well: simulate {system.name} --set {_example(system.settings)}")
+    line(out, f"Wherever settings are typed, the manuals' words do as well: simulate {system.name} --set {_example(system.settings)}")
 
 
 def _example(settings: Sequence[Setting]) -> str:
@@ -83,10 +75,10 @@ def _example(settings: Sequence[Setting]) -> str:
 
 
 def _settings_table(settings: Sequence[Setting]) -> Table:
-    table = _table("setting", "the manuals' words", "value", "default", "meaning")
+    made = table("setting", "the manuals' words", "value", "default", "meaning", wrapped=True)
     for setting in settings:
-        table.add_row(Text(setting.name, "bold"), "\n".join(setting.aliases), _value(setting), default_of(setting), setting.meaning)
-    return table
+        made.add_row(Text(setting.name, "bold"), "\n".join(setting.aliases), _value(setting), default_of(setting), setting.meaning)
+    return made
 
 
 def _print_setting(out: Console, setting: Setting) -> None:
@@ -126,8 +118,8 @@ def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> 
     :param events: print the events one by one instead of what happened in short.
     :param routine: with deliveries, commits and rollbacks.
     """
-    out = console()
-    _say(out, headline(simulation.policy), "bold")
+    out = screen(unbounded=False)
+    line(out, (headline(simulation.policy), "bold"))
     out.print()
     happened = _events(simulation, routine=routine) if events else _happened(simulation)
     if happened.row_count:
@@ -137,7 +129,7 @@ def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> 
         out.print(_messages(simulation))
         out.print()
     for sentence in simulation.answer:
-        _say(out, sentence)
+        line(out, sentence)
 
 
 def headline(policy: Policy) -> str:
@@ -154,13 +146,19 @@ def headline(policy: Policy) -> str:
 def _happened(simulation: Simulation) -> Table:
     found = rows(simulation)
     counted = any(row.move_count for row in found)
-    table = _table(
-        "time", "message", "what happens", "abort\ncount", *(["move\ncount"] if counted else []), right={"time", "abort\ncount", "move\ncount"}
+    made = table(
+        "time",
+        "message",
+        "what happens",
+        "abort\ncount",
+        *(["move\ncount"] if counted else []),
+        right={"time", "abort\ncount", "move\ncount"},
+        wrapped=True,
     )
     for row in _shortened(found):
         counts = (row.abort_count, row.move_count) if counted else (row.abort_count,)
-        table.add_row(*(_time(row.at), row.message, row.what, *("" if count is None else str(count) for count in counts)))
-    return table
+        made.add_row(*(show_duration(row.at), row.message, row.what, *("" if count is None else str(count) for count in counts)))
+    return made
 
 
 def _shortened(found: Sequence[Row]) -> list[Row]:
@@ -173,13 +171,13 @@ def _shortened(found: Sequence[Row]) -> list[Row]:
 
 
 def _events(simulation: Simulation, *, routine: bool) -> Table:
-    table = _table("time", "event", "message", "abort\ncount", "move\ncount", "details", right={"time", "abort\ncount", "move\ncount"})
+    made = table("time", "event", "message", "abort\ncount", "move\ncount", "details", right={"time", "abort\ncount", "move\ncount"}, wrapped=True)
     for event in simulation.replay.events:
         if routine or event.type not in ROUTINE:
             name = event.details.get("message", "")
             counts = (str(event.abort_count), str(event.move_count)) if name else ("", "")
-            table.add_row(_time(simulation.since_start(event)), event.type, name, *counts, _details(simulation, event))
-    return table
+            made.add_row(show_duration(simulation.since_start(event)), event.type, name, *counts, _details(simulation, event))
+    return made
 
 
 def _details(simulation: Simulation, event: Event) -> str:
@@ -196,36 +194,16 @@ def _details(simulation: Simulation, event: Event) -> str:
 def _messages(simulation: Simulation) -> Table:
     late = any(fate.arrives for fate in simulation.fates)
     numbers = ["arrives"] * late + ["deliveries", "receives", "moves", "waited\nin retry"]
-    table = _table("message", *numbers, "end", "last\nevent", right={*numbers, "last\nevent"})
+    made = table("message", *numbers, "end", "last\nevent", right={*numbers, "last\nevent"}, wrapped=True)
     for fate in simulation.fates:
         end = fate.end
-        times = [_time(fate.arrives)] * late
+        times = [show_duration(fate.arrives)] * late
         counts = [f"{end.deliveries:,}", f"{end.receives:,}", f"{fate.moves:,}", show_duration(end.waited)]
-        table.add_row(fate.name, *times, *counts, shown(simulation.queue, end.place), _time(fate.at) if fate.at is not None else "")
-    return table
+        made.add_row(fate.name, *times, *counts, shown(simulation.queue, end.place), show_duration(fate.at) if fate.at is not None else "")
+    return made
 
 
-# Shared ---------------------------------------------------------------------------------------------------------
-
-
-def _table(*headings: str, right: Collection[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
-    for heading in headings:
-        number = heading in right
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return table
-
-
-def _say(out: Console, text: str, style: str = "") -> None:
-    """Print a sentence: wrapped in a terminal, in one line elsewhere."""
-    out.print(Text(text, style), soft_wrap=not out.is_terminal)
-
-
-def _time(at: timedelta) -> str:
-    return show_duration(at)
-
-
-# What happened in a simulation, in as few rows as can tell it: deliveries of one kind in a row are one row.
+# Timeline: what happened, in as few rows as can tell it; deliveries of one kind in a row are one row -------------
 
 
 @dataclass(frozen=True, slots=True)

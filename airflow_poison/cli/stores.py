@@ -1,16 +1,16 @@
-"""Which store a command works on: that of ``--store``, or that of a connection of Airflow's."""
+"""Which store and queue a command works on: those of ``--store``, or of a connection of Airflow's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.cli.telling import NO, others_on_stderr, say
-from airflow_poison.core.errors import InputError, PoisonError, QueueNotFoundError
+from airflow_poison.cli.command import NO, others_on_stderr, say, wrong_usage
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable, Sequence
 
+    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
     from airflow_poison.hooks.poison import QueueHook
@@ -24,22 +24,22 @@ def opened_store(args: Namespace) -> QueueStore:
     from airflow_poison.core.store import open_store
 
     if args.store and args.conn_id:
-        raise InputError("--store and --conn-id: expected one of them.")
+        raise wrong_usage("--store and --conn-id: expected one of them.")
     if args.store is None:
         return hook_of(args).store()
     if not args.store or args.store.startswith(MEMORY):
-        raise InputError(f"--store {args.store!r}: expected a folder; a store in memory ends with its process.")
+        raise wrong_usage(f"--store {args.store!r}: expected a folder; a store in memory ends with its process.")
     return open_store(args.store)
 
 
 def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
     """Return the queue QUEUE; a policy makes it when it is missing, and is recorded in it. Raises QueueNotFoundError."""
-    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.errors import QueueNotFoundError
     from airflow_poison.core.passes.declare import opened
 
     try:
         with others_on_stderr():
-            return opened(opened_store(args), args.queue, policy, SystemClock(), "the command line")
+            return opened(opened_store(args), args.queue, policy, system_clock(), "the command line")
     except QueueNotFoundError as error:
         if policy is None and hasattr(args, "policy_json"):
             raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
@@ -59,24 +59,21 @@ def hook_of(args: Namespace) -> QueueHook:
 
         from airflow_poison.hooks.poison import QueueHook
     except ImportError as error:
-        raise InputError("--store is missing: without Airflow there are no connections.") from error
+        raise wrong_usage("--store is missing: without Airflow there are no connections.") from error
     hook = QueueHook(args.conn_id or QueueHook.default_conn_name)
     try:
         with others_on_stderr():
             _ = hook.settings
     except AirflowNotFoundException as error:
-        raise InputError(
+        raise wrong_usage(
             f"--conn-id {hook.conn_id}: no such connection is defined. Define one of type poison ('airflow connections add'), or give --store."
         ) from error
     except SQLAlchemyError as error:
         cause = str(getattr(error, "orig", None) or error)
-        raise InputError(
+        raise wrong_usage(
             f"--conn-id {hook.conn_id}: Airflow's database cannot be asked for it ({cause}). Run 'airflow db migrate', or give --store."
         ) from error
     return hook
-
-
-# What is looked for in several queues: a queue that cannot be opened is an error behind the others, and nothing at all is an answer, too.
 
 
 T = TypeVar("T")
@@ -87,6 +84,8 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
 
     :param names: of the queues; none: all of the store.
     """
+    from airflow_poison.core.errors import PoisonError
+
     found, failed = list[T](), dict[str, str]()
     for name in names or store.names():
         try:
@@ -109,3 +108,10 @@ def end_with(failed: dict[str, str], *, found: bool, nothing: str) -> None:
         if nothing:
             say("nothing", nothing)
         raise SystemExit(NO)
+
+
+def system_clock() -> SystemClock:
+    """Return the clock by which commands act."""
+    from airflow_poison.core.clock import SystemClock
+
+    return SystemClock()

@@ -1,4 +1,4 @@
-"""What commands print of queues and messages for people."""
+"""What commands print of queues, messages, services and conversations for people."""
 
 from __future__ import annotations
 
@@ -241,9 +241,6 @@ def _details(queue: str, event: Event) -> str:
     place = facts.pop("place", "")
     shown = named(queue, SubQueue(place)) if place in set(SubQueue) else place
     return ", ".join([*([f"to {shown}"] if shown else []), *(f"{name}: {value}" for name, value in facts.items())])
-
-
-# What commands print of services and conversations for people.
 
 
 _STATES = {

@@ -1,60 +1,77 @@
-"""Where commands on queues print to: a terminal gets what fits it; a pipe gets one line for each row, without colours."""
+"""Where commands print to, and how ages, instants, sizes and numbers read.
+
+A terminal gets what fits it; a pipe gets one line for each row, without colours.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from airflow_poison.core.counted import counted
-
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 _UNBOUNDED = 100_000
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_STEP = 1024
+_SIZES = ("KiB", "MiB", "GiB", "TiB")
 
 
-class _Screen(Console):
-    def on_broken_pipe(self) -> NoReturn:
-        """Let the command end as it ends for every broken pipe."""
-        raise BrokenPipeError
+def screen(*, unbounded: bool = True) -> Console:
+    """Return standard output; signs that it cannot show become question marks.
 
+    :param unbounded: a pipe gets lines of any length; else they are wrapped as in a terminal of 80 columns.
+    """
+    from rich.console import Console
 
-def screen() -> Console:
-    """Return standard output; signs that it cannot show become question marks."""
+    class Screen(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            """Let the command end as it ends for every broken pipe."""
+            raise BrokenPipeError
+
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    wide = not sys.stdout.isatty() and not os.environ.get("COLUMNS")
-    return _Screen(markup=False, highlight=False, emoji=False, width=_UNBOUNDED if wide else None)
+    wide = unbounded and not sys.stdout.isatty() and not os.environ.get("COLUMNS")
+    return Screen(markup=False, highlight=False, emoji=False, width=_UNBOUNDED if wide else None)
 
 
-def table(*headings: str, right: Collection[str] = (), cut: str = "") -> Table:
+def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: bool = False) -> Table:
     """Return an empty table.
 
     :param right: headings of numbers.
     :param cut: the heading of cells that give way where the terminal ends, see ``cuttable``; the others come after them.
+    :param wrapped: every cell but a number may take several lines.
     """
+    from rich import box
+    from rich.table import Table
+
     made = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in right else "left", no_wrap=heading != cut, overflow="fold")
+        made.add_column(
+            heading, justify="right" if heading in right else "left", no_wrap=heading in right if wrapped else heading != cut, overflow="fold"
+        )
     return made
 
 
 def cuttable(text: str) -> Text:
     """Return a cell that is cut where the terminal ends."""
+    from rich.text import Text
+
     return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def line(out: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
     """Print a sentence: wrapped in a terminal, in one line elsewhere."""
+    from rich.text import Text
+
     text = Text.assemble(" " * indent, *parts)
     out.print(text, soft_wrap=not out.is_terminal)
 
@@ -67,14 +84,6 @@ def one_line(text: str) -> str:
 def block(text: str) -> str:
     """Return a text of several lines without what would steer a terminal."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
-
-
-# Ages, instants, sizes and numbers as people read them.
-
-
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_STEP = 1024
-_SIZES = ("KiB", "MiB", "GiB", "TiB")
 
 
 def about(span: timedelta) -> str:
@@ -113,4 +122,21 @@ def size(count: int) -> str:
 
 def messages(count: int) -> str:
     """Return a number of messages."""
+    from airflow_poison.core.counted import counted
+
     return counted(count, "message")
+
+
+def write_json(value: object) -> None:
+    """Write one JSON value to standard output."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def tell(output: str, plain: Mapping[str, object], *sentences: str) -> None:
+    """Print what a command did: as JSON, or in sentences for people."""
+    if output == "json":
+        write_json(dict(plain))
+        return
+    out = screen()
+    for sentence in sentences:
+        line(out, sentence)

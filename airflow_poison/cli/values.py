@@ -1,4 +1,4 @@
-"""Values of arguments as people type them, in commands on queues."""
+"""Values of arguments as people type them, and the policy that options give."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli.telling import noted_warnings
-from airflow_poison.core.delivery.script import Action, Verb
-from airflow_poison.core.durations import EXAMPLES, read_duration
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import folded, nearest
-from airflow_poison.core.policies.described import system_named
-from airflow_poison.core.policies.settings import LARGEST, LONGEST
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.cli.command import noted_warnings, wrong_usage
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
+    from airflow_poison.core.delivery.script import Action
     from airflow_poison.core.policies.seam import Policy
 
 
@@ -42,62 +36,70 @@ def whole(what: str, text: str, least: int = 0, most: int | None = None) -> int:
     plain = text.strip()
     if plain.isascii() and plain.isdigit() and len(plain) <= _DIGITS and least <= int(plain) <= (int(plain) if most is None else most):
         return int(plain)
-    raise InputError(f"{what} {_shown(text)}: expected a whole number from {least} {'on' if most is None else f'to {most}'}.")
+    raise wrong_usage(f"{what} {_shown(text)}: expected a whole number from {least} {'on' if most is None else f'to {most}'}.")
 
 
 def limit(text: str, least: int = 0) -> int | None:
     """Return how many are wanted at most; None: all. Raises InputError."""
+    from airflow_poison.core.errors import InputError
+    from airflow_poison.core.nearest import folded
+
     if folded(text) == "all":
         return None
     try:
         return whole("--limit", text, least)
     except InputError as error:
-        raise InputError(f"{str(error).rstrip('.')}, or all.") from None
+        raise wrong_usage(f"{str(error).rstrip('.')}, or all.") from None
 
 
 def named(option: str, key: str | None) -> None:
     """Raise InputError for a key that is empty: two runs whose variable is not set would be one."""
     if key is not None and not key.strip():
-        raise InputError(f"{option} {key!r}: expected a name for what is done once; it is empty.")
+        raise wrong_usage(f"{option} {key!r}: expected a name for what is done once; it is empty.")
 
 
 def error_code(text: str) -> int:
     """Return the code that ends a conversation. Raises InputError."""
+    from airflow_poison.core.policies.settings import LARGEST
+
     return whole("--error", text, 1, LARGEST)
 
 
 def lasting(what: str, text: str) -> timedelta:
     """Return a duration that is more than none. Raises InputError."""
+    from airflow_poison.core.policies.settings import LONGEST
+
     span = duration(what, text)
     if not timedelta(0) < span <= LONGEST:
-        raise InputError(f"{what} {text}: expected a duration above 0 and up to {LONGEST.days} days.")
+        raise wrong_usage(f"{what} {text}: expected a duration above 0 and up to {LONGEST.days} days.")
     return span
 
 
 def one_of(what: str, text: str, known: Sequence[str]) -> str:
     """Return the known word that a text means, in any case and with any sign between its parts. Raises InputError."""
+    from airflow_poison.core.nearest import folded, nearest
+
     words = {folded(word): word for word in known}
     if folded(text) in words:
         return words[folded(text)]
-    raise InputError(f"{what} {_shown(text)}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
+    raise wrong_usage(f"{what} {_shown(text)}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
 
 
 def since(text: str, now: datetime) -> datetime:
     """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
+    from airflow_poison.core.durations import EXAMPLES, read_duration
+
     span = read_duration(text)
     try:
         at = now - span if span is not None else datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise InputError(f"--since {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
+        raise wrong_usage(f"--since {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _shown(text: str) -> str:
     """Return a text that was typed so that it can be seen."""
     return text if text.strip() else repr(text)
-
-
-# Arguments of the simulation as people type them, turned into values.
 
 
 MOST_RECEIVES = 1_000_000
@@ -118,33 +120,38 @@ def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign or not name:
-            raise InputError(f"{flag} {text}: expected NAME=VALUE.")
+            raise wrong_usage(f"{flag} {text}: expected NAME=VALUE.")
         if name in found:
-            raise InputError(f"{flag} {text}: {name} was given twice.")
+            raise wrong_usage(f"{flag} {text}: {name} was given twice.")
         found[name] = value
     return found
 
 
 def duration(flag: str, text: str) -> timedelta:
     """Return a duration. Raises InputError."""
+    from airflow_poison.core.durations import EXAMPLES, read_duration
+
     span = read_duration(text)
     if span is None:
-        raise InputError(f"{flag} {text}: expected a duration such as {EXAMPLES}.")
+        raise wrong_usage(f"{flag} {text}: expected a duration such as {EXAMPLES}.")
     return span
 
 
 def action(text: str) -> Action:
     """Return what ``AT:VERB``, ``AT:VERB:MESSAGE`` or ``AT:alter:NAME=VALUE,...`` says. Raises InputError."""
+    from airflow_poison.core.delivery.script import Action, Verb
+    from airflow_poison.core.nearest import nearest
+
     at, _, rest = text.partition(":")
     word, _, what = rest.partition(":")
     verb = word.strip().lower().replace("-", "_")
     if verb not in set(Verb):
         hint = f"; the nearest is {nearest(verb, Verb)}" if verb else ""
-        raise InputError(f"--action {text}: expected AT:VERB or AT:VERB:WHAT, and one of {', '.join(Verb)} as VERB{hint}.")
+        raise wrong_usage(f"--action {text}: expected AT:VERB or AT:VERB:WHAT, and one of {', '.join(Verb)} as VERB{hint}.")
     span = duration(f"--action {text}:", at)
     if verb == Verb.ALTER:
         if not what:
-            raise InputError(f"--action {text}: expected AT:alter:NAME=VALUE, with more of them behind commas.")
+            raise wrong_usage(f"--action {text}: expected AT:alter:NAME=VALUE, with more of them behind commas.")
         return Action(span, Verb.ALTER, settings=pairs(f"--action {text}:", what.split(",")))
     return Action(span, Verb(verb), message=what.strip())
 
@@ -153,7 +160,7 @@ def receives(text: str) -> int:
     """Return a limit of receives. Raises InputError."""
     if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(MOST_RECEIVES)) and 1 <= int(text) <= MOST_RECEIVES:
         return int(text)
-    raise InputError(f"--most-receives {text}: expected a whole number from 1 to {MOST_RECEIVES}.")
+    raise wrong_usage(f"--most-receives {text}: expected a whole number from 1 to {MOST_RECEIVES}.")
 
 
 def policy_json(place: str) -> dict[str, object]:
@@ -162,15 +169,12 @@ def policy_json(place: str) -> dict[str, object]:
         text = sys.stdin.read() if place == "-" else Path(place).read_text(encoding="utf-8")
         found = json.loads(text)
     except OSError as error:
-        raise InputError(f"--policy-json {place}: {error.strerror or error}.") from error
+        raise wrong_usage(f"--policy-json {place}: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--policy-json {place}: no JSON: {error}.") from error
+        raise wrong_usage(f"--policy-json {place}: no JSON: {error}.") from error
     if not isinstance(found, dict):
-        raise InputError(f"--policy-json {place}: expected a JSON object of settings.")
+        raise wrong_usage(f"--policy-json {place}: expected a JSON object of settings.")
     return found
-
-
-# The policy that options give: ``--system``, ``--set`` and ``--policy-json``.
 
 
 def given_policy(args: Namespace) -> Policy | None:
@@ -186,11 +190,14 @@ def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
 
     :param missing: what is said when neither does.
     """
+    from airflow_poison.core.policies.described import system_named
+    from airflow_poison.core.policies.typed import typed_policy
+
     stored = policy_json(args.policy_json) if args.policy_json else {}
     named = stored.pop("system", None)
     system = system or named  # type: ignore[assignment]  # looked at below
     if not isinstance(system, str):
-        raise InputError(missing)
+        raise wrong_usage(missing)
     if named is not None and system_named(str(named)) != system_named(system):
-        raise InputError(f"--policy-json {args.policy_json}: these are settings of {named}, not of {system}.")
+        raise wrong_usage(f"--policy-json {args.policy_json}: these are settings of {named}, not of {system}.")
     return typed_policy(system, stored, pairs("--set", args.set or []))

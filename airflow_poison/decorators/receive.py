@@ -9,6 +9,7 @@ from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_facto
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
+from airflow_poison.former_names import renamed
 from airflow_poison.operators.receive import QueueReceiveOperator
 
 if TYPE_CHECKING:
@@ -39,28 +40,28 @@ class ReceiveDecoratedOperator(QueueReceiveOperator):
         super().__init__(task_id=get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group")), handler=python_callable, **kwargs)
 
 
-def receive_task(python_callable: Callable[..., Any] | None = None, *, queue: str | None = None, **kwargs: Any) -> TaskDecorator:
+@renamed(queue="queue_name")
+def receive_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task of a function of one message: a receive pass over a queue with the function as its handler.
 
     Calling the function in a DAG gives the task; it returns the pass's numbers.
 
-    :param queue: the queue's name. (templated)
-    :param kwargs: what ``QueueReceiveOperator`` takes, but ``queue_name`` and ``handler``.
+    :param queue_name: the queue's name. (templated)
+    :param kwargs: what ``QueueReceiveOperator`` takes, but ``handler``.
     Raises SettingError without a queue or for a setting that is given twice, and HandlerNotFoundError for a function that cannot be called
     with a message alone.
     """
-    for name, instead in {"handler": "decorate the function", "queue_name": "queue='...'"}.items():
-        if name in kwargs:
-            raise SettingError(f"@task.receive: {name}", kwargs[name], f"none here; {instead}")
-    if queue is None and kwargs.get("queues") is None:
-        raise SettingError("@task.receive: queue", None, "a queue's name, as in @task.receive(queue='orders'), or queues=[...]")
+    if "handler" in kwargs:
+        raise SettingError("@task.receive: handler", kwargs["handler"], "none here; decorate the function")
+    if queue_name is None and kwargs.get("queues") is None:
+        raise SettingError("@task.receive: queue_name", None, "a queue's name, as in @task.receive(queue_name='orders'), or queues=[...]")
     if python_callable is not None:
-        raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue='orders')")
+        raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue_name='orders')")
 
     def decorate(function: Callable[..., Any]) -> Any:
         check_given(function)
         decorated: Any = task_decorator_factory(
-            function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue, **kwargs
+            function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue_name, **kwargs
         )
         decorated.expand = decorated.expand_kwargs = decorated.partial = partial(_refuse_arguments, function)
         return decorated

@@ -11,6 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.mapping import check_named_once
+from airflow_poison.former_names import renamed
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
@@ -91,21 +92,24 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
             )
 
 
-def send_task(python_callable: Callable[..., Any] | None = None, *, queue: str | None = None, **kwargs: Any) -> TaskDecorator:
+@renamed(queue="queue_name")
+def send_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task that sends what a function returns: rows (dicts, text, bytes), a path that Spark reads, or a DataFrame.
 
     The function runs in the task, with arguments, XComs and context as in any ``@task``. Sends once per task instance.
 
-    :param queue: the queue's name. (templated)
-    :param kwargs: what ``QueueSendOperator`` takes, but ``queue_name`` and the sources.
+    :param queue_name: the queue's name. (templated)
+    :param kwargs: what ``QueueSendOperator`` takes, but the sources.
     Raises SettingError without a queue, or for a source: the function is the source.
     """
-    for name, instead in {"queue_name": "queue='...'", **dict.fromkeys(SOURCES, "return it from the function")}.items():
+    for name in SOURCES:
         if name in kwargs:
-            raise SettingError(f"@task.send: {name}", kwargs[name], f"none here; {instead}")
-    if queue is None:
-        raise SettingError("@task.send: queue", None, "a queue's name, as in @task.send(queue='orders')")
-    return task_decorator_factory(python_callable, multiple_outputs=False, decorated_operator_class=SendDecoratedOperator, queue_name=queue, **kwargs)
+            raise SettingError(f"@task.send: {name}", kwargs[name], "none here; return it from the function")
+    if queue_name is None:
+        raise SettingError("@task.send: queue_name", None, "a queue's name, as in @task.send(queue_name='orders')")
+    return task_decorator_factory(
+        python_callable, multiple_outputs=False, decorated_operator_class=SendDecoratedOperator, queue_name=queue_name, **kwargs
+    )
 
 
 def _wants_spark(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_poison.former_names import renamed
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _AT_ONCE = timedelta(0)
 
 
+@renamed(name="queue_name")
 class ConversationHook(QueueHook):
     """Opens the queues of a connection, and does in conversations what applications do (spec sections 1.5 to 1.7).
 
@@ -29,36 +31,38 @@ class ConversationHook(QueueHook):
     :param conn_id: connection of type ``poison``.
     """
 
-    def declare_services(self, name: str, services: Iterable[Service], policy: Policy | None = None) -> QueueTable:
+    def declare_services(self, queue_name: str, services: Iterable[Service], policy: Policy | None = None) -> QueueTable:
         """Let services receive from a queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Return the queue.
 
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
         Raises QueueNotFoundError, and SettingError for a queue without Service Broker's rules, or a name that another queue's service has.
         """
-        return self.queue(name, policy, tuple(services))
+        return self.queue(queue_name, policy, tuple(services))
 
-    def drop_service(self, name: str, service: str) -> None:
+    def drop_service(self, queue_name: str, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.services import drop_service
 
-        drop_service(self.queue(name), service, SystemClock())
+        drop_service(self.queue(queue_name), service, SystemClock())
 
-    def begin_dialogs(self, name: str, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
+    def begin_dialogs(self, queue_name: str, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
         """Begin dialogs and send their first messages, all in one commit (spec SB-36, SB-48).
 
-        :param name: the queue of the service that begins them.
+        :param queue_name: the queue of the service that begins them.
         :param key: a second call with the same key begins nothing, and returns the same handles.
         Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import begin_dialogs
 
-        table = self.queue(name)
+        table = self.queue(queue_name)
         done = begin_dialogs(table, service=service, far_service=far_service, contract=contract, dialogs=dialogs, key=key, clock=SystemClock())
         return self._leave(table, done)
 
-    def send_on(self, name: str, conversation: str, messages: Sequence[tuple[str, bytes]], *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
+    def send_on(
+        self, queue_name: str, conversation: str, messages: Sequence[tuple[str, bytes]], *, key: str, wait: timedelta = _AT_ONCE
+    ) -> ActResult:
         """Send on a conversation, once for each key.
 
         :param conversation: its handle at this side.
@@ -69,10 +73,10 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import send_on
 
-        table = self.queue(name)
+        table = self.queue(queue_name)
         return self._leave(table, send_on(table, conversation, messages, key=key, clock=SystemClock(), wait=wait))
 
-    def set_timer(self, name: str, conversation: str, timeout: timedelta, *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
+    def set_timer(self, queue_name: str, conversation: str, timeout: timedelta, *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
         """Set the conversation timer of this side, or start it again (spec SB-45, SB-56), once for each key.
 
         Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
@@ -80,12 +84,12 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import set_timer
 
-        table = self.queue(name)
+        table = self.queue(queue_name)
         return self._leave(table, set_timer(table, conversation, timeout, key=key, clock=SystemClock(), wait=wait))
 
     def end_conversation(
         self,
-        name: str,
+        queue_name: str,
         conversation: str,
         *,
         key: str,
@@ -109,7 +113,7 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.passes.conversations.ending import Ending
 
         ending = Ending(
-            self.queue(name),
+            self.queue(queue_name),
             SystemClock(),
             self.store(),
             error=error,
@@ -120,7 +124,7 @@ class ConversationHook(QueueHook):
         )
         return ending.end_and_enable(conversation, key) if enable else ending.end(conversation, key)[0]
 
-    def conversations(self, name: str, *, conversation: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
+    def conversations(self, queue_name: str, *, conversation: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
         """Return the conversation endpoints of a queue, sorted by handle, as ``sys.conversation_endpoints`` shows them.
 
         :param conversation: only this one, a handle.
@@ -129,7 +133,7 @@ class ConversationHook(QueueHook):
         """
         from airflow_poison.core.passes.conversations.browse import conversations
 
-        return conversations(self.queue(name), handle=conversation, ended=ended)
+        return conversations(self.queue(queue_name), handle=conversation, ended=ended)
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
         from airflow_poison.core.clock import SystemClock

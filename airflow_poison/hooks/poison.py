@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_poison.core.errors import SettingError
+from airflow_poison.former_names import renamed
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 
+@renamed(name="queue_name")
 class QueueHook(BaseHook):
     """Opens the queues of a connection.
 
@@ -79,10 +81,10 @@ class QueueHook(BaseHook):
 
         return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
-    def queue(self, name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
+    def queue(self, queue_name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
         """Return a queue.
 
-        :param name: the queue's name.
+        :param queue_name: the queue's name.
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist. Another one than the
             recorded one leaves an event and a warning in the log.
         :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
@@ -93,14 +95,14 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.declare import opened
 
         store, clock = self.store(), SystemClock()
-        table = opened(store, name, policy, clock, _this_run())
+        table = opened(store, queue_name, policy, clock, _this_run())
         if services:
             from airflow_poison.core.passes.conversations.services import declare_services
 
             declare_services(store, table, services, clock)
         return table
 
-    def enable(self, name: str) -> EnableResult:
+    def enable(self, queue_name: str) -> EnableResult:
         """Let a halted queue receive again; what was sent to it while it was disabled arrives.
 
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
@@ -110,19 +112,19 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.conversations.ending import Ending
 
         store, clock = self.store(), SystemClock()
-        table = store.open(name)
+        table = store.open(queue_name)
         result = enable(table, clock)
         Ending(table, clock, store).carry()
         return result
 
-    def disable(self, name: str, reason: str = "") -> DisableResult:
+    def disable(self, queue_name: str, reason: str = "") -> DisableResult:
         """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import disable
 
-        return disable(self.store().open(name), SystemClock(), reason)
+        return disable(self.store().open(queue_name), SystemClock(), reason)
 
-    def alter(self, name: str, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
+    def alter(self, queue_name: str, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
         """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
 
         A DAG that declares a policy for the queue records its own again at its next run.
@@ -132,9 +134,9 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import alter
 
-        return alter(self.store().open(name), SystemClock(), settings=settings, system=system)
+        return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
 
-    def restart(self, name: str, what: Restart | str) -> RestartResult:
+    def restart(self, queue_name: str, what: Restart | str) -> RestartResult:
         """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.
 
         Raises MessageClaimedError while a pass receives, SettingError.
@@ -144,11 +146,11 @@ class QueueHook(BaseHook):
         from airflow_poison.core.policies.restarts import Restart
         from airflow_poison.core.policies.settings import choice
 
-        return restart(self.store().open(name), SystemClock(), choice("what", what, Restart))
+        return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))
 
     def inspect(
         self,
-        name: str,
+        queue_name: str,
         *,
         lookup_id: int | None = None,
         conversation_id: str | None = None,
@@ -164,10 +166,10 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.inspect import inspect
 
-        table = self.store().open(name, upgrade=False)
+        table = self.store().open(queue_name, upgrade=False)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
 
-    def move(self, name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
+    def move(self, queue_name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
         """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError.
 
         :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
@@ -175,9 +177,9 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.move import move
 
-        return move(self.store().open(name), SystemClock(), lookup_ids, target, run=run)
+        return move(self.store().open(queue_name), SystemClock(), lookup_ids, target, run=run)
 
-    def send_to(self, name: str, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None) -> SendToResult:
+    def send_to(self, queue_name: str, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None) -> SendToResult:
         """Move messages to another queue, all or none.
 
         :param queue: where to; it must exist. None: to the queue that each message came from.
@@ -188,9 +190,9 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.send_to import send_to
 
         store = self.store()
-        return send_to(store.open(name), store, SystemClock(), lookup_ids, queue, run=run)
+        return send_to(store.open(queue_name), store, SystemClock(), lookup_ids, queue, run=run)
 
-    def put_back(self, name: str, lookup_ids: Collection[int] | None = None) -> int:
+    def put_back(self, queue_name: str, lookup_ids: Collection[int] | None = None) -> int:
         """Put messages back from poison to main, for one more cycle (spec WCF-28); return how many.
 
         :param lookup_ids: which; None: all that no pass has claimed.
@@ -199,9 +201,9 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.move import put_back
 
-        return put_back(self.store().open(name), SystemClock(), lookup_ids)
+        return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
 
-    def remove(self, name: str, lookup_id: int) -> Message:
+    def remove(self, queue_name: str, lookup_id: int) -> Message:
         """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.
 
         Raises MessageNotFoundError and MessageClaimedError.
@@ -209,17 +211,17 @@ class QueueHook(BaseHook):
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove
 
-        return remove(self.store().open(name), lookup_id, SystemClock())
+        return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
-    def remove_conversation(self, name: str, conversation_id: str) -> RemoveResult:
+    def remove_conversation(self, queue_name: str, conversation_id: str) -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError."""
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove_messages
 
-        return remove_messages(self.store().open(name), SystemClock(), conversation_id=conversation_id)
+        return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id)
 
     def recover(
-        self, name: str, lookup_id: int | None = None, on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None
+        self, queue_name: str, lookup_id: int | None = None, on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None
     ) -> RecoverResult:
         """Remove the message that halted the queue, with its conversation, and enable the queue (spec SB-34). Inspect first: it is for good.
 
@@ -233,9 +235,9 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.recover import recover
 
         store = self.store()
-        return recover(store.open(name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
+        return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
 
-    def maintain(self, name: str, retention: timedelta | None = None) -> MaintainResult:
+    def maintain(self, queue_name: str, retention: timedelta | None = None) -> MaintainResult:
         """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
 
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
@@ -244,7 +246,7 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.maintain import RETENTION, maintain
 
         store = self.store()
-        return maintain(store.open(name), SystemClock(), store=store, retention=RETENTION if retention is None else retention)
+        return maintain(store.open(queue_name), SystemClock(), store=store, retention=RETENTION if retention is None else retention)
 
     def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
         """Return the running Spark session, or start one.

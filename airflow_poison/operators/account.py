@@ -1,4 +1,4 @@
-"""A pass's result in words, for the task's log and for the error of a halted queue."""
+"""What a pass did, in words: for the task's log and for the error of a halted queue."""
 
 from __future__ import annotations
 

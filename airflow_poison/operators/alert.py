@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
+from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.identity import subscriber
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import timedelta
 
     from airflow.sdk import Context
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_poison.notifications import Targets
 
 
-class QueueAlertOperator(BaseOperator):
+class QueueAlertOperator(QueueOperator):
     """Give the queue's outstanding alerts to notifiers: at least once, with a key in ``poison_alert`` by which a receiver drops repeats.
 
     What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
@@ -33,32 +31,26 @@ class QueueAlertOperator(BaseOperator):
     :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
     :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fbe3e4"
     operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
 
     def __init__(
         self,
         *,
-        queue_name: str,
         on_queue_disabled: Targets = None,
         on_stopped: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
         on_backlog: Targets = None,
         backlog_older_than: timedelta | None = None,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.alerts = AlertTargets.of(
             on_queue_disabled, on_poison, on_blocked, on_stopped=on_stopped, on_backlog=on_backlog, backlog_older_than=backlog_older_than
         )
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> list[dict[str, object]]:
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""

@@ -14,6 +14,7 @@ from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.notifications import listed, tell_all
+from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key
 
@@ -38,7 +39,7 @@ OnTimeout = StrEnum("OnTimeout", ["LEAVE", "ENABLE", "RETURN", "REMOVE", "END", 
 """What is decided when nobody answers in time."""
 
 
-class QueueAskOperator(HITLOperator):
+class QueueAskOperator(QueueOperator, HITLOperator):
     """Show people why a queue is halted and by which message, and wait until one of them says what shall become of it. Changes nothing.
 
     The question is a required action in the Airflow UI, for users who may answer those. It shows the suspected message with its counts, its last
@@ -61,7 +62,6 @@ class QueueAskOperator(HITLOperator):
     :param on_asked: notifiers, or functions of the context, told that people are asked; ``poison_alert.what_to_do`` says where.
     :param assigned_users: who may answer; None: all users with the right to.
     :param most_of_body: how many characters of the body are shown.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "sub_queue", "to_queue", "error", "description", "conn_id")
@@ -71,7 +71,6 @@ class QueueAskOperator(HITLOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         sub_queue: str = "any",
         to_queue: str | None = None,
         error: int | str = REMOVAL_ERROR,
@@ -81,11 +80,9 @@ class QueueAskOperator(HITLOperator):
         on_asked: Targets = None,
         assigned_users: HITLUser | list[HITLUser] | None = None,
         most_of_body: int = 2_000,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(subject="", body="", options=["Leave it"], response_timeout=response_timeout, assigned_users=assigned_users, **kwargs)
-        self.queue_name = queue_name
         self.sub_queue = sub_queue
         self.to_queue = to_queue
         self.error = error
@@ -93,7 +90,6 @@ class QueueAskOperator(HITLOperator):
         self.on_timeout = choice("on_timeout", on_timeout, OnTimeout)
         self.on_asked = listed("on_asked", on_asked)
         self.most_of_body = most_of_body
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> Any:
         """Ask. Raises QueueNotFoundError, SettingError, AirflowSkipException for a queue that receives."""

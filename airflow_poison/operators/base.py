@@ -1,14 +1,32 @@
-"""Lookup ids as operators are given them: numbers, or what a template leaves of them."""
+"""QueueOperator, the base of operators on one queue, and how operators read what a DAG file or a template gives them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import SettingError
+from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+class QueueOperator(BaseOperator):
+    """Does something with one queue of a connection.
+
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    :param conn_id: connection of type ``poison``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "conn_id")
+
+    def __init__(self, *, queue_name: str, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.conn_id = conn_id
 
 
 def lookup_ids_of(given: Sequence[int] | int | str) -> list[int]:
@@ -32,9 +50,6 @@ def one_lookup_id(given: int | str) -> int:
     if len(numbers) != 1:
         raise SettingError("lookup_id", given, "one whole number")
     return numbers[0]
-
-
-# Names of what a DAG file gives as objects: handlers, for people; exception types, for other processes.
 
 
 def name_of(thing: object) -> str:

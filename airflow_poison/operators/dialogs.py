@@ -1,4 +1,4 @@
-"""Dialogs and their messages as operators are given them: values of a DAG file, or what templates and other tasks make of them."""
+"""Operators on conversations, and how dialogs and messages are read that a DAG file, a template or another task gives them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-from airflow.sdk import BaseOperator
 
 from airflow_poison.core.durations import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError, SettingError
@@ -17,6 +15,7 @@ from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
+from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
@@ -111,10 +110,7 @@ def _body(given: object) -> bytes:
     return (given if isinstance(given, str) else json.dumps(given)).encode()
 
 
-# QueueBeginDialogOperator: begin dialogs with another service.
-
-
-class QueueBeginDialogOperator(BaseOperator):
+class QueueBeginDialogOperator(QueueOperator):
     """Begin dialogs with another service, and send their first messages, in one commit: all or none (spec SB-36, SB-48). Starts no JVM.
 
     Running the task again (retry, clear) begins nothing twice. That the partner's queue is disabled is no error: the messages wait at this side
@@ -136,7 +132,6 @@ class QueueBeginDialogOperator(BaseOperator):
     :param timer: a conversation timer of this side, set at once (spec SB-56). (templated)
     :param services: declared on the queue first.
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -157,7 +152,6 @@ class QueueBeginDialogOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         service: str,
         far_service: str,
         contract: str,
@@ -168,13 +162,11 @@ class QueueBeginDialogOperator(BaseOperator):
         timer: timedelta | str | None = None,
         services: Sequence[Service] = (),
         policy: Policy | None = None,
-        conn_id: str = ConversationHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if (messages is None) == (dialogs is None):
             raise InputError(f"{self.task_id}: give either messages, of one dialog, or dialogs.")
-        self.queue_name = queue_name
         self.service = service
         self.far_service = far_service
         self.contract = contract
@@ -185,7 +177,6 @@ class QueueBeginDialogOperator(BaseOperator):
         self.timer = timer
         self.services = tuple(services)
         self.policy = checked_policy(policy)
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Begin what is not begun yet.
@@ -211,10 +202,7 @@ class QueueBeginDialogOperator(BaseOperator):
         return result.to_dict()
 
 
-# QueueSendOnConversationOperator: send further messages on a conversation.
-
-
-class QueueSendOnConversationOperator(BaseOperator):
+class QueueSendOnConversationOperator(QueueOperator):
     """Send on a conversation, in one commit: all or none. Starts no JVM.
 
     Running the task again sends nothing twice. Works also while the conversation's own queue is disabled (spec SB-20).
@@ -225,7 +213,6 @@ class QueueSendOnConversationOperator(BaseOperator):
     :param conversation: its handle at this side. (templated)
     :param messages: pairs of message type and body or dicts with ``message_type`` and ``body``; a body is text, bytes or a JSON value. (templated)
     :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "conversation", "messages", "wait", "conn_id")
@@ -235,19 +222,15 @@ class QueueSendOnConversationOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         conversation: str,
         messages: Sequence[object],
         wait: timedelta | str = timedelta(0),
-        conn_id: str = ConversationHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.conversation = conversation
         self.messages = messages
         self.wait = wait
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet.
@@ -268,10 +251,7 @@ class QueueSendOnConversationOperator(BaseOperator):
         return result.to_dict()
 
 
-# QueueEndConversationOperator: end a conversation, and with it a poison message.
-
-
-class QueueEndConversationOperator(BaseOperator):
+class QueueEndConversationOperator(QueueOperator):
     """End this side of a conversation (spec SB-26, SB-54), also while its queue is disabled (spec SB-21). Starts no JVM.
 
     All messages of the conversation leave the queue (spec SB-30). The partner gets EndDialog, or with ``error`` an Error message (spec SB-32); with
@@ -291,7 +271,6 @@ class QueueEndConversationOperator(BaseOperator):
     :param on_conversation_ended: notifiers, or functions of the context, told after the commit, at least once. The context has
         ``conversation_ended``: a dict with ``queue``, ``conversation`` (the handle), ``conversation_id``, ``group_id``, ``service``,
         ``far_service``, ``error``, ``description`` and ``cleanup``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "conversation", "error", "description", "wait", "conn_id")
@@ -301,7 +280,6 @@ class QueueEndConversationOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         conversation: str,
         error: int | str | None = None,
         description: str = "",
@@ -309,11 +287,9 @@ class QueueEndConversationOperator(BaseOperator):
         enable: bool = False,
         wait: timedelta | str = timedelta(0),
         on_conversation_ended: Targets = None,
-        conn_id: str = ConversationHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.conversation = conversation
         self.error = error
         self.description = description
@@ -321,7 +297,6 @@ class QueueEndConversationOperator(BaseOperator):
         self.enable = enable
         self.wait = wait
         self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """End it.

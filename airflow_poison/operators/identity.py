@@ -1,4 +1,4 @@
-"""Who a task instance is: the key under which its send or its pass is remembered."""
+"""The keys under which what a task instance does is remembered, and the id of this Airflow installation, which is a part of them."""
 
 from __future__ import annotations
 
@@ -107,9 +107,6 @@ def _handed_on(control: Control, former: str, name: str) -> Control | None:
 
 def _installation(hook: QueueHook) -> str:
     return hook.settings.installation or installation_id()
-
-
-# The id of this Airflow installation: one for each metadata database, made by the first task that needs it.
 
 
 VARIABLE = "airflow_poison_installation"

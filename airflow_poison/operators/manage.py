@@ -1,18 +1,16 @@
-"""QueueAlterOperator: change what a queue does at run time."""
+"""Operators for what people do to a queue and its messages: alter, inspect, maintain, move, remove, return what is due."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
-from airflow.sdk import BaseOperator
-
 from airflow_poison.core.errors import MessageNotFoundError, SettingError
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
-from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
+from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id
 from airflow_poison.operators.identity import with_own_key
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class Action(StrEnum):
     RESTART_BROKER = "restart_broker"
 
 
-class QueueAlterOperator(BaseOperator):
+class QueueAlterOperator(QueueOperator):
     """Enable or disable a queue, change its settings, or restart what its system restarts. Starts no JVM.
 
     ``enable`` starts a disabled, stopped or faulted endpoint, and lets in what was sent while it was disabled. ``disable`` sets it to OFF: no pass
@@ -52,7 +50,6 @@ class QueueAlterOperator(BaseOperator):
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
     :param reason: for ``disable``: why, one line; whoever meets the disabled queue is told. (templated)
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
@@ -61,21 +58,17 @@ class QueueAlterOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         action: str,
         settings: Mapping[str, object] | None = None,
         system: str | None = None,
         reason: str = "",
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.action = action
         self.settings = settings
         self.system = system
         self.reason = reason
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises SettingError, QueueNotFoundError, and MessageClaimedError for a restart while a pass receives."""
@@ -105,10 +98,7 @@ class QueueAlterOperator(BaseOperator):
                 assert_never(action)
 
 
-# QueueInspectOperator: look at messages without changing anything.
-
-
-class QueueInspectOperator(BaseOperator):
+class QueueInspectOperator(QueueOperator):
     """Look at a message, at a conversation's next one, or, without either, at the suspect: what halted the queue, else its head. Starts no JVM.
 
     Returns ``{"queue", "mode", "state", "messages", "more"}``. A message is a dict of the queue table's columns; its body is text where it is UTF-8,
@@ -126,7 +116,6 @@ class QueueInspectOperator(BaseOperator):
     :param conversation_id: the conversation. (templated)
     :param mode: ``browse``, ``exempt`` or ``strict``; None: as the queue's settings say, else ``browse``. (templated)
     :param every: all messages of the conversation, at most 100, instead of the one that a receive gets.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "lookup_id", "conversation_id", "mode", "conn_id")
@@ -136,21 +125,17 @@ class QueueInspectOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         lookup_id: int | str | None = None,
         conversation_id: str | None = None,
         mode: str | None = None,
         every: bool = False,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.lookup_id = lookup_id
         self.conversation_id = conversation_id
         self.mode = mode
         self.every = every
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
@@ -179,10 +164,7 @@ class QueueInspectOperator(BaseOperator):
         return result.to_dict()
 
 
-# QueueMaintainOperator: keep queues small and fast without stopping anybody.
-
-
-class QueueMaintainOperator(BaseOperator):
+class QueueMaintainOperator(QueueOperator):
     """Join small files, remove what nobody needs any more, shorten the log. Senders and passes go on. Starts no JVM.
 
     Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims"}``; claims that a
@@ -191,7 +173,6 @@ class QueueMaintainOperator(BaseOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param retention: how long older versions of the table can still be read, a duration (``7d``): longer than the longest pass. (templated)
     :param min_files: as many small files have to follow each other before they are joined.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
@@ -200,17 +181,13 @@ class QueueMaintainOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         retention: timedelta | str = "7d",
         min_files: int = 16,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.retention = retention
         self.min_files = min_files
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
@@ -242,13 +219,10 @@ class QueueMaintainOperator(BaseOperator):
         return result.to_dict()
 
 
-# QueueMoveOperator: put messages into another sub-queue or into another queue.
-
-
 QUEUE = "queue"
 
 
-class QueueMoveOperator(WithLineage, BaseOperator):
+class QueueMoveOperator(WithLineage, QueueOperator):
     """Move messages to ``main``, to ``poison`` or to another queue, all or none. Starts no JVM.
 
     Without ``lookup_ids``, ``target="main"`` moves all that are in poison and that no pass has claimed. ``target="queue"`` without ``to_queue``
@@ -259,7 +233,6 @@ class QueueMoveOperator(WithLineage, BaseOperator):
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param target: ``main``: for another cycle; ``poison``: out of the way; ``queue``: into another queue. (templated)
     :param to_queue: with ``target="queue"``: the queue, which must exist. (templated)
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "lookup_ids", "target", "to_queue", "conn_id")
@@ -269,19 +242,15 @@ class QueueMoveOperator(WithLineage, BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         lookup_ids: Sequence[int] | int | str | None = None,
         target: str = "main",
         to_queue: str | None = None,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.lookup_ids = lookup_ids
         self.target = target
         self.to_queue = to_queue
-        self.conn_id = conn_id
         self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -312,10 +281,7 @@ class QueueMoveOperator(WithLineage, BaseOperator):
         return with_own_key(move, context, hook, self.queue_name, self.target, refused=MessageNotFoundError)
 
 
-# QueueRemoveOperator: take messages out of a queue for good.
-
-
-class QueueRemoveOperator(BaseOperator):
+class QueueRemoveOperator(QueueOperator):
     """Take messages out of a queue by lookup id or by conversation (spec WCF-25, SB-30), all or none. Starts no JVM.
 
     Returns ``{"queue", "removed", "messages", "more"}``: their number, and the first 100 of them as ``QueueInspectOperator`` shows them. A body of
@@ -325,7 +291,6 @@ class QueueRemoveOperator(BaseOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param conversation_id: all messages of a conversation instead; none is no error. (templated)
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conversation_id", "conn_id")
@@ -334,17 +299,13 @@ class QueueRemoveOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         lookup_ids: Sequence[int] | int | str | None = None,
         conversation_id: str | None = None,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.lookup_ids = lookup_ids
         self.conversation_id = conversation_id
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
@@ -365,28 +326,21 @@ class QueueRemoveOperator(BaseOperator):
         return result.to_dict()
 
 
-# QueueReturnOperator: end the retry cycle of what is due.
-
-
-class QueueReturnOperator(BaseOperator):
+class QueueReturnOperator(QueueOperator):
     """Move every message whose RetryCycleDelay is over from ``retry`` to ``main``. Starts no JVM.
 
     Returns ``{"queue", "returned", "postponed", "waiting", "next_due_at"}``.
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist and its recorded policy rules.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "conn_id")
     ui_color = "#fdf3d8"
     operator_extra_links = (QueueLink(), MessagesLink(), RetryLink())
 
-    def __init__(self, *, queue_name: str, policy: Policy | None = None, conn_id: str = QueueHook.default_conn_name, **kwargs: Any) -> None:
+    def __init__(self, *, policy: Policy | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.policy = checked_policy(policy)
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""

@@ -1,4 +1,4 @@
-"""What people are asked about a halted queue, as Markdown: nothing in a message can leave the block that it is shown in."""
+"""What people are asked about a halted queue, as Markdown that no message can break out of, and the alerts about such decisions."""
 
 from __future__ import annotations
 
@@ -203,9 +203,6 @@ def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | Non
     :param options: answers by what they mean.
     """
     return next((Decision(what) for what, answer in options.items() if [answer] == list(chosen)), None)
-
-
-# Alerts about decisions: that one is wanted, and that nobody has made it in time.
 
 
 def alert_about(halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, *, key: str) -> Alert:

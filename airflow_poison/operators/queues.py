@@ -1,4 +1,4 @@
-"""What a task with several queues receives with: one entry for each queue, as given in the DAG file and as rendered."""
+"""The queues of a receive task: as a DAG file gives them, as rendered, and received from side by side, each with its pass and its alerts."""
 
 from __future__ import annotations
 
@@ -119,9 +119,6 @@ def _services(queue: str, given: object) -> Sequence[Service]:
 
 def _is_list(queues: object) -> TypeGuard[Sequence[object]]:
     return isinstance(queues, Sequence) and not isinstance(queues, str)
-
-
-# The queues of a receive task: each with its pass and with those who are told of it; several of them side by side.
 
 
 PARALLELISM = 32

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_poison.core.errors import DecisionOutdatedError
@@ -12,6 +11,7 @@ from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import listed, tell_all, tell_ended
+from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key, with_own_key
 
@@ -30,7 +30,7 @@ UNDECIDED = "UNDECIDED"
 """The ``event`` of the alert that nobody has decided in time."""
 
 
-class QueueRecoverOperator(BaseOperator):
+class QueueRecoverOperator(QueueOperator):
     """Carry out what a QueueAskOperator was answered: first what concerns the message, then the endpoint is enabled (spec SB-34). Starts no JVM.
 
     A task that was killed goes on where it stopped, and does nothing twice. It fails, without retries, when the queue is not halted any more as
@@ -49,7 +49,6 @@ class QueueRecoverOperator(BaseOperator):
         enabled: whoever keeps state for it at this side removes it (spec SB-31). The context has ``conversation_ended``, see
         QueueEndConversationOperator.
     :param on_undecided: notifiers, or functions of the context, told when nobody has answered in time, before what is decided then is done.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "error", "description", "conn_id")
@@ -59,25 +58,21 @@ class QueueRecoverOperator(BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         decision: Mapping[str, Any] | XComArg,
         to_queue: str | None = None,
         error: int | str = REMOVAL_ERROR,
         description: str = REMOVAL.description,
         on_conversation_ended: Targets = None,
         on_undecided: Targets = None,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.queue_name = queue_name
         self.decision: Any = decision  # rendered: what was returned
         self.to_queue = to_queue
         self.error = error
         self.description = description
         self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
         self.on_undecided = listed("on_undecided", on_undecided)
-        self.conn_id = conn_id
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.policies import checked_policy
@@ -13,6 +11,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
+from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.identity import own_key, task_key
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueTable
 
 
-class QueueSendOperator(WithLineage, BaseOperator):
+class QueueSendOperator(WithLineage, QueueOperator):
     """Send messages, in one commit: all or none.
 
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
@@ -56,7 +55,6 @@ class QueueSendOperator(WithLineage, BaseOperator):
     :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for Python functions of the DataFrame. (templated)
     :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
     :param resend: every try of the task sends anew.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -83,7 +81,6 @@ class QueueSendOperator(WithLineage, BaseOperator):
     def __init__(
         self,
         *,
-        queue_name: str,
         path: str | None = None,
         format: str = "parquet",  # noqa: A002  (Spark's own word)
         options: Mapping[str, str] | None = None,
@@ -102,14 +99,12 @@ class QueueSendOperator(WithLineage, BaseOperator):
         py_files: Sequence[str] = (),
         send_key: str | None = None,
         resend: bool = False,
-        conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         given = [name for name, value in {"path": path, "table": table, "dataframe": dataframe, "messages": messages}.items() if value is not None]
         if len(given) != 1:
             raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe and messages; given: {', '.join(given) or 'none'}.")
-        self.queue_name = queue_name
         self.path = path
         self.format = format
         self.options = options
@@ -128,7 +123,6 @@ class QueueSendOperator(WithLineage, BaseOperator):
         self.py_files = py_files
         self.send_key = send_key
         self.resend = resend
-        self.conn_id = conn_id
         self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:

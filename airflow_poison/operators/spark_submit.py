@@ -1,4 +1,4 @@
-"""What ``spark-submit`` is told of a pass. The Spark provider's hook knows where it submits to; there is no public way to ask it."""
+"""What ``spark-submit`` is told of a pass, and one try of a task that submits it."""
 
 from __future__ import annotations
 
@@ -82,9 +82,6 @@ class Target:
         if not self.standalone:
             return submission.application, [submission.order], None
         return submission.no_classes, [submission.application, "", submission.order], _PYTHON_RUNNER
-
-
-# One try of a task that submits its pass: the order that it writes, and what it learns of the pass in the end.
 
 
 class Try:

@@ -1,4 +1,4 @@
-"""QueueSensor: what the sensors of queues have in common."""
+"""Sensors of queues: they wait until messages are there, poison or due, or until a queue is halted or enabled."""
 
 from __future__ import annotations
 
@@ -133,9 +133,6 @@ class QueueSensor(BaseSensorOperator):
         return found[0] if self.queue_name is not None else found
 
 
-# EndpointSensor: what the sensors of a queue's state have in common.
-
-
 class EndpointSensor(QueueSensor):
     """Wait until a condition holds of an endpoint of a queue.
 
@@ -155,9 +152,6 @@ class EndpointSensor(QueueSensor):
         return self._condition
 
 
-# QueueDisabledSensor: wait until a queue is halted.
-
-
 class QueueDisabledSensor(EndpointSensor):
     """Wait until a queue does not receive any more: it is disabled, stopped or faulted.
 
@@ -172,11 +166,7 @@ class QueueDisabledSensor(EndpointSensor):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
     waits_for = Halted
-
-
-# QueueEnabledSensor: wait until a queue receives.
 
 
 class QueueEnabledSensor(EndpointSensor):
@@ -193,11 +183,7 @@ class QueueEnabledSensor(EndpointSensor):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
     waits_for = Enabled
-
-
-# QueueMessagesSensor: wait until messages are available.
 
 
 class QueueMessagesSensor(QueueSensor):
@@ -218,8 +204,6 @@ class QueueMessagesSensor(QueueSensor):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
-
     def __init__(self, *, sub_queue: str = "main", count: int = 1, age: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._condition = MessagesAvailable(sub_queue, count, age)
@@ -228,9 +212,6 @@ class QueueMessagesSensor(QueueSensor):
     def condition(self) -> MessagesAvailable:
         """What is waited for."""
         return self._condition
-
-
-# QueuePoisonSensor: wait until messages are poison.
 
 
 class QueuePoisonSensor(QueueSensor):
@@ -248,8 +229,6 @@ class QueuePoisonSensor(QueueSensor):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
-
     def __init__(self, *, count: int = 1, age: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._condition = PoisonPresent(count, age)
@@ -258,9 +237,6 @@ class QueuePoisonSensor(QueueSensor):
     def condition(self) -> PoisonPresent:
         """What is waited for."""
         return self._condition
-
-
-# QueueRetryDueSensor: wait until messages have waited long enough.
 
 
 class QueueRetryDueSensor(QueueSensor):
@@ -276,8 +252,6 @@ class QueueRetryDueSensor(QueueSensor):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._condition = RetryDue()
@@ -286,9 +260,6 @@ class QueueRetryDueSensor(QueueSensor):
     def condition(self) -> RetryDue:
         """What is waited for."""
         return self._condition
-
-
-# QueuePoisonGoneSensor: wait until messages are poison no more.
 
 
 class QueuePoisonGoneSensor(QueueSensor):

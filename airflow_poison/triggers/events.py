@@ -1,4 +1,4 @@
-"""QueueEventTrigger: what starts DAGs when something happens to a queue."""
+"""QueueEventTrigger: starts DAGs when something happens to a queue, and keeps what it has told in the asset's state store."""
 
 from __future__ import annotations
 
@@ -146,9 +146,6 @@ def _look_into(event: Happening, sight: Sight, position: Position | None, now: d
 def _note_when_recorded(notice: Notice, ledger: Ledger, payloads: list[dict[str, Any]]) -> None:
     if payloads:
         notice.when_recorded(lambda: ledger.recorded(payloads))
-
-
-# What an asset's watcher has told, kept in the asset's state store, so that a triggerer that starts again goes on where the last one was.
 
 
 QUIET_VERSIONS = 50

@@ -1,4 +1,4 @@
-"""QueueTrigger: what a deferred sensor waits with."""
+"""QueueTrigger: what a deferred sensor waits with, and the poller of a connection's store that all triggers share."""
 
 from __future__ import annotations
 
@@ -74,9 +74,6 @@ class QueueTrigger(BaseTrigger):
             yield TriggerEvent({"error": type(error).__name__, "message": str(error)})  # type: ignore[no-untyped-call]  # Airflow's
         else:
             yield TriggerEvent({"met": met})  # type: ignore[no-untyped-call]  # Airflow's
-
-
-# From a connection to the poller of its store, without blocking the triggerer's loop.
 
 
 REMEMBERED = 60.0

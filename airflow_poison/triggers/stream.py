@@ -1,4 +1,4 @@
-"""The stream that all event triggers of a store share: a notice for each queue that somebody watches, whenever there is something to look into."""
+"""The stream that all event triggers of a connection share: a notice for each watched queue whenever there is something to look into."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from airflow.triggers.shared_stream import SharedStreamProducer
-
 from airflow_poison.core.errors import PoisonError
 from airflow_poison.core.watching.happenings import Happening, ripens
 from airflow_poison.core.watching.poller import Looked, Waits
 from airflow_poison.triggers.queue import poller_at
+
+try:
+    from airflow.triggers.shared_stream import SharedStreamProducer
+except ImportError:  # before Airflow 3.3, which asks for no producer
+    SharedStreamProducer = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
@@ -138,9 +141,6 @@ def interests(conn_id: str) -> Interests:
 
 def _what(sight: Sight | PoisonError) -> int | str:
     return str(sight) if isinstance(sight, PoisonError) else sight.snapshot.version
-
-
-# The producer of the shared stream (Airflow 3.3): it hears when Airflow has recorded the events that were made of a notice.
 
 
 class NoticeProducer(SharedStreamProducer):

@@ -1,4 +1,4 @@
-"""What the pages show, as plain values: read from the store of a connection, never written, and without anything that a connection hides."""
+"""What the pages show, as plain values: read from the store of a connection, never written, without what a connection hides, harmless to look at."""
 
 from __future__ import annotations
 
@@ -129,9 +129,6 @@ def without_body(row: MessageRow) -> dict[str, object]:
     return {name: value for name, value in row.to_dict().items() if name not in _BODY}
 
 
-# What the pages show of conversations, as plain values.
-
-
 S = ConversationState
 _OVER = frozenset({S.DISCONNECTED_OUTBOUND, S.CLOSED})
 _TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
@@ -216,9 +213,6 @@ def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> 
     return shlex.join(words)
 
 
-# Queues of a connection, opened to be read, and why one cannot be: in words that name no path and no setting.
-
-
 DAMAGED = (PoisonError, ValueError, KeyError, TypeError)
 """What reading raises where a file is gone or damaged, or somebody else has written a row that is none of ours."""
 
@@ -281,9 +275,6 @@ def _is_poison(hook: QueueHook) -> bool:
         return bool(hook.get_connection(hook.conn_id).conn_type == hook.conn_type)
     except AirflowException:  # not defined, or not for this process
         return hook.conn_id == hook.default_conn_name
-
-
-# Texts of strangers, made harmless to look at: nothing in them moves a cursor, turns the direction of writing, or is invisible.
 
 
 _KEPT = "\n\t"

@@ -278,7 +278,7 @@ def nothing(message: Message) -> None:
     [
         lambda **more: QueueReceiveOperator(handler=nothing, **more),
         lambda **more: QueueReceiveOperator(handler=nothing, task_id=more["task_id"], queues=[{"queue_name": "orders", "policy": more["policy"]}]),
-        lambda **more: task.receive(queue=more.pop("queue_name"), **more)(nothing)(),  # type: ignore[call-arg]  # Airflow's stub: the pass gives it
+        lambda **more: task.receive(queue_name=more.pop("queue_name"), **more)(nothing)(),  # type: ignore[call-arg]  # Airflow's stub: the pass gives it
         QueueReturnOperator,
         lambda **more: QueueReceiveSubmitOperator(handler=nothing, **more),
         lambda **more: QueueSendOperator(messages=["more"], **more),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.cli.commands import COMMANDS
+from airflow_poison.cli.main import COMMANDS
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -33,9 +33,9 @@ def airflow(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_provider_offers_the_group_with_every_command() -> None:
-    assert get_provider_info()["cli"] == ["airflow_poison.cli.definition.get_poison_cli_commands"]
+    assert get_provider_info()["cli"] == ["airflow_poison.cli.main.get_poison_cli_commands"]
 
-    from airflow_poison.cli.definition import get_poison_cli_commands
+    from airflow_poison.cli.main import get_poison_cli_commands
 
     [group] = get_poison_cli_commands()
     assert (group.name, [command.name for command in group.subcommands]) == ("poison", [command.name for command in COMMANDS])

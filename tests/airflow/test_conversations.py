@@ -358,7 +358,7 @@ def test_a_receiving_task_declares_its_services_first(store: QueueStore, run_dag
     with DAG("receives", schedule=None) as dag:
         one = QueueReceiveOperator(task_id="one", queue_name="warehouse", policy=ServiceBroker(), handler=refuse_bad, services=[WAREHOUSE])
 
-        @task.receive(queue="orders", policy=ServiceBroker(), services=[ORDERS])
+        @task.receive(queue_name="orders", policy=ServiceBroker(), services=[ORDERS])
         def two(message: Message) -> None:
             """Settle a message."""
 

@@ -304,7 +304,7 @@ DOORS: list[Callable[..., object]] = [
     lambda handler, policy: QueueReceiveOperator(task_id="receive", queues=[{"queue_name": "orders", "handler": handler, "policy": policy}]),
     lambda handler, policy: QueueReceiveSubmitOperator(task_id="receive", queue_name="orders", handler=handler, policy=policy),
     lambda handler, policy: retry_cycle("orders", policy, handler),
-    lambda handler, policy: task.receive(queue="orders", policy=policy)(handler)(),
+    lambda handler, policy: task.receive(queue_name="orders", policy=policy)(handler)(),
 ]
 NAMES = ["operator", "queues", "queue entry", "submit", "retry_cycle", "decorator"]
 
@@ -335,7 +335,7 @@ def test_what_can_be_no_handler_is_refused_when_the_dag_is_parsed(door: Callable
         *DOORS,
         lambda _handler, policy: QueueReturnOperator(task_id="return", queue_name="orders", policy=policy),
         lambda _handler, policy: QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=policy),
-        lambda _handler, policy: task.send(queue="orders", policy=policy)(list)(),
+        lambda _handler, policy: task.send(queue_name="orders", policy=policy)(list)(),
         lambda _handler, policy: QueueBeginDialogOperator(
             task_id="begin", queue_name="orders", service="a", far_service="b", contract="c", messages=["a"], policy=policy
         ),

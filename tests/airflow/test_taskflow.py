@@ -51,11 +51,11 @@ with DAG("taskflow", schedule=None):
     def numbers():
         return ["one", "two"]
 
-    @task.send(queue="orders", policy=POLICY)
+    @task.send(queue_name="orders", policy=POLICY)
     def order(names, ds, also="three"):
         return [*names, also]
 
-    @task.receive(queue="orders", policy=POLICY)
+    @task.receive(queue_name="orders", policy=POLICY)
     def land(message) -> dict:
         """Land it."""
         if message.text not in KNOWN:
@@ -91,11 +91,11 @@ def test_a_receive_takes_every_setting_of_the_operator_and_several_queues(
 ) -> None:
     with DAG("several", schedule=None) as dag:
 
-        @task.send(queue="{{ 'ord' }}ers", policy=MOVE)
+        @task.send(queue_name="{{ 'ord' }}ers", policy=MOVE)
         def orders() -> list[str]:
             return ["a"]
 
-        @task.send(queue="bills", policy=ServiceBroker())
+        @task.send(queue_name="bills", policy=ServiceBroker())
         def bills() -> list[str]:
             return ["b"]
 
@@ -155,7 +155,7 @@ def test_rows_and_data_frames_become_messages(
     function: Callable[..., Any], store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession
 ) -> None:
     with DAG("kinds", schedule=None) as dag:
-        task.send(queue="orders", policy=MOVE)(function)()
+        task.send(queue_name="orders", policy=MOVE)(function)()
     ran = run_dag(dag)
     assert ran.state == "success", ran.errors
     assert [body.replace(b" ", b"") for body in bodies(store)] == [b'{"n":1}', b'{"n":2}']
@@ -168,7 +168,7 @@ def test_a_path_is_read_by_spark(
     (tmp_path / "2026.json").write_text('{"body": "x"}\n{"body": "y"}\n')
     with DAG("path", schedule=None) as dag:
 
-        @task.send(queue="orders", policy=MOVE, format="json", body="body")
+        @task.send(queue_name="orders", policy=MOVE, format="json", body="body")
         def files(folder: str) -> object:
             return kind(f"{folder}/2026.json")
 
@@ -182,7 +182,7 @@ def test_a_rerun_sends_nothing_twice_and_each_mapped_task_sends_its_own(store: Q
     calls: list[str] = []
     with DAG("again", schedule=None) as dag:
 
-        @task.send(queue="orders", policy=MOVE)
+        @task.send(queue_name="orders", policy=MOVE)
         def order(name: str, times: int) -> list[str]:
             calls.append(name)
             return [name] * times
@@ -198,7 +198,7 @@ def test_a_try_that_failed_sends_nothing_and_the_next_sends_all(store: QueueStor
     tries: list[int] = []
     with DAG("fails_first", schedule=None) as dag:
 
-        @task.send(queue="orders", policy=MOVE)
+        @task.send(queue_name="orders", policy=MOVE)
         def order() -> Any:
             tries.append(1)
             yield "a"
@@ -217,7 +217,7 @@ def test_a_try_that_failed_sends_nothing_and_the_next_sends_all(store: QueueStor
 def test_a_function_may_skip_its_task(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     with DAG("skips", schedule=None) as dag:
 
-        @task.send(queue="orders", policy=MOVE)
+        @task.send(queue_name="orders", policy=MOVE)
         def order() -> list[str]:
             raise AirflowSkipException
 
@@ -227,7 +227,7 @@ def test_a_function_may_skip_its_task(store: QueueStore, run_dag: Callable[..., 
 
 def test_nothing_may_be_sent(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     with DAG("nothing", schedule=None) as dag:
-        task.send(queue="orders", policy=MOVE)(none)()
+        task.send(queue_name="orders", policy=MOVE)(none)()
     assert run_dag(dag).returned["none"]["sent"] == 0
 
 
@@ -235,7 +235,7 @@ def test_nothing_may_be_sent(store: QueueStore, run_dag: Callable[..., Ran]) -> 
 def test_what_cannot_be_sent_is_refused_by_name(returned: object, store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     with DAG("wrong", schedule=None) as dag:
 
-        @task.send(queue="orders", policy=MOVE)
+        @task.send(queue_name="orders", policy=MOVE)
         def order() -> object:
             return returned
 
@@ -271,17 +271,16 @@ def yields(message: Message) -> Any:
 )
 def test_what_can_be_no_handler_is_refused_when_the_dag_is_parsed(function: Any, says: str) -> None:
     with pytest.raises(HandlerNotFoundError, match=says):
-        task.receive(queue="orders")(function)
+        task.receive(queue_name="orders")(function)
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "queue=None is not allowed.*@task.receive.queue='orders'"),
-        ({"queue": "orders", "handler": "json:loads"}, "decorate the function"),
-        ({"queue_name": "orders"}, "queue='...'"),
-        ({"queue": "orders", "queues": ["bills"]}, "either queue_name or queues"),
-        ({"queue": "orders", "max_mesages": 3}, "max_mesages"),
+        ({}, "queue_name=None is not allowed.*@task.receive.queue_name='orders'"),
+        ({"queue_name": "orders", "handler": "json:loads"}, "decorate the function"),
+        ({"queue_name": "orders", "queues": ["bills"]}, "either queue_name or queues"),
+        ({"queue_name": "orders", "max_mesages": 3}, "max_mesages"),
     ],
 )
 def test_wrong_settings_of_a_receive_are_refused_when_the_dag_is_parsed(settings: dict[str, Any], says: str) -> None:
@@ -292,10 +291,9 @@ def test_wrong_settings_of_a_receive_are_refused_when_the_dag_is_parsed(settings
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({}, "queue=None is not allowed.*@task.send.queue='orders'"),
-        ({"queue": "orders", "messages": ["a"]}, "return it from the function"),
-        ({"queue": "orders", "path": "/data"}, "return it from the function"),
-        ({"queue_name": "orders"}, "queue='...'"),
+        ({}, "queue_name=None is not allowed.*@task.send.queue_name='orders'"),
+        ({"queue_name": "orders", "messages": ["a"]}, "return it from the function"),
+        ({"queue_name": "orders", "path": "/data"}, "return it from the function"),
     ],
 )
 def test_wrong_settings_of_a_send_are_refused_when_the_dag_is_parsed(settings: dict[str, Any], says: str) -> None:
@@ -304,14 +302,14 @@ def test_wrong_settings_of_a_send_are_refused_when_the_dag_is_parsed(settings: d
 
 
 def test_the_decorators_need_their_settings() -> None:
-    with pytest.raises(SettingError, match=r"@task.receive\(queue='orders'\)"):
+    with pytest.raises(SettingError, match=r"@task.receive\(queue_name='orders'\)"):
         task.receive(without)
-    with pytest.raises(SettingError, match=r"@task.send\(queue='orders'\)"):
+    with pytest.raises(SettingError, match=r"@task.send\(queue_name='orders'\)"):
         task.send(without)
 
 
 def test_arguments_of_a_receive_are_refused_called_or_mapped() -> None:
-    land = task.receive(queue="orders")(json_of)
+    land = task.receive(queue_name="orders")(json_of)
     with DAG("given", schedule=None), pytest.raises(HandlerNotFoundError, match=r"json_of\('a'\) was given arguments.*Call json_of\(\)"):
         land("a")  # type: ignore[arg-type]  # that is what is refused
     with DAG("mapped", schedule=None), pytest.raises(HandlerNotFoundError, match="Call json_of"):
@@ -324,10 +322,10 @@ def json_of(message: Message) -> None:
 
 def test_the_executors_queue_is_not_touched_and_a_function_called_twice_is_two_tasks() -> None:
     with DAG("twice", schedule=None) as dag:
-        land = task.receive(queue="orders")(json_of)
+        land = task.receive(queue_name="orders")(json_of)
         land()  # type: ignore[call-arg]  # the queue gives the message
         land()  # type: ignore[call-arg]
-        task.send(queue="orders")(rows).expand_kwargs([{}])
+        task.send(queue_name="orders")(rows).expand_kwargs([{}])
     assert dag.task_ids == ["json_of", "json_of__1", "rows"]
     assert {dag.get_task(name).queue for name in dag.task_ids} == {"default"}
 
@@ -336,7 +334,7 @@ def test_parsing_the_decorators_imports_nothing_heavy() -> None:
     code = (
         "import sys, airflow.sdk, airflow.sdk.bases.decorator; before = set(sys.modules);"
         "import airflow_poison.decorators.receive as r, airflow_poison.decorators.send as s;"
-        "r.receive_task(queue='q', task_id='r')(lambda message: None)(); s.send_task(queue='q', task_id='s')(lambda: [])();"
+        "r.receive_task(queue_name='q', task_id='r')(lambda message: None)(); s.send_task(queue_name='q', task_id='s')(lambda: [])();"
         "print(sorted({'pyarrow', 'deltalake', 'numpy', 'pandas', 'pyspark'} & (set(sys.modules) - before)))"
     )
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)

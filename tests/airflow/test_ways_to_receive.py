@@ -41,7 +41,7 @@ def by_cycle() -> Any:
 def by_function() -> Any:
     with DAG("function", schedule=None) as dag:
 
-        @task.receive(queue="orders", policy=POLICY, **GIVEN)
+        @task.receive(queue_name="orders", policy=POLICY, **GIVEN)
         def take(message: object) -> None:
             """Settle a message."""
 

@@ -50,7 +50,7 @@ def land(message: Message) -> None:
 
 with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_due"))]):
     sent = QueueSendOperator(task_id="send", queue_name="arrivals", path="/in", format="csv", body="line")
-    sent >> retry_cycle(queue="arrivals", policy=POLICY, handler=land, on_queue_disabled=print, on_poison=[print]) >> recovery("arrivals")
+    sent >> retry_cycle(queue_name="arrivals", policy=POLICY, handler=land, on_queue_disabled=print, on_poison=[print]) >> recovery("arrivals")
     QueueReceiveOperator(
         task_id="many",
         handler=land,
@@ -77,12 +77,12 @@ with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_
     for sensor in (QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueuePoisonGoneSensor, QueueRetryDueSensor):
         sensor(task_id=sensor.__name__, queue_name="arrivals", deferrable=True)
 
-    @task.send(queue="arrivals", policy=POLICY)
+    @task.send(queue_name="arrivals", policy=POLICY)
     def some() -> list[str]:
         """Send a message."""
         return ["one"]
 
-    @task.receive(queue="arrivals", policy=POLICY)
+    @task.receive(queue_name="arrivals", policy=POLICY)
     def take(message: Message) -> None:
         """Settle a message."""
 

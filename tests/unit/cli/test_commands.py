@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.cli.telling import noted_warnings
+from airflow_poison.cli.command import noted_warnings
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
 from airflow_poison.core.policies.described import describe

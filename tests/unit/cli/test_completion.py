@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.cli.commands import COMMANDS
+from airflow_poison.cli.main import COMMANDS
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.policies.msmq4 import Msmq4

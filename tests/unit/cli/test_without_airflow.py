@@ -25,7 +25,7 @@ def test_a_command_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_reading_the_commands_imports_no_module_of_the_core() -> None:
-    code = "import sys, airflow_poison.cli.commands; print([name for name in sys.modules if name.startswith('airflow_poison.core')])"
+    code = "import sys, airflow_poison.cli.main; print([name for name in sys.modules if name.startswith('airflow_poison.core')])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 
 

@@ -44,6 +44,6 @@ def test_what_messages_say_steers_no_terminal(poison: Callable[..., Ran], here: 
 
 
 def test_every_sub_queue_can_be_named() -> None:
-    from airflow_poison.cli.declared.argument import PLACES
+    from airflow_poison.cli.command import PLACES
 
     assert tuple(SubQueue) == PLACES

@@ -1,0 +1,190 @@
+"""What a command is: its declaration, which both command lines read, and how it ends: errors in one line, exit codes.
+
+A command is declared beside the function that runs it. Airflow reads all declarations at every command of its own, so neither this module nor one
+that declares commands imports the core, rich or anything heavy before a command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import NoReturn
+
+    from airflow_poison.core.errors import InputError
+
+OUTPUTS = ("table", "json")
+NO: Final = 1
+"""The answer is no: nothing is there, the queue is halted, something is wrong."""
+CANNOT: Final = 2
+"""Wrong usage, or it cannot be done."""
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+"""What shells say of a process that SIGINT, or SIGPIPE, has ended."""
+_WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' tells which"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument, as ``argparse`` takes it. Values are texts: the command checks them, so that an error is one line.
+
+    :param completes: what the shell completes: words, or the name of a function of ``cli.completion``.
+    """
+
+    flags: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    completes: tuple[str, ...] | str = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command. Called with its arguments, it runs; an error of this package ends it with one line, an interrupt without a traceback."""
+
+    name: str
+    help: str
+    description: str
+    arguments: tuple[Argument, ...]
+    run: Callable[[Namespace], None]
+
+    def __call__(self, args: Namespace) -> None:
+        """Run it. Ends with the exit code of an error, of an interrupt, or of a reader that has gone away."""
+        try:
+            with errors_in_one_line():
+                self.run(args)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _end_of_pipe()
+        except KeyboardInterrupt:
+            say("interrupted", _WHOLE)
+            raise SystemExit(INTERRUPTED) from None
+
+
+def command(name: str, *, help: str, description: str, arguments: tuple[Argument, ...]) -> Callable[[Callable[[Namespace], None]], Command]:  # noqa: A002  (argparse's own word)
+    """Declare a command that a function runs."""
+    return lambda function: Command(name, help, description, arguments, function)
+
+
+def option(flag: str, value: str, text: str, *, completes: tuple[str, ...] | str = (), default: str | None = None) -> Argument:
+    """Return an option with one value."""
+    return Argument((flag,), {"metavar": value, "help": text} | ({} if default is None else {"default": default}), completes)
+
+
+def several(flag: str, value: str, text: str, completes: tuple[str, ...] | str = ()) -> Argument:
+    """Return an option that takes several values and may be repeated."""
+    return Argument((flag,), {"metavar": value, "nargs": "+", "action": "extend", "help": text}, completes)
+
+
+def switch(flag: str, text: str) -> Argument:
+    """Return an option without a value."""
+    return Argument((flag,), {"action": "store_true", "help": text})
+
+
+PLACES: Final = ("main", "retry", "poison", "postponed", "transmission")
+
+OUTPUT: Final = Argument(
+    ("-o", "--output"),
+    {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"},
+    ("table", "json"),
+)
+STORE: Final = option("--store", "URI", "root of the store: a folder, or a file:// URI")
+CONN_ID: Final = option("--conn-id", "ID", "connection that names the store (default: poison_default)")
+QUEUE: Final = Argument(("queue",), {"metavar": "QUEUE", "help": "the queue"}, "queues")
+QUEUES: Final = Argument(("queue",), {"metavar": "QUEUE", "nargs": "*", "help": "the queues (default: all of the store)"}, "queues")
+WHERE: Final = (STORE, CONN_ID, OUTPUT)
+"""What every command on queues takes."""
+
+SET: Final = several("--set", "NAME=VALUE", "settings, in our words or the manual's: ReceiveRetryCount=2 retry_cycle_delay=1h30m", "settings")
+POLICY_JSON: Final = option("--policy-json", "FILE", "settings as a JSON object; - reads standard input; --set overrides them")
+SYSTEM: Final = option(
+    "--system", "SYSTEM", "the messaging system whose rules the queue gets; makes the queue when it is missing", completes="systems"
+)
+POLICY: Final = (SYSTEM, SET, POLICY_JSON)
+"""What gives a queue its policy; without any of it the recorded one rules."""
+
+IDS: Final = Argument(("lookup_ids",), {"metavar": "ID", "nargs": "+", "help": "lookup ids of messages"})
+CONVERSATION: Final = Argument(("conversation",), {"metavar": "CONVERSATION", "help": "its handle at this side"}, "handles")
+WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)")
+YES: Final = switch("--yes", "do not ask")
+SAVE: Final = option("--save", "FILE", "write the whole messages into this new file first, as JSON lines; 'send --format saved' reads them")
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """End the command with one line for an error of this package, or of a file: exit code 1 when it answers the question with no, else 2."""
+    from airflow_poison.core import errors
+
+    try:
+        yield
+    except errors.PoisonError as error:
+        no = (errors.QueueHaltedError, errors.MessageNotFoundError, errors.ConversationNotFoundError, errors.DecisionOutdatedError)
+        say("error", str(error))
+        raise SystemExit(NO if isinstance(error, no) else CANNOT) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        say("error", f"{error.filename or 'the system'}: {error.strerror or error}.")
+        raise SystemExit(CANNOT) from None
+
+
+def _end_of_pipe() -> NoReturn:
+    """End quietly: whoever read the output has gone. What Python still holds of it goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(BROKEN_PIPE)
+
+
+@contextmanager
+def noted_warnings() -> Iterator[list[str]]:
+    """Say warnings about settings, each once, and return them; they are complete when the block has ended."""
+    from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning
+
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConfigurationWarning)
+        yield told
+    for warning in caught:
+        text = str(warning.message)
+        if issubclass(warning.category, ConfigurationWarning) and text not in told:
+            told.append(text)
+            say("hint" if issubclass(warning.category, ConfigurationHint) else "warning", text)
+
+
+@contextmanager
+def others_on_stderr() -> Iterator[None]:
+    """Send what others print or log meanwhile to standard error: handlers, Airflow, the JVM. Standard output has results and nothing else."""
+    results, is_real = sys.stdout, sys.stdout is sys.__stdout__
+    results.flush()
+    with ExitStack() as restored:
+        if is_real:
+            kept = os.dup(1)
+            restored.callback(os.close, kept)
+            restored.callback(os.dup2, kept, 1)
+            restored.callback(results.flush)
+            os.dup2(2, 1)
+        restored.enter_context(redirect_stdout(sys.stderr))
+        yield
+
+
+def say(kind: str, text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"{kind}: {' '.join(text.split())}\n")
+
+
+def wrong_usage(text: str) -> InputError:
+    """Return the error of arguments that are wrong."""
+    from airflow_poison.core.errors import InputError
+
+    return InputError(text)
+
+
+def check_output(output: str) -> str:
+    """Return the output format. Raises InputError."""
+    if output not in OUTPUTS:
+        raise wrong_usage(f"--output {output}: expected one of {', '.join(OUTPUTS)}.")
+    return output
