@@ -11,6 +11,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.clock import SystemClock
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -76,7 +78,6 @@ def is_on() -> bool:
 
 
 def _measure(out: _Out, table: QueueTable) -> None:
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.browse import overview
 
     seen = overview(table, SystemClock())

@@ -60,8 +60,8 @@ def recovery(
     in the safe order (spec SB-34): what concerns the message first, while nobody can receive it, then the queue is enabled. What is removed is kept;
     the messages of a conversation that is ended are gone. A queue that receives, and one that is to be left, skip what follows.
 
-    For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(queue_name, on=("disabled",))``, or let it
-    wait.
+    For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(..., on=("disabled",))``, or let
+    it wait.
 
     :param queue_name: the queue's name; it must exist. (templated)
     :param group_id: the task group's id.

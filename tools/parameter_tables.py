@@ -57,7 +57,7 @@ def rows(title: str, module: str) -> dict[str, str]:
 
 
 def parameters(thing: Any, refused: Collection[str] = ()) -> dict[str, str]:
-    """Return the rows of a function, or of a class with what it inherits in this project, in the order of the documentation.
+    """Return the rows of a function, or of a class with what it inherits in this project, what is inherited first.
 
     Raises LookupError for a parameter that is not documented, and for what is documented and no parameter.
     """
@@ -66,7 +66,7 @@ def parameters(thing: Any, refused: Collection[str] = ()) -> dict[str, str]:
     for base in getattr(thing, "__mro__", (thing,)):
         if base is thing or (base.__module__.startswith("airflow_poison.") and "__init__" in vars(base)):
             taken = {**inspect.signature(base).parameters, **taken}
-            said = {**said, **{name: text for name, text in DOCUMENTED.findall(inspect.cleandoc(base.__doc__ or "")) if name not in said}}
+            said = {**dict(DOCUMENTED.findall(inspect.cleandoc(base.__doc__ or ""))), **said}
     others = {name for name, parameter in taken.items() if parameter.kind is Parameter.VAR_KEYWORD}
     if wrong := (taken.keys() - others ^ said.keys() - others) - {*refused, "python_callable"}:
         raise LookupError(f"{thing.__qualname__}: {', '.join(sorted(wrong))}: a parameter without ':param', or ':param' of what is none")

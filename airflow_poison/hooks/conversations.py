@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.former_names import renamed
 from airflow_poison.hooks.poison import QueueHook
 
@@ -41,7 +42,6 @@ class ConversationHook(QueueHook):
 
     def drop_service(self, queue_name: str, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.services import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
@@ -53,7 +53,6 @@ class ConversationHook(QueueHook):
         :param key: a second call with the same key begins nothing, and returns the same handles.
         Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import begin_dialogs
 
         table = self.queue(queue_name)
@@ -70,7 +69,6 @@ class ConversationHook(QueueHook):
         :param wait: how long to wait while a pass holds the conversation's group.
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import send_on
 
         table = self.queue(queue_name)
@@ -81,7 +79,6 @@ class ConversationHook(QueueHook):
 
         Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.acts import set_timer
 
         table = self.queue(queue_name)
@@ -109,7 +106,6 @@ class ConversationHook(QueueHook):
             conversation removes it there (spec SB-31).
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.ending import Ending
 
         ending = Ending(
@@ -136,7 +132,6 @@ class ConversationHook(QueueHook):
         return conversations(self.queue(queue_name), handle=conversation, ended=ended)
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.conversations.ending import left
 
         return left(self.store(), table, done, SystemClock())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
 from airflow_poison.former_names import renamed
 from airflow_poison.hooks.connection import StoreConnection, spark_master
@@ -91,7 +92,6 @@ class QueueHook(BaseHook):
         Raises QueueNotFoundError, SystemChangeError for a policy of another messaging system than the queue's, and SettingError for services of a
         queue without Service Broker's rules, or that another queue has.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.declare import opened
 
         store, clock = self.store(), SystemClock()
@@ -107,7 +107,6 @@ class QueueHook(BaseHook):
 
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import enable
         from airflow_poison.core.passes.conversations.ending import Ending
 
@@ -119,7 +118,6 @@ class QueueHook(BaseHook):
 
     def disable(self, queue_name: str, reason: str = "") -> DisableResult:
         """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import disable
 
         return disable(self.store().open(queue_name), SystemClock(), reason)
@@ -131,7 +129,6 @@ class QueueHook(BaseHook):
 
         :param system: the messaging system whose rules the queue has from now on; None: that which it has.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.alter import alter
 
         return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
@@ -141,7 +138,6 @@ class QueueHook(BaseHook):
 
         Raises MessageClaimedError while a pass receives, SettingError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.restart import restart
         from airflow_poison.core.policies.restarts import Restart
         from airflow_poison.core.policies.settings import choice
@@ -163,7 +159,6 @@ class QueueHook(BaseHook):
         :param every: all messages of the conversation, at most 100.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.inspect import inspect
 
         table = self.store().open(queue_name, upgrade=False)
@@ -174,7 +169,6 @@ class QueueHook(BaseHook):
 
         :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.move import move
 
         return move(self.store().open(queue_name), SystemClock(), lookup_ids, target, run=run)
@@ -186,7 +180,6 @@ class QueueHook(BaseHook):
         :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
         Raises QueueNotFoundError, InputError, MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.send_to import send_to
 
         store = self.store()
@@ -198,7 +191,6 @@ class QueueHook(BaseHook):
         :param lookup_ids: which; None: all that no pass has claimed.
         Raises MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.move import put_back
 
         return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
@@ -208,14 +200,12 @@ class QueueHook(BaseHook):
 
         Raises MessageNotFoundError and MessageClaimedError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove
 
         return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
     def remove_conversation(self, queue_name: str, conversation_id: str) -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError."""
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove_messages
 
         return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id)
@@ -231,7 +221,6 @@ class QueueHook(BaseHook):
         :param on_conversation_ended: called after the commit, at least once, for whoever keeps state for the conversation here (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.recover import recover
 
         store = self.store()
@@ -242,7 +231,6 @@ class QueueHook(BaseHook):
 
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
         """
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.maintain import RETENTION, maintain
 
         store = self.store()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
@@ -54,8 +55,6 @@ class QueueAlertOperator(QueueOperator):
 
     def execute(self, context: Context) -> list[dict[str, object]]:
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
-        from airflow_poison.core.clock import SystemClock
-
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
         given = self.alerts.send(queue, subscriber(context, hook, queue), context, SystemClock(), self.log)

@@ -9,6 +9,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import exceptions
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
@@ -135,7 +136,6 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 
     def _question(self, halt: HaltedEndpoint) -> Question:
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.halts import suspect, suspect_conversation
         from airflow_poison.operators.question import question
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError, SettingError
 from airflow_poison.core.passes.keys import installed, is_known, run_key
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
@@ -91,8 +92,6 @@ def subscriber(context: Context, hook: QueueHook, table: QueueTable) -> str:
         return former
     name = run_key(installation, *about)[:16]
     if _handed_on(table.snapshot().control, former, name) is not None:
-        from airflow_poison.core.clock import SystemClock
-
         table.alter(lambda control: _handed_on(control, former, name) or control, lambda _before, _after: (), SystemClock().now())
     return name
 

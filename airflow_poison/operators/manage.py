@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageNotFoundError, SettingError
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
@@ -192,7 +193,6 @@ class QueueMaintainOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.durations import EXAMPLES, read_duration
         from airflow_poison.core.passes.maintain import maintain
 
@@ -309,7 +309,6 @@ class QueueRemoveOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.remove import remove_messages
 
         hook = QueueHook(self.conn_id)
@@ -346,7 +345,6 @@ class QueueReturnOperator(QueueOperator):
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
         from airflow_poison import stats
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.return_due import return_due
         from airflow_poison.core.policies import policy_from_dict
 

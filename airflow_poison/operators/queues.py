@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
 from airflow_poison.core.passes.keys import check_named_once
@@ -163,7 +164,6 @@ class OneQueue:
         self._tell()
 
     def _pass(self, table: QueueTable) -> ReceivePass:
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.giving_up import INTERRUPTS
         from airflow_poison.core.passes.receive import ReceivePass
         from airflow_poison.core.policies import policy_from_dict
@@ -184,7 +184,6 @@ class OneQueue:
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.error_handler import install_error_handler
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.poison_errors import error_subscription, hand_over

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
@@ -76,7 +77,6 @@ class QueueRecoverOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.counted import counted
         from airflow_poison.core.passes.decide import Decision, decide
         from airflow_poison.core.passes.halts import HaltedEndpoint

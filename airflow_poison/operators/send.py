@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.policies import checked_policy
@@ -128,7 +129,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
         from airflow_poison import stats
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.send import send
 
         self._mapping()  # before a queue is made

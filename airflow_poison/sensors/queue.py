@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError, recalled
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.watching.conditions import Enabled, FilesGone, Halted, MessagesAvailable, PoisonPresent, RetryDue
@@ -41,10 +41,11 @@ class QueueSensor(BaseSensorOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
     :param queue_names: several queues. (templated)
     :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer.
+    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
+    condition: Condition
     template_fields: Sequence[str] = ("queue_name", "queue_names", "conn_id")
     ui_color = "#efe3f7"
 
@@ -68,15 +69,9 @@ class QueueSensor(BaseSensorOperator):
         self.conn_id = conn_id
         self._look: Look | None = None
 
-    @property
-    @abstractmethod
-    def condition(self) -> Condition:
-        """What is waited for."""
-
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once. Raises QueueNotFoundError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.watching.look import Look
         from airflow_poison.core.watching.poller import Looked, Until
 
@@ -144,26 +139,13 @@ class EndpointSensor(QueueSensor):
 
     def __init__(self, *, sub_queue: str = "main", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._condition = self.waits_for(sub_queue)
-
-    @property
-    def condition(self) -> EndpointCondition:
-        """What is waited for."""
-        return self._condition
+        self.condition = self.waits_for(sub_queue)
 
 
 class QueueDisabledSensor(EndpointSensor):
     """Wait until a queue does not receive any more: it is disabled, stopped or faulted.
 
     Returns ``{"queue", "sub_queue", "state", "reason"}`` of the endpoint that is halted; a list of them for ``queue_names``.
-
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
-    :param queue_names: several queues. (templated)
-    :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue, which halts
-        alone; or ``any`` of the two.
-    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     waits_for = Halted
@@ -173,14 +155,6 @@ class QueueEnabledSensor(EndpointSensor):
     """Wait until a queue receives (again): it is neither disabled nor stopped nor faulted.
 
     Returns ``{"queue", "sub_queue", "state", "reason"}`` of the endpoint that receives; a list of them for ``queue_names``.
-
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
-    :param queue_names: several queues. (templated)
-    :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue, which halts
-        alone; or ``any`` of the two.
-    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     waits_for = Enabled
@@ -194,24 +168,14 @@ class QueueMessagesSensor(QueueSensor):
     "messages", "oldest_enqueued_at"}``; a list of them for ``queue_names``. In ``main`` a timer or a lifetime of a conversation that has ended
     counts, too, as ``timers_due`` (spec SB-56).
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
-    :param queue_names: several queues. (templated)
     :param sub_queue: ``main``, ``retry``, ``poison``, ``postponed`` (given back by a handler) or ``transmission`` (sent to a disabled queue).
     :param count: how many at least.
     :param age: how long ago the oldest of them was sent at least.
-    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     def __init__(self, *, sub_queue: str = "main", count: int = 1, age: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._condition = MessagesAvailable(sub_queue, count, age)
-
-    @property
-    def condition(self) -> MessagesAvailable:
-        """What is waited for."""
-        return self._condition
+        self.condition = MessagesAvailable(sub_queue, count, age)
 
 
 class QueuePoisonSensor(QueueSensor):
@@ -220,23 +184,13 @@ class QueuePoisonSensor(QueueSensor):
     Systems that move poison to another queue (backout, exception destination) have it there: wait for that queue with ``QueueMessagesSensor``.
     Returns ``{"queue", "sub_queue", "messages", "oldest_enqueued_at"}``; a list of them for ``queue_names``.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
-    :param queue_names: several queues. (templated)
     :param count: how many at least.
     :param age: how long ago the oldest of them was sent at least. Since when it is poison is not known without reading it.
-    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     def __init__(self, *, count: int = 1, age: timedelta | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._condition = PoisonPresent(count, age)
-
-    @property
-    def condition(self) -> PoisonPresent:
-        """What is waited for."""
-        return self._condition
+        self.condition = PoisonPresent(count, age)
 
 
 class QueueRetryDueSensor(QueueSensor):
@@ -244,22 +198,11 @@ class QueueRetryDueSensor(QueueSensor):
 
     Returns ``{"queue", "due", "postponed", "waiting", "next_due_at"}``; a list of them for ``queue_names``. Deferred, it goes on at the instant
     at which the retry falls due.
-
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
-    :param queue_names: several queues. (templated)
-    :param match: ``any``: one of the queues is enough; ``all``: it must hold of each at the same time.
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._condition = RetryDue()
-
-    @property
-    def condition(self) -> RetryDue:
-        """What is waited for."""
-        return self._condition
+        self.condition = RetryDue()
 
 
 class QueuePoisonGoneSensor(QueueSensor):
@@ -273,22 +216,17 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: these messages instead, numbers or text of them. (templated)
-    :param deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-    :param conn_id: connection of type ``poison``. (templated)
     """
 
+    condition: FilesGone
+    """That a file in which the messages are is there no more; then they are looked for again."""
     template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conn_id")
 
     def __init__(self, *, queue_name: str, lookup_ids: Sequence[int] | int | str | None = None, **kwargs: Any) -> None:
         super().__init__(queue_name=queue_name, **kwargs)
         self.lookup_ids = lookup_ids
         self._wanted: frozenset[int] | None = None
-        self._condition = FilesGone()
-
-    @property
-    def condition(self) -> FilesGone:
-        """What is waited for: that a file in which the messages are is there no more; then they are looked for again."""
-        return self._condition
+        self.condition = FilesGone()
 
     def execute(self, context: Context) -> Any:
         """Wait. Raises AirflowSensorTimeout, QueueNotFoundError, StoreUnreachableError, TableChangedError, SettingError."""
@@ -304,15 +242,14 @@ class QueuePoisonGoneSensor(QueueSensor):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; reads no message while the files are there in which those were that are waited for."""
         del context
-        from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.watching.poison import poison_files
 
         table = QueueHook(self.conn_id).queue(str(self.queue_name))
         snapshot = table.snapshot()
-        if self._condition.paths and not self._condition.met(snapshot, SystemClock().now()).met:
+        if self.condition.paths and not self.condition.met(snapshot, SystemClock().now()).met:
             return PokeReturnValue(is_done=False)
         left = poison_files(table, snapshot, self._wanted)
-        self._condition = FilesGone(paths=tuple(file.path for file in left))
+        self.condition = FilesGone(paths=tuple(file.path for file in left))
         self.log.info("Queue %r: what is waited for is in %s files of poison.", self.queue_name, len(left))
         messages = None if self._wanted is None else len(self._wanted)
         return PokeReturnValue(is_done=not left, xcom_value={"queue": self.queue_name, "messages": messages})

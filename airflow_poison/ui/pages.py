@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import (
     CheckpointDamagedError,
@@ -39,7 +40,6 @@ _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 def queues(conn_id: str) -> dict[str, object]:
     """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.browse import overview
 
     found, unreadable, clock = [], list[str](), SystemClock()
@@ -59,7 +59,6 @@ def queues(conn_id: str) -> dict[str, object]:
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
     """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.browse import overview
 
     with opened(conn_id, name) as table:
@@ -136,7 +135,6 @@ _TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
 
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
     """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.conversations.browse import conversations as browse
 
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
@@ -150,7 +148,6 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
 
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.passes.conversations.browse import conversation as browse
 
     with opened(conn_id, name) as table:
