@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, check_output, command, noted_warnings, option, wrong_usage
+from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
 from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import one_line, tell
 
@@ -29,7 +29,7 @@ def return_due(args: Namespace) -> None:
     from airflow_poison.core.passes.return_due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
-    output, table, clock = check_output(args.output), opened_queue(args), system_clock()
+    output, table, clock = args.output, opened_queue(args), system_clock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
     done = verb(table, clock, return_order=order)
     also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
@@ -56,7 +56,7 @@ def return_due(args: Namespace) -> None:
 )
 def move(args: Namespace) -> None:
     """Move messages, all or none."""
-    output = check_output(args.output)
+    output = args.output
     everything = args.lookup_ids == [_ALL]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
     if args.to is not None and args.to_queue is not None:
@@ -96,7 +96,7 @@ def enable(args: Namespace) -> None:
     from airflow_poison.core.passes.conversations.ending import Ending
     from airflow_poison.core.store.control import QueueState
 
-    output, table, clock = check_output(args.output), opened_queue(args), system_clock()
+    output, table, clock = args.output, opened_queue(args), system_clock()
     done = verb(table, clock)
     Ending(table, clock, opened_store(args)).carry()
     was = (
@@ -116,7 +116,7 @@ def disable(args: Namespace) -> None:
     from airflow_poison.core.passes.alter import disable as verb
     from airflow_poison.core.store.control import QueueState
 
-    output, done = check_output(args.output), verb(opened_queue(args), system_clock(), args.reason or "")
+    output, done = args.output, verb(opened_queue(args), system_clock(), args.reason or "")
     again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
     told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
     if done.receiving:
@@ -148,7 +148,7 @@ def alter(args: Namespace) -> None:
     from airflow_poison.core.policies.described import settings_class, system_named
     from airflow_poison.core.policies.typed import typed_settings
 
-    output = check_output(args.output)
+    output = args.output
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None:
         raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
@@ -179,7 +179,7 @@ def restart(args: Namespace) -> None:
     from airflow_poison.core.passes.restart import restart as verb
     from airflow_poison.core.policies.restarts import Restart
 
-    output, what = check_output(args.output), Restart(values.one_of("WHAT", args.what, list(Restart)))
+    output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
@@ -199,7 +199,7 @@ def maintain(args: Namespace) -> None:
     from airflow_poison.core.passes.maintain import RETENTION
     from airflow_poison.core.passes.maintain import maintain as verb
 
-    output = check_output(args.output)
+    output = args.output
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     done = verb(opened_queue(args), system_clock(), store=opened_store(args), retention=retention)
     told = [

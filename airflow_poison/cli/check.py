@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_poison.cli.command import QUEUES, WHERE, check_output, command, say, switch, wrong_usage
+from airflow_poison.cli.command import QUEUES, WHERE, command, say, switch, wrong_usage
 from airflow_poison.cli.stores import opened_store, system_clock
 from airflow_poison.cli.terminal import screen
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 )
 def check(args: Namespace) -> None:
     """Print what is wrong. Ends with exit code 1 when something is, 2 when it could not be checked."""
-    output = check_output(args.output)
+    output = args.output
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
     if args.accept_loss and not (args.queue and args.repair):

@@ -57,6 +57,8 @@ class Command:
         """Run it. Ends with the exit code of an error, of an interrupt, or of a reader that has gone away."""
         try:
             with errors_in_one_line():
+                if args.output not in OUTPUTS:
+                    raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
                 self.run(args)
             sys.stdout.flush()
         except BrokenPipeError:
@@ -176,15 +178,15 @@ def say(kind: str, text: str) -> None:
     sys.stderr.write(f"{kind}: {' '.join(text.split())}\n")
 
 
+def end_with_no(output: str, text: str) -> NoReturn:
+    """End with exit code 1, as nothing is there; who reads JSON has seen it."""
+    if output != "json":
+        say("nothing", text)
+    raise SystemExit(NO)
+
+
 def wrong_usage(text: str) -> InputError:
     """Return the error of arguments that are wrong."""
     from airflow_poison.core.errors import InputError
 
     return InputError(text)
-
-
-def check_output(output: str) -> str:
-    """Return the output format. Raises InputError."""
-    if output not in OUTPUTS:
-        raise wrong_usage(f"--output {output}: expected one of {', '.join(OUTPUTS)}.")
-    return output

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import NO, WHERE, Argument, check_output, command, option, say, wrong_usage
+from airflow_poison.cli.command import WHERE, Argument, command, end_with_no, option, wrong_usage
 from airflow_poison.cli.looking import plain
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import cuttable, line, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
 
@@ -86,7 +86,7 @@ def decide(args: Namespace) -> None:
     """List what waits for a decision, show that of one queue, or carry one out. Ends with exit code 1 when nothing waits for it."""
     from airflow_poison.core.passes.halts import Endpoints
 
-    output, which = check_output(args.output), values.one_of("--sub-queue", args.sub_queue, list(Endpoints))
+    output, which = args.output, values.one_of("--sub-queue", args.sub_queue, list(Endpoints))
     if args.decision is not None:
         _carry_out(args, output, Endpoints(which))
         return
@@ -99,31 +99,18 @@ def decide(args: Namespace) -> None:
 
 
 def _list(args: Namespace, output: str, which: Endpoints) -> None:
-    from airflow_poison.core.errors import PoisonError
-
     store = opened_store(args)
-    found, failed = list[_Open](), dict[str, str]()
-    for name in store.names():
-        try:
-            found += _open(store.open(name, upgrade=False), which)
-        except PoisonError as error:
-            failed[name] = str(error)
+    found, failed = looked_for(store, (), lambda queue: _open(queue, which))
     if output == "json":
         write_json({"store": store.uri, "halted": [each.to_dict() for each in found], "errors": failed})
     elif found:
         _print(found)
-    for text in failed.values():
-        say("error", text)
-    if failed:
-        raise SystemExit(2)
-    if not found:
-        nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
-        _nothing(output, nothing)
+    nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
+    end_with(output, failed, found=bool(found), nothing=nothing)
 
 
 def _show(args: Namespace, output: str, which: Endpoints) -> None:
     from airflow_poison.cli import tables
-    from airflow_poison.cli.tables import print_conversation
 
     queue = queue_to_read(args)
     found = _open(queue, which)
@@ -137,11 +124,11 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         if each.others:
             line(out, f"In the queue of its conversation, too: {counted(each.others)}.")
         if each.conversation is not None:
-            print_conversation(each.conversation, system_clock().now())
+            tables.print_conversation(each.conversation, system_clock().now())
         for choice in each.choices:
             line(out, (f"decide {args.queue} {choice.value} --sub-queue {halt.sub_queue.value}", "bold"), f": {_MEANS[choice]}.")
     if not found:
-        _nothing(output, f"queue {queue.name} receives: there is nothing to decide.")
+        end_with_no(output, f"queue {queue.name} receives: there is nothing to decide.")
 
 
 def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
@@ -156,8 +143,7 @@ def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
     queue = opened_queue(args)
     halt = halted_endpoint(queue, which)
     if halt is None:
-        say("nothing", f"queue {queue.name} receives: there is nothing to decide.")
-        raise SystemExit(NO)
+        end_with_no("", f"queue {queue.name} receives: there is nothing to decide.")
     if number is not None and number != halt.lookup_id:
         by = "no single message" if halt.lookup_id is None else f"message {halt.lookup_id}"
         raise DecisionOutdatedError(f"Queue {halt.name!r} is {halt.state.value} by {by}, not by message {number}. Nothing has changed.")
@@ -202,10 +188,3 @@ def _print(found: Sequence[_Open]) -> None:
         number = "" if halt.lookup_id is None else str(halt.lookup_id)
         rows.add_row(halt.name, halt.state.value, number, ", ".join(each.choices), cuttable(halt.reason))
     screen().print(rows)
-
-
-def _nothing(output: str, text: str) -> None:
-    """End with exit code 1; JSON has said it already."""
-    if output != "json":
-        say("nothing", text)
-    raise SystemExit(NO)

@@ -8,7 +8,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import CONVERSATION, NO, QUEUE, QUEUES, WAIT, WHERE, Argument, check_output, command, option, say, switch, wrong_usage
+from airflow_poison.cli.command import (
+    CONVERSATION,
+    QUEUE,
+    QUEUES,
+    WAIT,
+    WHERE,
+    Argument,
+    command,
+    end_with_no,
+    option,
+    say,
+    switch,
+    wrong_usage,
+)
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import line, messages, screen, write_json
 
@@ -41,7 +54,7 @@ def services(args: Namespace) -> None:
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
 
-    output, store = check_output(args.output), opened_store(args)
+    output, store = args.output, opened_store(args)
     found, failed = looked_for(store, args.queue, look)
     if output == "json":
         rows = [{"queue": queue, **service.to_dict()} for queue, service in found]
@@ -49,7 +62,7 @@ def services(args: Namespace) -> None:
     elif found:
         tables.print_services(found)
     nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
-    end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
+    end_with(output, failed, found=bool(found), nothing=nothing)
 
 
 @command(
@@ -69,7 +82,7 @@ def conversations(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations.browse import conversations as verb
 
-    output, table, clock = check_output(args.output), queue_to_read(args), system_clock()
+    output, table, clock = args.output, queue_to_read(args), system_clock()
     found = verb(table, handle=args.conversation, ended=args.ended)
     if output == "json":
         write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
@@ -78,9 +91,7 @@ def conversations(args: Namespace) -> None:
     elif found:
         tables.print_conversations(found, clock.now())
     if not found:
-        if output != "json":
-            say("nothing", f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}.")
-        raise SystemExit(NO)
+        end_with_no(output, f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}.")
 
 
 @command(
@@ -110,7 +121,7 @@ def begin_dialog(args: Namespace) -> None:
     from airflow_poison.core.passes.conversations.acts import begin_dialogs
     from airflow_poison.core.passes.conversations.services import service_in
 
-    output, table = check_output(args.output), opened_queue(args)
+    output, table = args.output, opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
     kind = _type(contract, SentBy.INITIATOR, args.message_type)
     dialog = Dialog(
@@ -149,7 +160,7 @@ def send_on(args: Namespace) -> None:
     from airflow_poison.core.passes.conversations.browse import conversations as look
     from airflow_poison.core.passes.conversations.services import service_in
 
-    output, table = check_output(args.output), opened_queue(args)
+    output, table = args.output, opened_queue(args)
     [row] = look(table, handle=args.conversation)
     side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
     contract = _contract(service_in(table, row.service), row.contract)
@@ -184,7 +195,7 @@ def set_timer(args: Namespace) -> None:
     """Set a conversation's timer."""
     from airflow_poison.core.passes.conversations.acts import set_timer as verb
 
-    output, span, table = check_output(args.output), values.lasting("DURATION", args.timeout), opened_queue(args)
+    output, span, table = args.output, values.lasting("DURATION", args.timeout), opened_queue(args)
     done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=_span("--wait", args.wait) or timedelta(0))
     _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, WHERE, check_output, command, option, say, switch, wrong_usage
+from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, WHERE, command, end_with_no, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import write_json
 
@@ -31,7 +31,7 @@ def list_queues(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.core.passes import browse as verbs
 
-    output, store, clock = check_output(args.output), opened_store(args), system_clock()
+    output, store, clock = args.output, opened_store(args), system_clock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
     if output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
@@ -39,7 +39,7 @@ def list_queues(args: Namespace) -> None:
         tables.print_queues(found)
     known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
-    end_with(failed, found=bool(found), nothing="" if output == "json" else nothing)
+    end_with(output, failed, found=bool(found), nothing=nothing)
 
 
 @command(
@@ -64,7 +64,7 @@ def show(args: Namespace) -> None:
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.policies.settings import LARGEST
 
-    output, limit = check_output(args.output), values.limit(args.limit)
+    output, limit = args.output, values.limit(args.limit)
     wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
     places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
     if wanted and args.sub_queue:
@@ -121,7 +121,7 @@ def inspect(args: Namespace) -> None:
     from airflow_poison.core.passes.inspect import inspect as look
     from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
 
-    output = check_output(args.output)
+    output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
     if number is not None and args.conversation is not None:
@@ -136,9 +136,7 @@ def inspect(args: Namespace) -> None:
     else:
         tables.print_inspected(seen, clock.now())
     if not seen.messages:
-        if output != "json":
-            say("nothing", NO_MESSAGE)
-        raise SystemExit(NO)
+        end_with_no(output, NO_MESSAGE)
 
 
 @command(
@@ -160,7 +158,7 @@ def history(args: Namespace) -> None:
     from airflow_poison.core.events import EventType
     from airflow_poison.core.passes.recall import recall
 
-    output, now = check_output(args.output), system_clock().now()
+    output, now = args.output, system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
@@ -170,10 +168,8 @@ def history(args: Namespace) -> None:
         write_json(told.to_dict())
     elif told.events:
         tables.print_events(told)
-    else:
-        say("nothing", f"no such event of queue {told.queue!r} is recorded.")
     if not told.events:
-        raise SystemExit(NO)
+        end_with_no(output, f"no such event of queue {told.queue!r} is recorded.")
 
 
 def plain(message: MessageRow, *, body: bool) -> dict[str, object]:

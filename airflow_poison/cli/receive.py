@@ -18,7 +18,6 @@ from airflow_poison.cli.command import (
     QUEUE,
     WHERE,
     Argument,
-    check_output,
     command,
     option,
     others_on_stderr,
@@ -91,7 +90,7 @@ def receive(args: Namespace) -> None:
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.shipping import checked_files
 
-    output, engine = check_output(args.output), values.one_of("--engine", args.engine, _ENGINES)
+    output, engine = args.output, values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":

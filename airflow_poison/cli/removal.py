@@ -21,7 +21,6 @@ from airflow_poison.cli.command import (
     WAIT,
     WHERE,
     YES,
-    check_output,
     command,
     option,
     say,
@@ -55,7 +54,7 @@ def remove(args: Namespace) -> None:
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.remove import remove_messages
 
-    output, numbers = check_output(args.output), values.lookup_ids(args.lookup_ids)
+    output, numbers = args.output, values.lookup_ids(args.lookup_ids)
     _check_asking(args)
     table = opened_queue(args)
     found = look_up(table, Chosen.ids(numbers))
@@ -83,7 +82,7 @@ def recover(args: Namespace) -> None:
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.recover import recover as verb
 
-    output = check_output(args.output)
+    output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
     table = opened_queue(args)
@@ -125,7 +124,7 @@ def end_conversation(args: Namespace) -> None:
     from airflow_poison.core.passes.conversations.browse import conversations
     from airflow_poison.core.passes.messages import Chosen
 
-    output, table = check_output(args.output), opened_queue(args)
+    output, table = args.output, opened_queue(args)
     ending = _ending(args, table)
     [row] = conversations(table, handle=args.conversation)
     ending.check(args.conversation)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import INTERRUPTED, POLICY, QUEUE, WHERE, Argument, check_output, command, option, say, several, switch, wrong_usage
+from airflow_poison.cli.command import INTERRUPTED, POLICY, QUEUE, WHERE, Argument, command, option, say, several, switch, wrong_usage
 from airflow_poison.cli.stores import opened_queue, system_clock
 from airflow_poison.cli.terminal import line, messages, screen, write_json
 from airflow_poison.cli.values import given_policy
@@ -64,7 +64,7 @@ def send(args: Namespace) -> None:
     from airflow_poison.core.passes.keys import run_key
     from airflow_poison.core.passes.send import send as verb
 
-    output, clock = check_output(args.output), system_clock()
+    output, clock = args.output, system_clock()
     if args.resend and args.send_key is None:
         raise wrong_usage("--resend: expected with --send-key; without a key every send is a new one.")
     values.named("--send-key", args.send_key)

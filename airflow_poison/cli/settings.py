@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import OUTPUT, POLICY_JSON, SET, Argument, check_output, command, noted_warnings, option, several, switch
+from airflow_poison.cli.command import OUTPUT, POLICY_JSON, SET, Argument, command, noted_warnings, option, several, switch
 from airflow_poison.cli.values import policy_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def policies(args: Namespace) -> None:
     from airflow_poison.core.policies import SYSTEMS
     from airflow_poison.core.policies.described import describe, system_named
 
-    output = check_output(args.output)
+    output = args.output
     if args.system is None:
         systems = [describe(name) for name in SYSTEMS]
         written: dict[str, object] = {"systems": [_system(system) for system in systems]}
@@ -88,7 +88,7 @@ def simulate(args: Namespace) -> None:
     """Print what happens and the answer."""
     from airflow_poison.cli import simulation
 
-    output = check_output(args.output)
+    output = args.output
     with noted_warnings() as warned:
         policy = _policy(args)
     done = _simulation(policy, args)

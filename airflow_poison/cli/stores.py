@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.cli.command import NO, others_on_stderr, say, wrong_usage
+from airflow_poison.cli.command import CANNOT, end_with_no, others_on_stderr, say, wrong_usage
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -95,19 +95,14 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
     return found, failed
 
 
-def end_with(failed: dict[str, str], *, found: bool, nothing: str) -> None:
-    """Say what went wrong. Ends with exit code 2 when something did, and with 1 when nothing was found.
-
-    :param nothing: said when nothing was found; empty: for programs, which see that.
-    """
+def end_with(output: str, failed: dict[str, str], *, found: bool, nothing: str) -> None:
+    """Say what went wrong. Ends with exit code 2 when something did, and with 1 when nothing was found."""
     for text in failed.values():
         say("error", text)
     if failed:
-        raise SystemExit(2)
+        raise SystemExit(CANNOT)
     if not found:
-        if nothing:
-            say("nothing", nothing)
-        raise SystemExit(NO)
+        end_with_no(output, nothing)
 
 
 def system_clock() -> SystemClock:

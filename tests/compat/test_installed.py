@@ -23,8 +23,6 @@ pytestmark = [
 
 PACKAGE = Path(airflow_poison.__file__).parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "airflow_poison.") if not module.name.endswith("__main__"))
-SINCE_3_3 = {"airflow_poison.triggers.stream": "airflow.triggers.shared_stream"}
-"""Modules that only Airflow 3.3 asks for, with what it has and 3.2 has not."""
 WITH_SUBMIT = {"airflow_poison.operators.submit"}
 """Modules of the extra ``submit``, which is not installed here: the environment of the development has it."""
 AIRFLOW = tuple(int(number) for number in version("apache-airflow").split(".")[:2])
@@ -58,10 +56,7 @@ def test_there_are_modules() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_can_be_imported(name: str) -> None:
-    if AIRFLOW < (3, 3) and name in SINCE_3_3:
-        with pytest.raises(ModuleNotFoundError, match=SINCE_3_3[name]):
-            importlib.import_module(name)
-    elif name in WITH_SUBMIT:
+    if name in WITH_SUBMIT:
         with pytest.raises(AirflowOptionalProviderFeatureException, match=r"pip install 'airflow-poison\[submit\]'"):
             importlib.import_module(name)
     else:
