@@ -42,10 +42,10 @@ def test_a_queue_may_be_called_queue_as_before(given: Callable[..., Any], task_i
     assert [(task.queue_name, task.queue) for task in tasks] == [("orders", "default")] * 2  # type: ignore[union-attr]  # an operator of ours
 
 
-@pytest.mark.parametrize("decorator", [receive_task, send_task])
-def test_beside_queue_name_queue_is_the_executors(decorator: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("decorator", "function"), [(receive_task, nothing), (send_task, list)], ids=["receive", "send"])
+def test_beside_queue_name_queue_is_the_executors(decorator: Callable[..., Any], function: Callable[..., Any]) -> None:
     with DAG("both", schedule=None) as dag:
-        decorator(queue_name="orders", queue="large")(nothing)()
+        decorator(queue_name="orders", queue="large")(function)()
     [task] = dag.tasks
     assert (task.queue_name, task.queue) == ("orders", "large")  # type: ignore[union-attr]
 
