@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.dialog import Dialog
     from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.delivery.replay import replay
     from airflow_poison.core.delivery.tracking import track_failures
     from airflow_poison.core.failures import Postpone, Unprocessable
     from airflow_poison.core.message import Message
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.msmq4 import Msmq4
     from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
     from airflow_poison.core.policies.service_broker import ServiceBroker
+    from airflow_poison.core.simulation.replay import replay
 
 __version__ = "0.1.0"
 __all__ = [
@@ -63,7 +63,7 @@ _HOMES = {
     "PoisonSubQueue": "policies.poison_subqueue",
     "Postpone": "failures",
     "Unprocessable": "failures",
-    "replay": "delivery.replay",
+    "replay": "simulation.replay",
     "track_failures": "delivery.tracking",
 }
 

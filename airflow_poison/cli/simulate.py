@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from airflow_poison.cli import arguments, tables
 from airflow_poison.cli.given_policy import policy_of
 from airflow_poison.cli.telling import check_output, command, noted_warnings
-from airflow_poison.core.delivery import simulate as core
 from airflow_poison.core.policies import SYSTEMS
+from airflow_poison.core.simulation import replay as core
 from airflow_poison.core.store.names import check_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.simulation.simulated import Simulation
 
 
 @command

@@ -13,20 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_poison.cli import timeline
-from airflow_poison.core.delivery.answer import shown
 from airflow_poison.core.durations import show_duration
 from airflow_poison.core.events import ROUTINE
 from airflow_poison.core.policies.described import Kind, settings_class, settings_of
 from airflow_poison.core.policies.settings import seconds
+from airflow_poison.core.simulation.simulated import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.events import Event
     from airflow_poison.core.policies.described import Setting, System
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.simulation.simulated import Simulation
 
 WIDE: Final = 120
 """Terminals of so many columns show settings in a table, narrower ones one below the other."""

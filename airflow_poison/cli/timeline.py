@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from airflow_poison.core.delivery.answer import shown
-from airflow_poison.core.delivery.script import OutcomeKind
 from airflow_poison.core.events import EventType
+from airflow_poison.core.simulation.script import OutcomeKind
+from airflow_poison.core.simulation.simulated import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import timedelta
 
-    from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.events import Event
+    from airflow_poison.core.simulation.simulated import Simulation
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.script import Action, Verb
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.passes.alter import alter, disable, enable
 from airflow_poison.core.passes.move import put_back
@@ -13,6 +12,7 @@ from airflow_poison.core.passes.remove import remove
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.simulation.script import Action, Verb
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.delivery.sessiongram import sessiongram
 from airflow_poison.core.events import OWN
 from airflow_poison.core.message import SubQueue, message_schema
@@ -19,6 +18,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.simulation.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from tests.conformance import by_hand
 from tests.conformance.found import Found, by_message, is_removal

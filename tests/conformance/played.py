@@ -11,9 +11,9 @@ from airflow_poison.core.passes.relay import dead_letter_queue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.delivery.replayed import MessageEnd, Replay
     from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.policies.decisions import Halted
+    from airflow_poison.core.simulation.replay import MessageEnd, Replay
     from tests.conformance.examples.shape import Calls
 
 QUEUE = "example"

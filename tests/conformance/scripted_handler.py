@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.script import OutcomeKind, Outcomes
 from airflow_poison.core.failures import Postpone, Unprocessable
+from airflow_poison.core.simulation.script import OutcomeKind, Outcomes
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.cli.commands import COMMANDS
 from airflow_poison.cli.main import parser
-from airflow_poison.core.delivery.script import OutcomeKind, Verb
+from airflow_poison.core.simulation.script import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
 

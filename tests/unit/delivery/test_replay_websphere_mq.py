@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.policies import backout
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.dead_letter_header import parse
 from airflow_poison.core.policies.decisions import Counts, Halted, Report
 from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.simulation.replay import replay
+from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.unit.delivery.websphere_mq import NEVER_STOPS, delivered, port, specification, starts
 
 if TYPE_CHECKING:

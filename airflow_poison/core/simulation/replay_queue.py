@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from airflow_poison.core.delivery.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Counts, Halt, Halted
 from airflow_poison.core.policies.opening import Opening
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.simulation.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.delivery.replayed import Delivered
-    from airflow_poison.core.policies.decisions import Block, Report
+    from airflow_poison.core.policies.decisions import Block
     from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.simulation.scripted_host import Ledger
 
 NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"
@@ -81,25 +81,6 @@ class Held:
     def place_in_queue(self) -> tuple[int, int]:
         """Its place in receive order (spec WCF-33)."""
         return -self.message.priority, self.lookup_id
-
-
-class Ledger:
-    """Everything that happened, in order."""
-
-    def __init__(self, started: datetime) -> None:
-        self.started = self.last = started
-        self.events: list[Event] = []
-        self.deliveries: list[Delivered] = []
-        self.reports: list[Report] = []
-
-    def write(self, event: EventType, at: datetime, held: Held | None = None, **details: str) -> None:
-        """Write an event down, with the counts that the message has now."""
-        self.last = max(self.last, at)
-        if held is None:
-            self.events.append(Event(event, at, details=details))
-            return
-        named = {"message": held.message.name, **details}
-        self.events.append(Event(event, at, held.lookup_id, held.counts.abort_count, held.counts.move_count, named))
 
 
 class Actor:

@@ -6,20 +6,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from airflow_poison.core.delivery.replayed import Delivered
-from airflow_poison.core.delivery.script import Outcome, OutcomeKind
 from airflow_poison.core.errors import PoisonMessageError
-from airflow_poison.core.events import EventType
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt, Park
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Report
+from airflow_poison.core.simulation.script import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow_poison.core.delivery.replay_queue import Held, Ledger, ReplayQueue
     from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.simulation.replay_queue import Held, ReplayQueue
 
 PROCESSED = "processed"
 DROPPED = "dropped"
@@ -68,7 +67,7 @@ class ScriptedHost:
         if outcome.kind is not OutcomeKind.BEFORE_OPERATION:
             entry.deliveries += 1
             self._ledger.write(EventType.DELIVERED, began, entry)
-            self._ledger.deliveries.append(Delivered(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
+            self._ledger.deliveries.append(ScriptedDelivery(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
         self._begun[entry.lookup_id] = _Begun(outcome, delivery, began)
 
     def result(self, entry: Held) -> Failure | None:
@@ -199,3 +198,40 @@ def _place(decision: Dispose) -> str:
     if decision.how is Disposition.SEND:
         return decision.destination
     return DEAD_LETTER if decision.to_dead_letter else DROPPED
+
+
+class Ledger:
+    """Everything that happened, in order."""
+
+    def __init__(self, started: datetime) -> None:
+        self.started = self.last = started
+        self.events: list[Event] = []
+        self.deliveries: list[ScriptedDelivery] = []
+        self.reports: list[Report] = []
+
+    def write(self, event: EventType, at: datetime, held: Held | None = None, **details: str) -> None:
+        """Write an event down, with the counts that the message has now."""
+        self.last = max(self.last, at)
+        if held is None:
+            self.events.append(Event(event, at, details=details))
+            return
+        named = {"message": held.message.name, **details}
+        self.events.append(Event(event, at, held.lookup_id, held.counts.abort_count, held.counts.move_count, named))
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedDelivery:
+    """One call of the handler.
+
+    :param message: the message's name.
+    :param at: when the call began, after the start.
+    :param counts: what the handler saw.
+    :param outcome: how the call ended, as scripts write it; how it would have, where the endpoint was closed or the clock stopped before.
+    :param items: the items of a session that were worked on, the failing one included.
+    """
+
+    message: str
+    at: timedelta
+    counts: Counts
+    outcome: str
+    items: tuple[str, ...] = ()
