@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 

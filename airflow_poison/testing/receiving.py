@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, resolve_handler
-from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType

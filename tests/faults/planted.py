@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
-from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
+from airflow_poison.core.delivery.sessions import dialogs, endpoint, journal, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.passes import keys
 from airflow_poison.core.passes.conversations import carrying
@@ -69,7 +69,7 @@ def _no_sync() -> None:
 
 def _charge_the_batch() -> None:
     """Where a process died, every message of its batch that was not settled is charged."""
-    read = journalfile.sections
+    read = journal.sections
 
     def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
         for ids, words in read(*content):
@@ -82,7 +82,7 @@ def _charge_the_batch() -> None:
 
 def _ghosts() -> None:
     """What a delivery that was rolled back did in its conversation counts all the same."""
-    rolled_back = dialoghost.DialogHost.rolled_back
+    rolled_back = endpoint.DialogHost.rolled_back
 
     def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
         conversation = Conversation(begun, services, self._clock.now)
@@ -95,7 +95,7 @@ def _ghosts() -> None:
         rolled_back(self, entries, culprit, failure)
 
     replace(work.Endpoint, "call_in_dialog", call)
-    replace(dialoghost.DialogHost, "rolled_back", applied)
+    replace(endpoint.DialogHost, "rolled_back", applied)
 
 
 def _remove_first() -> None:

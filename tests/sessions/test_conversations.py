@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.at_hand import AtHand
     from airflow_poison.core.conversations.endpoint import Outgoing
-    from airflow_poison.core.delivery.sessions import BatchReport
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.policies.seam import Policy
     from tests.sessions.conftest import Opener
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.handed_on import FOLDER, handing_on, handler_log
-from airflow_poison.core.delivery.sessions import lastoutput
-from airflow_poison.core.delivery.sessions.carry import Carry
+from airflow_poison.core.delivery.sessions import output
 from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import Carry
 from airflow_poison.core.passes.submitted import write_whole
 from airflow_poison.core.store.table import fairness
 
@@ -28,7 +28,7 @@ def saved_carry(folder: Path) -> None:
 
 
 def last_output(folder: Path) -> None:
-    os.close(lastoutput.create(folder / "0.output"))
+    os.close(output.create(folder / "0.output"))
 
 
 def turn_of_a_sender(folder: Path) -> None:

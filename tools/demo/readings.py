@@ -64,7 +64,7 @@ class Queue:
     def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
 
-        from airflow_poison.core.delivery.sessions.journalfile import sections
+        from airflow_poison.core.delivery.sessions.journal import sections
         from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, STATE_MASK, State
 
         messages = attempts = 0

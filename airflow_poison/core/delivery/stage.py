@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.at_hand import AtHand, Place
-    from airflow_poison.core.delivery.delivered import Delivered
+    from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.recovered import Carry
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
@@ -111,8 +111,8 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
-    from airflow_poison.core.delivery.delivered import Delivered
-    from airflow_poison.core.delivery.sessions import open_session
+    from airflow_poison.core.delivery.ends import Delivered
+    from airflow_poison.core.delivery.sessions.session import open_session
 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -188,8 +188,8 @@ def _known(job: StageJob, partition: str) -> Carry:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.blame import read_partition
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.crash_attribution import read_partition
+    from airflow_poison.core.delivery.sessions.recovered import Carry
 
     carry = Carry.load(Path(job.carry)) if job.carry else Carry()
     return carry.merged(read_partition(Path(job.journal_folder), partition))

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.counted import counted
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.begun import Begun, Forced
-from airflow_poison.core.delivery.sessions.blame import Story, read_journals, read_story
-from airflow_poison.core.delivery.sessions.tries import BEGUN
+from airflow_poison.core.delivery.sessions.crash_attribution import Story, read_journals, read_story
+from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, TryNote
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.recovered import Carry
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.opening import Opening
@@ -126,7 +125,7 @@ class Delivering:
         folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
-        self.receiving.table.begin(self.held.claim, Begun(machine, forced).told())
+        self.receiving.table.begin(self.held.claim, TryNote(machine, forced).told())
         try:
             yield
         except BaseException:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.counted import counted
 from airflow_poison.core.delivery.ends import HALT_EVENTS
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.recovered import Carry
     from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy

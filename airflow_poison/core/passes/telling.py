@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.delivery.handed_on import HandedOn
-from airflow_poison.core.delivery.sessions.progress import JournalProgress, Progress
+from airflow_poison.core.delivery.sessions.tries import JournalProgress, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.begun import Begun, Forced
-from airflow_poison.core.delivery.sessions.blame import read_partition, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_partition, read_story
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.tries import Forced, TryNote
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.blame import Story
+    from airflow_poison.core.delivery.sessions.crash_attribution import Story
 
 FLYING, DONE, NOTHING = word(State.IN_FLIGHT), word(State.COMMITTED), 0
 HELD = word(State.HELD)
-ELSEWHERE = Begun("another machine")
+ELSEWHERE = TryNote("another machine")
 
 
 class Tries:
@@ -40,7 +40,7 @@ class Tries:
         self.root = root
         self.journals: list[Path] = []
 
-    def ended(self, *journals: tuple[str, Mapping[int, int]], begun: Begun | None = None, size: int = 10_000) -> Tries:
+    def ended(self, *journals: tuple[str, Mapping[int, int]], begun: TryNote | None = None, size: int = 10_000) -> Tries:
         """A try that left these journals: partition, and words by lookup id; sections of at most so many."""
         stage = self.root / str(len(self.journals))
         folder = stage / "journal"
@@ -212,7 +212,7 @@ def test_the_first_try_that_vanished_with_its_machine_means_nothing_and_the_seco
 
 
 def test_a_try_on_this_machine_has_lost_nothing(tries: Tries) -> None:
-    here = Begun(platform.machine())
+    here = TryNote(platform.machine())
     story = tries.ended(begun=here).ended(begun=here).ended(("0", {1: FLYING}), begun=here).story()
 
     assert counts(story, 1) == [(1, 1)]
@@ -242,7 +242,7 @@ def test_a_death_for_which_a_suspect_was_charged_later_is_explained(tries: Tries
 def test_of_the_last_section_that_was_forced_to_disk_everybody_unsettled_is_suspected(tries: Tries) -> None:
     tries.ended(begun=ELSEWHERE).ended(begun=ELSEWHERE)
     words = dict.fromkeys(range(1, 65), DONE) | dict.fromkeys(range(65, 129), NOTHING)
-    tries.ended(("0", words | {65: word(State.ENDED, 1), 66: FLYING}), begun=Begun("a third machine", Forced.SECTIONS), size=64)
+    tries.ended(("0", words | {65: word(State.ENDED, 1), 66: FLYING}), begun=TryNote("a third machine", Forced.SECTIONS), size=64)
 
     story = tries.story()
 
@@ -252,7 +252,7 @@ def test_of_the_last_section_that_was_forced_to_disk_everybody_unsettled_is_susp
 
 
 def test_a_section_of_one_message_names_the_culprit(tries: Tries) -> None:
-    forced = Begun("a third machine", Forced.SECTIONS)
+    forced = TryNote("a third machine", Forced.SECTIONS)
     tries.ended(begun=ELSEWHERE).ended(begun=ELSEWHERE)
     tries.ended(("0", dict.fromkeys(range(1, 65), NOTHING)), begun=forced)
     tries.ended(("alone", {1: DONE, 2: DONE, 3: NOTHING}), begun=forced, size=1)
@@ -264,7 +264,7 @@ def test_a_section_of_one_message_names_the_culprit(tries: Tries) -> None:
 
 
 def test_where_each_mark_was_forced_to_disk_marks_are_true(tries: Tries) -> None:
-    tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), begun=Begun("a third machine", Forced.MARKS))
+    tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), begun=TryNote("a third machine", Forced.MARKS))
 
     story = tries.story()
 
@@ -305,7 +305,7 @@ class World:
     tries: Tries
     culprits: frozenset[int]
     chance: random.Random
-    begun: Begun | None
+    begun: TryNote | None
     delivered: Counter[int] = field(default_factory=Counter)
     stories: list[Story] = field(default_factory=list)
 
@@ -360,10 +360,12 @@ class World:
 
 @settings(max_examples=60)
 @given(
-    st.frozensets(st.sampled_from(IDS), max_size=4), st.randoms(use_true_random=False), st.sampled_from([None, Begun(platform.machine()), ELSEWHERE])
+    st.frozensets(st.sampled_from(IDS), max_size=4),
+    st.randoms(use_true_random=False),
+    st.sampled_from([None, TryNote(platform.machine()), ELSEWHERE]),
 )
 def test_in_any_history_each_culprit_is_charged_with_each_of_its_deliveries_and_nobody_else_with_any(
-    culprits: frozenset[int], chance: random.Random, begun: Begun | None
+    culprits: frozenset[int], chance: random.Random, begun: TryNote | None
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Tries(Path(folder)), culprits, chance, begun)

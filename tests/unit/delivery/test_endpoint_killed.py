@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.sessions.blame import read_partition, read_story
-from airflow_poison.core.delivery.sessions.child import Tools
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
+from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import Carry
+from airflow_poison.core.delivery.sessions.wire import Tools
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.failures import Failure, FailureKind
@@ -35,8 +36,8 @@ from airflow_poison.core.policies.restarts import Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions import BatchReport
-    from airflow_poison.core.delivery.sessions.child import Call
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.policies.seam import Policy
 
 ROWS = 6

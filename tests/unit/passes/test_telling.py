@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journalfile import Journal
+from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.passes.telling import Telling
 

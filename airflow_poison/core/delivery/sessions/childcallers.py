@@ -9,10 +9,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.delivery.handlers import load_types
 from airflow_poison.core.delivery.sessions import platform, wire
-from airflow_poison.core.delivery.sessions.child import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, load_types, map_slot
-from airflow_poison.core.delivery.sessions.supervisor import LONGEST_LEAVE_SECONDS, Death, Supervisor, stream_of
-from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
+from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, LONGEST_LEAVE_SECONDS, Death, Supervisor, stream_of
+from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, map_slot
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.child import Tools
-    from airflow_poison.core.delivery.sessions.journalfile import Journal
-    from airflow_poison.core.delivery.sessions.launcher import ChildProcess
+    from airflow_poison.core.delivery.sessions.journal import Journal
+    from airflow_poison.core.delivery.sessions.wire import Tools
+    from airflow_poison.core.delivery.sessions.zygote import ChildProcess
     from airflow_poison.core.failures import Failure
 
 MAX_IDLE_DEATHS = 3

@@ -15,7 +15,7 @@ from airflow_poison.core.conversations.arrivals import Discarded, Handed
 from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoing
 from airflow_poison.core.conversations.services import is_system
 from airflow_poison.core.conversations.transaction import Begun
-from airflow_poison.core.delivery.sessions.effects import Needs, line_of, mark_of
+from airflow_poison.core.delivery.sessions.failurelog import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.words import State, state_of
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.at_hand import AtHand
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.sessions.effects import Told
-    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.delivery.sessions.failurelog import FailureLog, LoggedEffect
+    from airflow_poison.core.delivery.sessions.recovered import Carry
 
 _SETTLED = {State.COMMITTED: Needs.COMMITTED, State.CARRIED: Needs.COMMITTED, State.ENDED: Needs.ENDED}
 
@@ -65,7 +64,7 @@ class Dialogs:
     def __init__(self, at_hand: AtHand, carry: Carry, log: FailureLog) -> None:
         self._at_hand, self._carry, self._log = at_hand, carry, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
-        self._told: dict[str, list[Told]] = defaultdict(list)
+        self._told: dict[str, list[LoggedEffect]] = defaultdict(list)
         for told in carry.effects:
             self._told[told.effect.handle].append(told)
         self._known: set[tuple[int, str]] = set()
@@ -113,7 +112,7 @@ class Dialogs:
                 self._known.add((told.effect.lookup_id, told.effect.needs))
                 self._apply(told.change())
 
-    def _followed(self, handle: str, stored: ConversationEndpoint | None) -> Iterator[Told]:
+    def _followed(self, handle: str, stored: ConversationEndpoint | None) -> Iterator[LoggedEffect]:
         """Yield the effects of earlier tries that count, each made of the result of the one before it."""
         told = {each.effect.before: each for each in self._told.get(handle, ()) if self._counts(each)}  # the last one that was made of each
         mark = mark_of(stored)
@@ -121,7 +120,7 @@ class Dialogs:
             yield following
             mark = following.effect.after
 
-    def _counts(self, told: Told) -> bool:
+    def _counts(self, told: LoggedEffect) -> bool:
         needs = told.effect.needs
         return not needs or _SETTLED.get(self._state_of(told.effect.lookup_id)) == needs
 

@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions import wire
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, carried_report
-from airflow_poison.core.delivery.sessions.child import DONE, Answer, Task, Tools
+from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, ServerSession, carried_report
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.supervisor import Death, Supervisor, stream_of
-from airflow_poison.core.delivery.sessions.watch import Watch, in_flight
+from airflow_poison.core.delivery.sessions.supervisor import Death, Supervisor, Watch, in_flight, stream_of
+from airflow_poison.core.delivery.sessions.wire import DONE, Answer, Task, Tools
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, left_open, pending, settle
 from airflow_poison.core.errors import ServerSessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.sessions.journalfile import Journal
-    from airflow_poison.core.delivery.sessions.session import BatchReport
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.journal import Journal
+    from airflow_poison.core.delivery.sessions.recovered import Carry
 
 MAX_IDLE_DEATHS = 3
 """Children in a row that may die without any message having moved."""
@@ -41,7 +38,7 @@ class _Tally:
     idle_deaths: int = 0
 
 
-class SupervisedSession:
+class SupervisedSession(ServerSession):
     """A server session in a child process."""
 
     def __init__(self, tools: Tools, journal: Journal, carry: Carry) -> None:
@@ -60,20 +57,10 @@ class SupervisedSession:
         self._halted = report.halted
         return report
 
-    def counters(self) -> Mapping[str, int]:
-        """Keep nothing: each decision depends on its message alone."""
-        return {}
-
     def close(self) -> None:
         """End the child, with what it has started, and let go of the journal."""
         self._supervisor.end()
         self._journal.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _deliver(self, batch: pa.RecordBatch, record: BatchRecord) -> BatchReport:
         stream = stream_of(batch)

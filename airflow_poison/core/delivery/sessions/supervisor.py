@@ -11,12 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.handlers import carry_by_value
-from airflow_poison.core.delivery.sessions import lastoutput, launcher, platform, wire
-from airflow_poison.core.delivery.sessions.child import NOT_FOUND, READY, Answer, Setup, Tools, load_types
-from airflow_poison.core.delivery.sessions.outputreader import OutputReader
+import numpy as np
+
+from airflow_poison.core.delivery.handlers import carry_by_value, load_types
+from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
+from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
+from airflow_poison.core.delivery.sessions.wire import NOT_FOUND, READY, Answer, Setup, Tools
+from airflow_poison.core.delivery.sessions.words import State, states_of
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.journalfile import Journal
+    from airflow_poison.core.delivery.sessions.journal import Journal
+
 
 LONGEST_LEAVE_SECONDS = 5.0
 """How long a child may take from closing its socket to its end."""
@@ -65,10 +69,10 @@ class Supervisor:
 
     def __init__(self, tools: Tools, journal: Journal) -> None:
         load_types(tools.unprocessable)
-        self._journal, self._said = journal, lastoutput.path_beside(journal.path)
+        self._journal, self._said = journal, output.path_beside(journal.path)
         self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
         self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
-        self._child: launcher.ChildProcess | None = None
+        self._child: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
 
     @property
@@ -76,7 +80,7 @@ class Supervisor:
         """Whether there is a child."""
         return self._child is not None
 
-    def child(self) -> tuple[launcher.ChildProcess, OutputReader]:
+    def child(self) -> tuple[zygote.ChildProcess, OutputReader]:
         """Return the child, ready; start one when there is none. Raises HandlerNotFoundError, ServerSessionError."""
         if self._child is not None and self._output is not None:
             return self._child, self._output
@@ -86,9 +90,9 @@ class Supervisor:
 
     def start(self) -> None:
         """Start a child; what it answers first is for ``started``."""
-        said = lastoutput.create(self._said)
+        said = output.create(self._said)
         try:
-            child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
+            child = self._child = zygote.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
         finally:
             os.close(said)
         self._output = OutputReader(child.printed)
@@ -113,7 +117,7 @@ class Supervisor:
             raise HandlerNotFoundError(answer.text)
         raise ServerSessionError(f"The server session cannot start: {answer.text}")
 
-    def living(self) -> tuple[launcher.ChildProcess, OutputReader]:
+    def living(self) -> tuple[zygote.ChildProcess, OutputReader]:
         """Return the child, which has been started, and its output."""
         assert self._child is not None
         assert self._output is not None
@@ -159,7 +163,7 @@ class Supervisor:
             platform.kill_group(child.pid)
         elif child.ended is not None:
             _wait_for_end(child.ended, patience)
-        status = launcher.reap_child(child)
+        status = zygote.reap_child(child)
         output.drain()
         tail = output.tail()
         output.end()
@@ -170,7 +174,7 @@ class Supervisor:
     def end(self) -> None:
         """End the child, with what it has started."""
         if self._child is not None and self._output is not None:
-            launcher.reap_child(self._child)
+            zygote.reap_child(self._child)
             self._output.end()
             self._output.close()
             self._child = self._output = None
@@ -212,3 +216,53 @@ def _how(status: int | None) -> str:
         number = os.WTERMSIG(status)
         return f"signal {signal.Signals(number).name if number in set(signal.Signals) else number}"  # most real-time signals have no name
     return f"exit code {os.waitstatus_to_exitcode(status)}"
+
+
+# Progress: no message of a child may stand still longer than the transaction timeout
+
+
+LONGEST_IDLE_SECONDS = 300.0
+"""How long a child may take while no message is with the handler: imports, conversions, rules."""
+_LONGEST_PAUSE, _SHORTEST_PAUSE = 0.5, 0.01
+
+
+class Watch:
+    """A stopwatch that starts again whenever the open transaction changes.
+
+    :param words: of the batch; None while the child loads the handler.
+    :param timeout: of a transaction, seconds.
+    """
+
+    def __init__(self, words: NDArray[np.int32] | None, timeout: float) -> None:
+        self._words, self._timeout = words, timeout
+        self.pause = min(_LONGEST_PAUSE, max(timeout / 8, _SHORTEST_PAUSE))
+        self._progress = self._look()
+        self._since = self._looked = time.monotonic()
+
+    def __call__(self) -> bool:
+        """Look, at most every half pause, and say whether the transaction has been open for too long."""
+        now = time.monotonic()
+        if now - self._looked < self.pause / 2:
+            return False
+        self._looked, seen = now, self._look()
+        if seen != self._progress:
+            self._progress, self._since = seen, now
+            return False
+        limit = self._timeout if seen[0] >= 0 else max(self._timeout, LONGEST_IDLE_SECONDS)
+        return now - self._since >= limit
+
+    def _look(self) -> tuple[int, int, int]:
+        """Say where the child is: the first row of the open transaction, its counts, and how many rows are settled."""
+        if self._words is None:
+            return (-1, 0, 0)
+        states = states_of(self._words)
+        is_open = (states == State.IN_FLIGHT) | (states == State.HELD)
+        row = int(np.argmax(is_open))
+        settled = int(np.count_nonzero((states == State.ENDED) | (states == State.COMMITTED)))
+        return (row, int(self._words[row]) >> 8, settled) if is_open[row] else (-1, 0, settled)
+
+
+def in_flight(words: NDArray[np.int32]) -> int:
+    """Return the row that is with the handler, or -1."""
+    flying = np.flatnonzero(states_of(words) == State.IN_FLIGHT)
+    return int(flying[0]) if len(flying) else -1

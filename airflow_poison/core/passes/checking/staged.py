@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
-from airflow_poison.core.delivery.sessions.journalfile import read
+from airflow_poison.core.delivery.sessions.journal import read
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.passes.checking.findings import RESTORE, Finding, Kind, Severity
 from airflow_poison.core.store.table import manifest, stage

@@ -1,30 +1,33 @@
-"""What the journals of earlier tries say: which messages are settled, and how many attempts the others have had."""
+"""What the journals of earlier tries say: which messages are settled, and how many attempts the others have had.
+
+Of a damaged file, what is lost counts for nothing, and the log says so. What is there and may not be read is an error: it can be repaired, and
+forgetting it would deliver again what was settled.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions import damaged
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.effects import Told
-
-_POLL_SECONDS = 0.05
-KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
-INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
+    from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
 
 
 def _no_ids() -> NDArray[np.int64]:
@@ -52,7 +55,7 @@ class Carry:
     failures: dict[int, Failure] = field(default_factory=dict)
     halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
     timeouts: int = 0
-    effects: tuple[Told, ...] = ()
+    effects: tuple[LoggedEffect, ...] = ()
 
     def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed.
@@ -118,7 +121,7 @@ class Texts(NamedTuple):
     failures: dict[int, Failure]
     halts: dict[int, Mapping[str, str]]
     timeouts: frozenset[tuple[int, int]] = frozenset()
-    effects: tuple[Told, ...] = ()
+    effects: tuple[LoggedEffect, ...] = ()
 
 
 def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> Carry:
@@ -149,7 +152,7 @@ def _log_of(path: Path) -> Path:
 
 def texts_of(path: Path) -> Texts:
     """Read a log; nothing where there is none. Raises ServerSessionError for one that this user may not read."""
-    with damaged.Reading(path), path.open("rb") as file:
+    with ReadingJournal(path), path.open("rb") as file:
         reader = FailureReader(file.fileno(), str(path))
         failures: dict[int, Failure] = {}
         late: set[tuple[int, int]] = set()
@@ -158,6 +161,53 @@ def texts_of(path: Path) -> Texts:
             if entry.failure.kind is FailureKind.TIMEOUT and not entry.innocent:
                 late.add((entry.lookup_id, entry.attempts))
         if reader.unreadable:
-            damaged.tell(path, f"{reader.unreadable} line(s) of failures are lost")
+            tell_damage(path, f"{reader.unreadable} line(s) of failures are lost")
         return Texts(failures, reader.halts, frozenset(late), tuple(reader.effects))
     return Texts({}, {})
+
+
+# Damaged files
+
+
+log = logging.getLogger(__name__)
+
+
+def tell_damage(path: Path, what: str) -> None:
+    """Log what of a journal, or of the texts beside it, cannot be read."""
+    log.warning(
+        "The attempt journal %s is damaged: %s. What it said there is not known; messages of which nothing else is known are delivered again.",
+        path,
+        what,
+    )
+
+
+class ReadingJournal:
+    """Look into a file or folder of journals; what is gone, and a folder in place of a file, hold nothing.
+
+    Raises ServerSessionError for what cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return True
+        if isinstance(error, IsADirectoryError):
+            tell_damage(self._path, "it is a folder")
+            return True
+        if isinstance(error, OSError):
+            raise ServerSessionError(
+                f"The attempt journal {str(self._path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right "
+                "to read it, then run the task again; if it is lost for good, remove it: its messages are delivered again then, settled ones too."
+            ) from error
+        return False
+
+
+def journal_paths(folder: Path, pattern: str) -> list[Path]:
+    """Return the paths in a folder of journals that match. A folder that may not be listed is an error (a glob passes over it)."""
+    with ReadingJournal(folder):
+        return [folder / name for name in os.listdir(folder) if fnmatchcase(name, pattern)]  # noqa: PTH208  (names only)
+    return []

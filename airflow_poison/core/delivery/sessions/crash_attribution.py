@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.begun import Begun, Forced
-from airflow_poison.core.delivery.sessions.carry import Carry, Texts, merged
-from airflow_poison.core.delivery.sessions.lastoutput import last_output
-from airflow_poison.core.delivery.sessions.tries import BEGUN, dead_with_work, read_try
+from airflow_poison.core.delivery.sessions.output import last_output
+from airflow_poison.core.delivery.sessions.recovered import Carry, Texts, merged
+from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, TryNote, dead_with_work, read_try
 from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, State, attempts_of, counted, pending, release, settle
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -67,7 +66,7 @@ def read_story(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Story:
     """
     deadline, account, here = time.monotonic() + wait.total_seconds(), _Account(), platform.machine()
     for folder in folders:
-        account.add(read_try(folder, deadline), Begun.read(folder.parent / BEGUN), here)
+        account.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
     return account.story()
 
 
@@ -118,7 +117,7 @@ class _Account:
         careful = self.careful or len(self.unexplained) >= MOST_UNEXPLAINED
         return Story(self.carry, tuple(sorted(self.counted)), careful, self.outdated)
 
-    def add(self, left: Left, begun: Begun | None, here: str) -> None:
+    def add(self, left: Left, begun: TryNote | None, here: str) -> None:
         """Judge one more try."""
         verdict = _Verdict(left, self.deaths)
         lost = begun is not None and begun.machine != here
