@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.dialog import Dialog
     from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.delivery.tracking import track_failures
+    from airflow_poison.core.delivery.handler_wrappers import track_failures
     from airflow_poison.core.failures import Postpone, Unprocessable
     from airflow_poison.core.message import Message
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
@@ -64,7 +64,7 @@ _HOMES = {
     "Postpone": "failures",
     "Unprocessable": "failures",
     "replay": "simulation.replay",
-    "track_failures": "delivery.tracking",
+    "track_failures": "delivery.handler_wrappers",
 }
 
 

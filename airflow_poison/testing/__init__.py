@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.delivery.handler_wrappers import sessiongram
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from airflow_poison.core.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.delivery.handler_wrappers import sessiongram
 from airflow_poison.core.events import OWN
 from airflow_poison.core.message import SubQueue, message_schema
 from airflow_poison.core.passes.declare import declare

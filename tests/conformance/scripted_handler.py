@@ -16,7 +16,7 @@ from airflow_poison.core.simulation.script import OutcomeKind, Outcomes
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.delivery.sessiongram import Session
+    from airflow_poison.core.delivery.handler_wrappers import Session
     from airflow_poison.core.message import Message
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.at_hand import AtHand, Place
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
@@ -184,14 +184,14 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
-def _known(job: StageJob, partition: str) -> Carry:
+def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
     from pathlib import Path
 
     from airflow_poison.core.delivery.sessions.crash_attribution import read_partition
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
-    carry = Carry.load(Path(job.carry)) if job.carry else Carry()
+    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     return carry.merged(read_partition(Path(job.journal_folder), partition))
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.opening import Opening
@@ -62,7 +62,7 @@ class Delivering:
     handler: HandlerRef
     opening: Opening
 
-    def run(self) -> Carry:
+    def run(self) -> RecoveredAttempts:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
         of, claim = self.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
@@ -137,7 +137,7 @@ class Delivering:
             raise
 
 
-def _saved(carry: Carry, stage: Path) -> str | None:
+def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
     """Write what tasks have to know into the stage; return where, None when there is nothing."""
     if not len(carry.lookup_ids):
         return None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
@@ -242,7 +242,7 @@ _BESIDE = frozenset({EVENT, CONVERSATION, TRANSMISSION_QUEUE})
 """Partitions of rows that are staged beside the messages, and count for none of them."""
 
 
-def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: Carry) -> Mapping[str, object]:
+def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: RecoveredAttempts) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
     :param found: the endpoint's counters that the pass has found in the queue; what a crash has lost of them is lost.

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_poison.core.delivery.handed_on import HandedOn
+from airflow_poison.core.delivery.log_forwarding import ForwardedLog
 from airflow_poison.core.delivery.sessions.tries import JournalProgress, Progress
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Telling:
     def __init__(
         self, journal_folder: str, queue: str, messages: int, progress: Callable[[str], None], seconds: Callable[[], float] = time.monotonic
     ) -> None:
-        self._output = HandedOn(journal_folder, queue)
+        self._output = ForwardedLog(journal_folder, queue)
         self._journals = JournalProgress(Path(journal_folder))
         self._queue, self._messages, self._progress, self._seconds = queue, messages, progress, seconds
         self._began = self._told_at = seconds()

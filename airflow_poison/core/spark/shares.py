@@ -69,7 +69,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
 
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.handed_on import handing_on
+    from airflow_poison.core.delivery.log_forwarding import forwarding
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
@@ -81,7 +81,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
             received += batch.num_rows
             yield batch
 
-    with handing_on(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
+    with forwarding(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
         for rows in deliver_partition(job, task, counted()):
             writer.write(pa.Table.from_batches([rows]))
     return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
@@ -91,12 +91,12 @@ def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.Reco
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.handed_on import handing_on
+    from airflow_poison.core.delivery.log_forwarding import forwarding
     from airflow_poison.core.delivery.sessions.tries import ALONE
     from airflow_poison.core.delivery.stage import deliver_alone
 
     found = _read_only(job.only, root, files)
-    with handing_on(job.journal_folder, ALONE):
+    with forwarding(job.journal_folder, ALONE):
         deliver_alone(job, found.to_batches())
     return pa.record_batch([pa.array([found.num_rows], pa.int64())], names=["received"])
 

@@ -21,7 +21,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.recovered import Carry
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.wire import Tools
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
 from airflow_poison.core.errors import ConfigurationWarning
@@ -260,7 +260,7 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         told = receive(policy, handlers, folder).decided
         if saved:
             read_journals([folder / "0"]).save(folder / "carry.npy")
-        carry = Carry.load(folder / "carry.npy").merged(Carry()) if saved else read_journals([folder / "0"])
+        carry = RecoveredAttempts.load(folder / "carry.npy").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
         tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
         with EndpointSession(tools, handlers, Journal(folder, "1"), carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.delivery.sessions.failurelog import FailureReader, Rollback
     from airflow_poison.core.delivery.sessions.journal import Journal
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Halt
@@ -46,7 +46,7 @@ class BatchRecord:
     :param again: the rows that are delivered again, although an earlier try had committed them.
     """
 
-    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: Carry, again: Sequence[int] = ()) -> None:
+    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: RecoveredAttempts, again: Sequence[int] = ()) -> None:
         self.lookup_ids = lookup_ids_of(batch)
         self.initial = carry.words_for(self.lookup_ids)
         self.initial[list(again)] &= COUNT_MASK
@@ -88,7 +88,7 @@ class BatchRecord:
         return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
-def carried_report(batch: pa.RecordBatch, carry: Carry, *, halted: bool) -> BatchReport | None:
+def carried_report(batch: pa.RecordBatch, carry: RecoveredAttempts, *, halted: bool) -> BatchReport | None:
     """Return the report of a batch that needs no delivery (settled, empty, or behind a halt); None when it needs one."""
     ids = lookup_ids_of(batch)
     words = carry.words_for(ids)

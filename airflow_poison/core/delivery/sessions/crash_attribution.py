@@ -24,7 +24,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.output import last_output
-from airflow_poison.core.delivery.sessions.recovered import Carry, Texts, merged
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts, Texts, merged
 from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, TryNote, dead_with_work, read_try
 from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, State, attempts_of, counted, pending, release, settle
 from airflow_poison.core.errors import ServerSessionError
@@ -52,7 +52,7 @@ class Story:
     :param outdated: some of the suspects were found in journals whose marks may be old.
     """
 
-    carry: Carry
+    carry: RecoveredAttempts
     alone: tuple[int, ...] = ()
     careful: bool = False
     outdated: bool = False
@@ -70,7 +70,7 @@ def read_story(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Story:
     return account.story()
 
 
-def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Carry:
+def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
     """Return what these folders say of messages, each the journals of one try on this machine."""
     deadline, account = time.monotonic() + wait.total_seconds(), _Account()
     for folder in folders:
@@ -78,7 +78,7 @@ def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Carry:
     return account.carry
 
 
-def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> Carry:
+def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> RecoveredAttempts:
     """Return what earlier attempts of one task of this very try have done (Spark runs a task again when its executor is lost).
 
     :raises ServerSessionError: others have died with it, so nobody knows whose fault that was; or a writer still lives.
@@ -105,7 +105,7 @@ class _Account:
     :ivar unexplained: the suspects of each try that ended on a lost machine, until one of them is charged.
     """
 
-    carry: Carry = field(default_factory=Carry)
+    carry: RecoveredAttempts = field(default_factory=RecoveredAttempts)
     deaths: Counter[int] = field(default_factory=Counter)
     counted: dict[int, int] = field(default_factory=dict)
     unexplained: list[frozenset[int]] = field(default_factory=list)
@@ -190,7 +190,7 @@ class _Verdict:
         self.suspects = self._in_flight(self._left.opens())
         return self.suspects
 
-    def carry(self) -> Carry:
+    def carry(self) -> RecoveredAttempts:
         """Return what the try says of its messages, nothing open any more."""
         left = self._left
         for section in left.sections:

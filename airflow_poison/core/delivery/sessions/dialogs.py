@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog, LoggedEffect
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
 _SETTLED = {State.COMMITTED: Needs.COMMITTED, State.CARRIED: Needs.COMMITTED, State.ENDED: Needs.ENDED}
 
@@ -61,7 +61,7 @@ class Dialogs:
     :param carry: what earlier tries did.
     """
 
-    def __init__(self, at_hand: AtHand, carry: Carry, log: FailureLog) -> None:
+    def __init__(self, at_hand: AtHand, carry: RecoveredAttempts, log: FailureLog) -> None:
         self._at_hand, self._carry, self._log = at_hand, carry, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
         self._told: dict[str, list[LoggedEffect]] = defaultdict(list)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.journal import Journal
-    from airflow_poison.core.delivery.sessions.recovered import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.failures import Failure
@@ -68,7 +68,7 @@ class EndpointSession(ServerSession):
         tools: Tools,
         callers: Callers,
         journal: Journal,
-        carry: Carry,
+        carry: RecoveredAttempts,
         *,
         opening: Opening,
         stop_file: str | None,

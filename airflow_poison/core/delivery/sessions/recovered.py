@@ -39,7 +39,7 @@ def _no_words() -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class RecoveredAttempts:
     """Words of messages by lookup id.
 
     :param lookup_ids: sorted, each once.
@@ -75,7 +75,7 @@ class Carry:
         found[died] = found[died] & COUNT_MASK | State.UNTOUCHED
         return found
 
-    def merged(self, other: Carry) -> Carry:
+    def merged(self, other: RecoveredAttempts) -> RecoveredAttempts:
         """Return what both say together, the further word of each message."""
         timeouts, effects = self.timeouts + other.timeouts, self.effects + other.effects
         if not len(other.lookup_ids):
@@ -124,7 +124,7 @@ class Texts(NamedTuple):
     effects: tuple[LoggedEffect, ...] = ()
 
 
-def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> Carry:
+def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> RecoveredAttempts:
     """Return what words of messages say together, in any order: committed before ended, ended before more attempts."""
     states = words & STATE_MASK
     words = np.where(states == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
@@ -136,12 +136,12 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
     last = np.ones(len(ids), bool)
     last[:-1] = ids[1:] != ids[:-1]
     ids, words = ids[last], words[last]
-    known = Carry(ids, words)
+    known = RecoveredAttempts(ids, words)
     kept = {key: failure for key, failure in texts.failures.items() if _keeps_failure(known, key)}
-    return Carry(ids, words, kept, texts.halts, timeouts, texts.effects)
+    return RecoveredAttempts(ids, words, kept, texts.halts, timeouts, texts.effects)
 
 
-def _keeps_failure(carry: Carry, lookup_id: int) -> bool:
+def _keeps_failure(carry: RecoveredAttempts, lookup_id: int) -> bool:
     value = carry.word_of(lookup_id)
     return state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED)
 

@@ -10,7 +10,7 @@ from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, ServerSession, carried_report
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
 from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.recovered import Carry
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.wire import Tools
 from airflow_poison.core.delivery.sessions.work import BatchWork, Views, endpoint_of
 from airflow_poison.core.errors import SettingError
@@ -41,7 +41,7 @@ def open_session(
     journal_folder: str | Path,
     partition: str,
     isolation: str = "process",
-    carry: Carry | str | Path | None = None,
+    carry: RecoveredAttempts | str | Path | None = None,
     unprocessable: tuple[str | type[BaseException], ...] = (),
     clock: Clock | None = None,
     opening: Opening = FIRST,
@@ -71,7 +71,7 @@ def open_session(
     """
     check_isolation(isolation)
     reference = resolve_handler(handler)
-    known = Carry.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or Carry()
+    known = RecoveredAttempts.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or RecoveredAttempts()
     journal = Journal(Path(journal_folder), partition, forced=forced)
     try:
         tools = Tools(policy, reference, clock or SystemClock(), unprocessable, opening.queue)
@@ -84,7 +84,7 @@ def open_session(
             )
         if isolation == "none":
             return InlineSession(tools, journal, known)
-        from airflow_poison.core.delivery.sessions.supervised import SupervisedSession
+        from airflow_poison.core.delivery.sessions.child_sessions import SupervisedSession
 
         return SupervisedSession(tools, journal, known)
     except BaseException:
@@ -93,7 +93,7 @@ def open_session(
 
 
 def _child_callers(tools: Tools, journal: Journal) -> Callers:
-    from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
+    from airflow_poison.core.delivery.sessions.child_sessions import ChildCallers
 
     return ChildCallers(tools, journal)
 
@@ -113,7 +113,7 @@ class InlineSession(ServerSession):
     For trusted handlers and for debugging. A crash ends the worker, a hang is not ended by anybody; the journal still tells the next try.
     """
 
-    def __init__(self, tools: Tools, journal: Journal, carry: Carry) -> None:
+    def __init__(self, tools: Tools, journal: Journal, carry: RecoveredAttempts) -> None:
         self._journal, self._carry, self._halted = journal, carry, False
         self._reader = FailureReader(journal.log_descriptor)
         self._endpoint = endpoint_of(tools, journal.log_descriptor)

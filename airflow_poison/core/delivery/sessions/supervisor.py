@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.core.delivery.sessions.child_sessions import Watch
     from airflow_poison.core.delivery.sessions.journal import Journal
-    from airflow_poison.core.delivery.sessions.supervised import Watch
 
 
 LONGEST_LEAVE_SECONDS = 5.0

@@ -14,9 +14,9 @@ from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.core.delivery.handler_wrappers import session_handler
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
-from airflow_poison.core.delivery.sessiongram import session_handler
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.host import LastFailureHost
 from airflow_poison.core.delivery.sessions.rows import RAISED, BatchEntry, Entries, Ladder, OneRow

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery import handed_on
-from airflow_poison.core.delivery.handed_on import HandedOn, handing_on
+from airflow_poison.core.delivery import log_forwarding
+from airflow_poison.core.delivery.log_forwarding import ForwardedLog, forwarding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,8 @@ def lines(told: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 
 
 def test_lines_arrive_once_with_their_level_and_the_name_of_their_queue(journals: str, told: pytest.LogCaptureFixture) -> None:
-    driver = HandedOn(journals, "orders")
-    with handing_on(journals, "0"):
+    driver = ForwardedLog(journals, "orders")
+    with forwarding(journals, "0"):
         log.info("[message %s] one", 1)
         driver_saw_nothing_yet = lines(told) == []
         log.warning("[message 2] zwei\nlines, ü")
@@ -47,7 +47,7 @@ def test_lines_arrive_once_with_their_level_and_the_name_of_their_queue(journals
 
 
 def test_lines_arrive_while_the_task_runs_and_half_a_line_waits(journals: str, told: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    driver = HandedOn(journals, "orders")
+    driver = ForwardedLog(journals, "orders")
     file = tmp_path / "stage" / "output" / "0-1-abc.jsonl"
     file.parent.mkdir()
     file.write_bytes(b'[20, "one"]\n[20, "tw')
@@ -60,25 +60,25 @@ def test_lines_arrive_while_the_task_runs_and_half_a_line_waits(journals: str, t
 
 
 def test_a_later_stage_of_the_claim_does_not_tell_again(journals: str, told: pytest.LogCaptureFixture) -> None:
-    with handing_on(journals, "alone"):
+    with forwarding(journals, "alone"):
         log.info("before")
-    HandedOn(journals, "orders").drain()
+    ForwardedLog(journals, "orders").drain()
     assert lines(told) == []
 
 
 def test_the_logger_is_as_before_afterwards(journals: str) -> None:
     before = (log.level, log.propagate, list(log.handlers))
-    with pytest.raises(ValueError, match="x"), handing_on(journals, "0"):
+    with pytest.raises(ValueError, match="x"), forwarding(journals, "0"):
         raise ValueError("x")
     assert (log.level, log.propagate, list(log.handlers)) == before
 
 
 def test_too_much_output_is_cut_and_that_is_said_once(journals: str, told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed_on, "MAX_BYTES", 200)
-    with handing_on(journals, "0"):
+    monkeypatch.setattr(log_forwarding, "MAX_BYTES", 200)
+    with forwarding(journals, "0"):
         for _ in range(50):
             log.info("x" * 20)
-    driver = HandedOn(journals, "orders")
+    driver = ForwardedLog(journals, "orders")
     driver._read.clear()
     driver.drain()
     assert len(lines(told)) < 10
@@ -87,9 +87,9 @@ def test_too_much_output_is_cut_and_that_is_said_once(journals: str, told: pytes
 
 
 def test_a_large_file_is_read_in_pieces(journals: str, told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handed_on, "MAX_READ", 64)
-    driver = HandedOn(journals, "orders")
-    with handing_on(journals, "0"):
+    monkeypatch.setattr(log_forwarding, "MAX_READ", 64)
+    driver = ForwardedLog(journals, "orders")
+    with forwarding(journals, "0"):
         for number in range(30):
             log.info("line %d", number)
     driver.drain()
@@ -98,14 +98,14 @@ def test_a_large_file_is_read_in_pieces(journals: str, told: pytest.LogCaptureFi
 
 def test_a_stage_that_was_fenced_is_not_made_again(journals: str, tmp_path: Path) -> None:
     (tmp_path / "stage").rename(tmp_path / "stage.fenced")
-    with handing_on(journals, "0"):
+    with forwarding(journals, "0"):
         log.info("nobody reads this")
     assert not (tmp_path / "stage").exists()
 
 
 @pytest.mark.parametrize("line", [b"no JSON", b"{}", b"[1]", b'["20", "x"]', b"[true, 1]", b"\xff\xfe"])
 def test_what_no_task_has_written_is_passed_over(journals: str, told: pytest.LogCaptureFixture, tmp_path: Path, line: bytes) -> None:
-    driver = HandedOn(journals, "orders")
+    driver = ForwardedLog(journals, "orders")
     (tmp_path / "stage" / "output").mkdir()
     (tmp_path / "stage" / "output" / "x").write_bytes(line + b"\n" + json.dumps([20, "fine"]).encode() + b"\n")
     driver.drain()

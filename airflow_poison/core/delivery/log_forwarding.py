@@ -1,4 +1,4 @@
-"""What handlers print and log, handed on from the tasks of a pass to its driver through files in the claim's stage.
+"""What handlers print and log, forwarded from the tasks of a pass to its driver through files in the claim's stage.
 
 A task's own standard error reaches the driver only where both run on one machine, and there as lines without a level. A file that both see
 keeps each line's level, and takes no more than it is given room for.
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 FOLDER = "output"
 """Beside the folder of the journals."""
 MAX_BYTES = 8 << 20
-"""So much of a task's output is handed on."""
+"""So much of a task's output is forwarded."""
 MAX_READ = 4 << 20
 """So much is read of a task's file at a time."""
 handler_log = logging.getLogger("airflow_poison.handler")
 
 
 @contextmanager
-def handing_on(journal_folder: str, task: str) -> Iterator[None]:
+def forwarding(journal_folder: str, task: str) -> Iterator[None]:
     """Write what handlers print and log in this block into a file of this task's; where that cannot be, the lines go nowhere.
 
     :param journal_folder: of the claim's holder.
@@ -87,7 +87,7 @@ def _line(level: int, text: str) -> bytes:
     return json.dumps([level, text]).encode() + b"\n"
 
 
-class HandedOn:
+class ForwardedLog:
     """The driver's end: logs the lines of all tasks that have come since the last time, with their levels.
 
     :param journal_folder: of the claim's holder.
