@@ -25,19 +25,14 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.rows import BatchEntry
-    from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Park
+    from airflow_poison.core.delivery.ends import End
+    from airflow_poison.core.delivery.loop import Source
+    from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.policies.decisions import Counts, Park
     from airflow_poison.core.policies.seam import Policy
 
     CallHandler = Callable[[int, Counts], Failure | None]
     """Calls the handler with the message of a row and the counts that it sees."""
-    from collections.abc import Callable
-
-    from airflow_poison.core.delivery.ends import End
-    from airflow_poison.core.delivery.loop import Source
-    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-    from airflow_poison.core.delivery.sessions.rows import Rows
-    from airflow_poison.core.policies.decisions import Counts
 
 
 _ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
