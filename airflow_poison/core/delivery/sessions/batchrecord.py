@@ -1,4 +1,4 @@
-"""The parent's record of one batch: its section of the journal, what the carry knew, and the failures read back from the log."""
+"""What a server session is, and its record of one batch: the section of the journal, what earlier tries did, failures read back from the log."""
 
 from __future__ import annotations
 
