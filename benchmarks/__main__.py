@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.session import get_session
 from airflow_poison.core.store import open_store

@@ -56,9 +56,10 @@ def events(_args: Namespace) -> Iterable[str]:
 
 def settings(args: Namespace) -> Iterable[str]:
     """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
-    from airflow_poison.core.policies.described import settings_class, settings_of, system_named
+    from airflow_poison.core.policies import policy_class
+    from airflow_poison.core.policies.described import settings_of, system_named
 
-    return [f"{setting.name}=" for setting in settings_of(settings_class(system_named(_system(args))))]
+    return [f"{setting.name}=" for setting in settings_of(policy_class(system_named(_system(args))))]
 
 
 def _system(args: Namespace) -> str:

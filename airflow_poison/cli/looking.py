@@ -14,10 +14,10 @@ from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, QueueHaltedError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes import browse as verbs
 from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -80,7 +80,7 @@ def show(args: Namespace) -> None:
 def inspect(args: Namespace) -> None:
     """Print what an inspection sees. Ends with exit code 1 when it sees nothing."""
     from airflow_poison.core.passes.inspect import inspect as look
-    from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
+    from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
 
     output = check_output(args.output)
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)

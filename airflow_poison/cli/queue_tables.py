@@ -8,8 +8,8 @@ from rich.text import Text
 
 from airflow_poison.cli import humanly
 from airflow_poison.cli.screen import block, cuttable, line, one_line, screen, table
-from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.passes.messages import named
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.core.policies.inspection import BINARY, EMPTY
+    from airflow_poison.core.policies.recovery import BINARY, EMPTY
 
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)

@@ -20,7 +20,7 @@ from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, o
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.spark.shipping import checked_files, import_here
+from airflow_poison.core.spark.executors import checked_files, import_here
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueTable
 
 _ENGINES = ("spark", "local")
@@ -165,7 +165,7 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
     from airflow_poison.core.passes.halt_texts import what_halted
     from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.policies.inspection import Inspection
+    from airflow_poison.core.policies.recovery import Inspection
 
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted

@@ -126,7 +126,7 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -139,7 +139,7 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
         names = ("body", *sources.SAVED, "properties", "expires_at")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_poison.core.delivery.simulated import Simulation
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 @command

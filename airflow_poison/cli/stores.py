@@ -10,7 +10,7 @@ from airflow_poison.core.errors import InputError, QueueNotFoundError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
     from airflow_poison.hooks.poison import QueueHook
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations.acts import ActResult
     from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.conversations.ending import ConversationEnded
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueTable
 
 _AT_ONCE = timedelta(0)

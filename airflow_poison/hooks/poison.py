@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.message import Message, SubQueue
+    from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
     from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.inspect import InspectResult
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.remove import RemoveResult
     from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.passes.send_to import SendToResult
-    from airflow_poison.core.policies.inspection import Inspection
-    from airflow_poison.core.policies.restarts import Restart
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.opening import Restart
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.recovery import Inspection
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.spark.engine import SparkEngine
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
@@ -141,7 +142,7 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.core.clock import SystemClock
         from airflow_poison.core.passes.restart import restart
-        from airflow_poison.core.policies.restarts import Restart
+        from airflow_poison.core.policies.opening import Restart
         from airflow_poison.core.policies.settings import choice
 
         return restart(self.store().open(name), SystemClock(), choice("what", what, Restart))
@@ -280,7 +281,7 @@ class QueueHook(BaseHook):
         """Let this process import what the connection and the caller ship to executors. Raises SettingError."""
         files = self.shipped(py_files)
         if files:
-            from airflow_poison.core.spark.shipping import import_here
+            from airflow_poison.core.spark.executors import import_here
 
             import_here(files)
 
@@ -288,7 +289,7 @@ class QueueHook(BaseHook):
         """Return the whole paths of what the connection and the caller ship to executors. Raises SettingError."""
         if not py_files and not self.settings.py_files:
             return ()
-        from airflow_poison.core.spark.shipping import checked_files
+        from airflow_poison.core.spark.executors import checked_files
 
         return checked_files(self.settings.py_files, py_files)
 

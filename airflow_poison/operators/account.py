@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.counted import counted
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

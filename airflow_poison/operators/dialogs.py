@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.clock import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
 from airflow_poison.core.policies.settings import whole_number

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.decide import Decision, choices
 from airflow_poison.core.passes.messages import named
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.ui.neutral import neutral_text
 
 if TYPE_CHECKING:

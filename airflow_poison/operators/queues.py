@@ -14,7 +14,7 @@ from airflow_poison.core.policies import checked_policy
 if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 class QueueReturnOperator(BaseOperator):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.spark.send_stage import FrameSource
     from airflow_poison.core.store.seam import QueueTable
 

@@ -90,7 +90,7 @@ class OneQueue:
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.error_handler import install_error_handler
+        from airflow_poison.core.failures import install_error_handler
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
 

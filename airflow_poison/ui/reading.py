@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_poison.core.events import EventType
-    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.passes.browse import QueueOverview
     from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.seam import QueueTable
 
 log = logging.getLogger(__name__)

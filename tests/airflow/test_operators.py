@@ -13,8 +13,8 @@ from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.error_handler import ErrorHandler
 from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, SettingError
+from airflow_poison.core.failures import ErrorHandler
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass

@@ -22,7 +22,7 @@ from airflow_poison.taskgroups import retry_cycle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore
 
     from .conftest import Ran

@@ -25,7 +25,6 @@ from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.message import CONVERSATION, table_schema
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.conversations.carrying import transmit
@@ -34,6 +33,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.schema import CONVERSATION, table_schema
 from airflow_poison.core.store.files import Transaction
 from airflow_poison.plugins.poison import PoisonPlugin
 from tests.airflow.conftest import define_connection

@@ -12,7 +12,7 @@ from airflow_poison.core.passes.move import put_back
 from airflow_poison.core.passes.remove import remove
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from airflow_poison.core.passes.conversations.services import declare_services
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.recover import recover
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.store.control import QueueState
 from tests.faults.ledger import note
 from tests.faults.talks import CONTRACT, GIVEN_UP, TALKERS, partner_of, services, words

@@ -14,7 +14,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.live.live_airflow import LiveAirflow
 
 CLOCK = SystemClock()

@@ -18,7 +18,7 @@ from airflow_poison.core.store.control import QueueState
 from tests.live.beside import beside
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run

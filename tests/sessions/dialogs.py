@@ -13,7 +13,7 @@ from airflow_poison.core.conversations.at_hand import AtHand
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
 from airflow_poison.core.conversations.error_document import ErrorDocument
 from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, MessageType, SentBy, Service
-from airflow_poison.core.message import DIALOG, message_schema
+from airflow_poison.core.schema import DIALOG, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

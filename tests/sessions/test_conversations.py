@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.at_hand import AtHand
     from airflow_poison.core.conversations.endpoint import Outgoing
     from airflow_poison.core.delivery.sessions import BatchReport
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.sessions.conftest import Opener
 
 pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from airflow_poison.core import fault_points
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
 from tests.store import dialogs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, table_schema
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, table_schema
 from airflow_poison.core.store.files import Transaction
 from tests.store.given import NOW
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import Control
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta import checkpoints
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.table import claiming

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta import actions, shortening
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore

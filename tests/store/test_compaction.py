@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.core.store.results import Compacted
 from airflow_poison.core.store.table import compaction

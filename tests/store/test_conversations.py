@@ -14,7 +14,7 @@ import pytest
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.store.table import rows as as_rows

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import PoisonError, TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta import acknowledged, repair
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore

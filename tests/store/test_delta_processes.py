@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
 from tests.store.given import CONTROL, NOW, ids, park_all, send

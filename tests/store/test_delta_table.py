@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import actions
 from airflow_poison.core.store.delta.store import DeltaStore

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import DESTINATION, SubQueue
 from airflow_poison.core.passes.mend import repair
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.schema import DESTINATION, SubQueue
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta import acknowledged
@@ -219,7 +219,7 @@ def _into_the_outbox(queue: QueueTable) -> None:
     found = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
     import pyarrow as pa
 
-    from airflow_poison.core.message import table_schema
+    from airflow_poison.core.schema import table_schema
 
     queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [], NOW)
 

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue, message_schema
+from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.store.control import QueueState
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
 

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
 from tests.store import dialogs

@@ -11,7 +11,7 @@ import deltalake
 import pytest
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.state import Looks
 from airflow_poison.core.store.delta.store import DeltaStore

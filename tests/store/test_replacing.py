@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.files import Replacement
 from tests.store.given import NOW, all_rows, claim, ids, put, send
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.results import Sent
 from airflow_poison.core.store.table import incoming
 from tests.store.given import NOW, all_rows, batch, ids, numbered, send

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_poison.core.conversations import json_schemas, plain_xml
 from airflow_poison.core.conversations.error_document import NAMESPACE, NAMESPACES, BrokerError
-from airflow_poison.core.counted import counted
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.inspection import Validation
+from airflow_poison.core.policies.recovery import Validation
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

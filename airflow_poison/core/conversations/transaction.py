@@ -14,8 +14,8 @@ from airflow_poison.core.conversations import acts
 from airflow_poison.core.conversations.endpoint import Change, Final
 from airflow_poison.core.conversations.services import BOTH_ENDED, SentBy
 from airflow_poison.core.errors import ConversationError, InputError, SettingError
-from airflow_poison.core.message import MAX_BODY_BYTES
-from airflow_poison.core.policies.failure_tracking import FailureTracking
+from airflow_poison.core.policies.recovery import FailureTracking
+from airflow_poison.core.schema import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import Envelope
 from airflow_poison.core.conversations.services import SYSTEM_MESSAGE_TYPES, is_system
-from airflow_poison.core.message import DIALOG
-from airflow_poison.core.policies.inspection import Validation
+from airflow_poison.core.policies.recovery import Validation
+from airflow_poison.core.schema import DIALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from airflow_poison.core.counted import counted
+from airflow_poison.core.clock import show_duration
 from airflow_poison.core.delivery.replay_queue import IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
-from airflow_poison.core.durations import show_duration
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.failures import Failure, FailureKind
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

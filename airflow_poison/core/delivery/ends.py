@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
+from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from airflow_poison.core.policies.seam import Receiver
+    from airflow_poison.core.policies.policy import Receiver
 
 
 HALT_EVENTS: Mapping[Halted, EventType] = {

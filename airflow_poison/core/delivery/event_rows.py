@@ -10,10 +10,9 @@ import pyarrow as pa
 from airflow_poison.core.delivery.ends import HALT_EVENTS, partition_of
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.events_as_rows import events_to_table
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import table_schema
 from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt, Park
+from airflow_poison.core.schema import events_to_table, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.ends import End, Entry
-    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
 
 _BLANK = Failure(FailureKind.EXCEPTION)
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of
 from airflow_poison.core.delivery.sessions.words import crashes_of
-from airflow_poison.core.message import DESTINATION, OUTBOX, message_schema, table_schema
 from airflow_poison.core.policies.decisions import Dispose, Disposition
 from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.schema import DESTINATION, OUTBOX, message_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.failures import Failure, FailureKind
-    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.schema import SubQueue
 
 _SENDERS = "the sender's dead-letter queue"
 

@@ -11,8 +11,8 @@ from airflow_poison.core.delivery.replay_queue import Actor, Held, Ledger, Repla
 from airflow_poison.core.delivery.replayed import MessageEnd, Replay
 from airflow_poison.core.delivery.script import Script, Scripted, as_span
 from airflow_poison.core.delivery.scripted_host import ScriptedHost
-from airflow_poison.core.error_handler import install_error_handler
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.failures import install_error_handler
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.opening import Opening
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 MOST_RECEIVES = 10_000
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.delivery.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Counts, Halt, Halted
-from airflow_poison.core.policies.opening import Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Opening, Restart
 from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.delivery.replayed import Delivered
     from airflow_poison.core.policies.decisions import Block, Report
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"

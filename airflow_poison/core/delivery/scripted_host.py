@@ -11,15 +11,15 @@ from airflow_poison.core.delivery.script import Outcome, OutcomeKind
 from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt, Park
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.delivery.replay_queue import Held, Ledger, ReplayQueue
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
 
 PROCESSED = "processed"
 DROPPED = "dropped"

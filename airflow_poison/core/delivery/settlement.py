@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.ends import End
-    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
 
 
 class Settler:

@@ -9,10 +9,10 @@ from airflow_poison.core.delivery.replay import MOST_RECEIVES, replay
 from airflow_poison.core.delivery.script import Script, Scripted, Verb, as_span
 from airflow_poison.core.delivery.simulated import Simulation
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import nearest
-from airflow_poison.core.policies.described import settings_class
+from airflow_poison.core.policies import policy_class
+from airflow_poison.core.policies.described import typed_settings
 from airflow_poison.core.policies.opening import Access
-from airflow_poison.core.policies.typed import typed_settings
+from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.replayed import Replay
     from airflow_poison.core.delivery.script import Action
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 HOPELESS = {"m": "rb*"}
 """One message that is rolled back for ever."""
@@ -95,7 +95,7 @@ def _check_queues(names: Iterable[str], policies: Sequence[Policy], played: Repl
 
 def _typed(policy: Policy, actions: Iterable[Action]) -> list[Action]:
     """Return actions with the settings of ``alter`` as JSON values. Raises SettingError."""
-    known = settings_class(policy.system)
+    known = policy_class(policy.system)
     return [replace(action, settings=typed_settings(known, action.settings)) for action in actions]
 
 

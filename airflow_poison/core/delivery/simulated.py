@@ -9,8 +9,8 @@ from airflow_poison.core.delivery import answer
 from airflow_poison.core.delivery.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.delivery.script import Verb, as_span
 from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.replayed import MessageEnd, Replay
     from airflow_poison.core.delivery.script import Action, Script, Scripted
     from airflow_poison.core.events import Event
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 HALTS: Final = {EventType.FAULTED: Halted.FAULTED, EventType.STOPPED: Halted.STOPPED, EventType.QUEUE_DISABLED: Halted.DISABLED}
 MOVES: Final = frozenset(

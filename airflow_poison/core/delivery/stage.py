@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import TALLY, SubQueue, table_schema
 from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""

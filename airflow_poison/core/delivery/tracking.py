@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.handlers import HandlerRef, check_returned, load_handler, resolve_handler
 from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.policies.failure_tracking import FailureTracking
+from airflow_poison.core.policies.recovery import FailureTracking
 
 if TYPE_CHECKING:
     from airflow_poison.core.conversations.transaction import Conversation

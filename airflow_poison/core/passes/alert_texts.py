@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.counted import counted
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import OUTBOX
 from airflow_poison.core.passes.halt_texts import what_halted, what_to_do_when_halted
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.schema import OUTBOX
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import MessageClaimedError, SettingError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations.carrying import tick
 from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.seam import QueueTable
 

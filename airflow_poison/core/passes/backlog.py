@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import Alert, AlertKind
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.told import Told
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.message import SubQueue, message_schema, table_schema
 from airflow_poison.core.passes.message_rows import MessageRow
 from airflow_poison.core.passes.messages import find, with_columns
+from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:

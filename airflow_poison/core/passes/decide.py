@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.alter import started
 from airflow_poison.core.passes.conversations.carrying import tick
 from airflow_poison.core.passes.conversations.ending import Ending, ended_with, open_endpoint, recovery_steps
@@ -18,10 +17,10 @@ from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen,
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
 from airflow_poison.core.passes.remove import BY_HAND
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.counts import moved
-from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.core.policies.decisions import Counts, moved
 from airflow_poison.core.policies.recovery import REMOVAL, RecoveryStep
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError, SystemChangeError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import policy_changed
 from airflow_poison.core.passes.messages import signed
 from airflow_poison.core.policies import SYSTEMS, checked_policy
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 

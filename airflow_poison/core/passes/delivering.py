@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.counted import counted
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.begun import Begun, Forced
 from airflow_poison.core.delivery.sessions.blame import Story, read_journals, read_story
 from airflow_poison.core.delivery.sessions.tries import BEGUN
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations.at_hand import at_hand, has_conversations
 from airflow_poison.core.passes.telling import Telling
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.unreachable import named
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueTable
 

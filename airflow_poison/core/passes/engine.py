@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations.at_hand import AS_ARRIVED, Place
 from airflow_poison.core.delivery.stage import StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import table_schema
+from airflow_poison.core.schema import table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.counted import counted
 from airflow_poison.core.errors import ClaimLostError, PoisonError
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import ENDPOINTS
 from airflow_poison.core.passes.conversations.browse import conversations
 from airflow_poison.core.passes.conversations.ending import open_endpoint
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import named
-from airflow_poison.core.policies.inspection import Inspection
+from airflow_poison.core.policies.recovery import Inspection
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
 
 if TYPE_CHECKING:

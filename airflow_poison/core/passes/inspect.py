@@ -11,15 +11,15 @@ import pyarrow as pa
 from airflow_poison.core.conversations.precedence import Waiting
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.events import Event
-from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.passes.alter import LONGEST_REASON
 from airflow_poison.core.passes.message_rows import MessageRow
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Halt
-from airflow_poison.core.policies.inspection import WAIT, Inspection
 from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.body_text import body_text
+from airflow_poison.core.texts import body_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
-    from airflow_poison.core.body_text import BodyText
+    from airflow_poison.core.texts import BodyText
 
 MOST_BODY_BYTES = 64 * 1024
 """How much of a body ``to_dict`` keeps."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY
 from airflow_poison.core.store.files import Replacement
 

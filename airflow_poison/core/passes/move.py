@@ -9,11 +9,10 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.messages import Change, Chosen, claimed_paths, planned_anew, with_columns
 from airflow_poison.core.passes.remove import BY_HAND
-from airflow_poison.core.policies.counts import moved
-from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.core.policies.decisions import Counts, moved
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -10,7 +10,7 @@ from airflow_poison.core.passes.subscription import Subscription
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.store.seam import QueueTable
 
 

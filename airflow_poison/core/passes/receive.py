@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from airflow_poison.core.counted import counted
 from airflow_poison.core.delivery.ends import HALT_EVENTS
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.child import load_types
@@ -18,7 +17,6 @@ from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.passes.conversations.at_hand import has_conversations
 from airflow_poison.core.passes.conversations.carrying import pull, tick, transmit
 from airflow_poison.core.passes.conversations.due_times import refresh
@@ -29,9 +27,10 @@ from airflow_poison.core.passes.receive_result import ReceiveResult, combined
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.return_due import return_held, return_postponed
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Access, Opening, Restart
+from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.carry import Carry
     from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, Manifest
     from airflow_poison.core.store.seam import QueueStore, QueueTable

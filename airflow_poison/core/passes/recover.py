@@ -13,8 +13,7 @@ from airflow_poison.core.passes.conversations.ending import Ending, ended_with, 
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.passes.remove import MOST_SHOWN, remove_messages
-from airflow_poison.core.policies.inspection import Inspection
-from airflow_poison.core.policies.recovery import REMOVAL, RecoveryStep
+from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from airflow_poison.core.errors import QueueNameError, SettingError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DESTINATION, message_schema
 from airflow_poison.core.policies import policy_class
+from airflow_poison.core.schema import DESTINATION, message_schema
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.names import MAX_NAME, check_name
 

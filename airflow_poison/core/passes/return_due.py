@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.messages import Change, Chosen, with_columns
 from airflow_poison.core.passes.relay import ORIGIN_QUEUE, relay
 from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

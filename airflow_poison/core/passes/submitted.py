@@ -22,7 +22,7 @@ from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes import application
 from airflow_poison.core.passes.keys import finished, is_known, pass_key
 from airflow_poison.core.passes.receive_result import ReceiveResult, combined
-from airflow_poison.core.spark.shipping import own_package, shippable
+from airflow_poison.core.spark.executors import own_package, shippable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.policies.settings import LARGEST
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -141,3 +143,16 @@ class Halt:
 BeforeDelivery = Deliver | Park | Dispose | Block | Halt
 AfterRollback = Return | Dispose | Block | Halt
 GivenUp = Dispose | Block | Halt
+
+
+# How Message Queuing counts: what an abort and a move do to a message's counts (spec WCF-14).
+
+
+def aborted(counts: Counts) -> Counts:
+    """Return the counts after an abort of a transaction that received the message; they stop at 2147483647."""
+    return Counts(min(counts.abort_count + 1, LARGEST), counts.move_count)
+
+
+def moved(counts: Counts) -> Counts:
+    """Return the counts after a move to or from a sub-queue."""
+    return Counts(0, min(counts.move_count + 1, LARGEST))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.policies.counts import moved
+from airflow_poison.core.policies.decisions import moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

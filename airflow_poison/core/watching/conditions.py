@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations.due_times import ended_times, next_time
 from airflow_poison.core.passes.return_due import due_files
 from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import CONVERSATION, SubQueue
 from airflow_poison.core.passes.alert_texts import HALTS
 from airflow_poison.core.passes.alerts import EVENTS, NAMED, UNTOLD, AlertKind
 from airflow_poison.core.passes.alter import ENDPOINTS
 from airflow_poison.core.passes.conversations.due_times import ended_times
 from airflow_poison.core.passes.keys import run_key
 from airflow_poison.core.passes.messages import named
+from airflow_poison.core.schema import CONVERSATION, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.watching.conditions import receivable, receives, returning
 from airflow_poison.core.watching.happenings import Happening, News, Position

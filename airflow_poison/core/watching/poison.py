@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.messages import Chosen, find
 from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.watching.happenings import Happening
 
 if TYPE_CHECKING:

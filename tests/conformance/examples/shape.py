@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.script import Script
     from airflow_poison.core.policies.decisions import Halted
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 Story = tuple[tuple[float, str, str], ...]
 Calls = tuple[tuple[float, str, int, int], ...]

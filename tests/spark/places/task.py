@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.receive_result import ReceiveResult
     from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueTable
 
 PATIENCE_SECONDS = 120.0

@@ -15,7 +15,7 @@ from airflow_poison.core.delivery.simulate import simulate
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.core.policies.described import typed_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

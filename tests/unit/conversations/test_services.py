@@ -25,7 +25,7 @@ from airflow_poison.core.conversations.services import (
     is_system,
 )
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.inspection import Validation
+from airflow_poison.core.policies.recovery import Validation
 
 SUBMIT, APPROVE, RECEIPT = "//Expenses/Submit", "//Expenses/Approve", "//Expenses/Receipt"
 FORM = {"type": "object", "required": ["amount"], "properties": {"amount": {"$ref": "#/$defs/money"}}, "$defs": {"money": {"type": "number"}}}

@@ -30,14 +30,13 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions import BatchReport
     from airflow_poison.core.delivery.sessions.child import Call
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ROWS = 6
 GROUPS = "ab ab "

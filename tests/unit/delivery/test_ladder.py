@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 NOW = SystemClock().now()
 

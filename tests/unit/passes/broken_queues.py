@@ -17,9 +17,9 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.passes.check import CheckResult, check_folder
 from airflow_poison.core.passes.checking.findings import Kind
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL
 from airflow_poison.core.store.files import Claim, DataFile, Replacement, Transaction
 from airflow_poison.core.store.log import Commit

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message, SubQueue
+    from airflow_poison.core.message import Message
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 

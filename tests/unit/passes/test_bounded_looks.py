@@ -14,8 +14,6 @@ import pytest
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.events_as_rows import STANDS_FOR, events_to_table
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.browse import browse, look_up
 from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.inspect import inspect
@@ -24,6 +22,7 @@ from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.recall import recall
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import STANDS_FOR, SubQueue, events_to_table
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.row_groups import PORTION_ROWS

@@ -11,7 +11,6 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.browse import browse, look_up, overview
 from airflow_poison.core.passes.declare import declare
@@ -20,6 +19,7 @@ from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.recall import recall
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 

@@ -27,7 +27,6 @@ from airflow_poison.core.errors import (
     TableChangedError,
 )
 from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.conversations.acts import ActResult, begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.conversations.browse import conversations
@@ -38,6 +37,7 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from airflow_poison.core import fault_points
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.check import check as check_table
@@ -25,6 +24,7 @@ from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, a_queue, rows_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.passes.decide import DecideResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue

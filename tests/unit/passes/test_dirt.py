@@ -11,7 +11,6 @@ import pytest
 
 from airflow_poison.core.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.message import MAX_BODY_BYTES, SubQueue, table_schema
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.inspect import inspect
@@ -25,6 +24,7 @@ from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.policies.settings import LONGEST
+from airflow_poison.core.schema import MAX_BODY_BYTES, SubQueue, table_schema
 from tests.unit.passes.given import bodies, rows_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueTable
     from tests.unit.passes.given import Queue

@@ -11,7 +11,6 @@ import pytest
 
 from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.inspect import InspectResult, inspect
 from airflow_poison.core.passes.remove import remove
@@ -19,6 +18,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, a_queue
 

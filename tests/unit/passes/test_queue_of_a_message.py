@@ -18,7 +18,7 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.testing import receive
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

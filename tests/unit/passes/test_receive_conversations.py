@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each

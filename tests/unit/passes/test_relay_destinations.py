@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.passes import relay as relay_module
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import DiedError, bodies, rows_of

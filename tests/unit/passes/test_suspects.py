@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueTable
     from tests.unit.passes.given import Queue

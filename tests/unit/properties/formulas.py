@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.script import Script
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 GRANTED = {"granted"}
 NOT_HARDENED = (False, None)

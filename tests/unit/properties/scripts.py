@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.core.delivery.replayed import Replay
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 MOST_RECEIVES = 250
 """Where a replay that goes on for ever is cut."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.replayed import Replay
     from airflow_poison.core.delivery.script import Script
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
     Replayed = tuple[Policy, Script, Replay]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.spark import fence
+from airflow_poison.core.spark import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_a_worker_that_is_shut_out_ends_and_says_why(worker: Callable[..., subpr
 
     said, complained = begun.communicate(timeout=PATIENCE_SECONDS)
 
-    assert (begun.returncode, said) == (fence.SHUT_OUT, "")
+    assert (begun.returncode, said) == (shares.SHUT_OUT, "")
     assert f"{tmp_path / 'journal'} is shut out" in complained
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.watching.conditions import FilesGone, condition_from_dict
 from airflow_poison.core.watching.happenings import Happening
 from airflow_poison.core.watching.poison import poison_files, poisoned

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue

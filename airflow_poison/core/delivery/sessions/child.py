@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 TRACEBACKS = 2  # faulthandler writes here
 NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Deliver, Park
-    from airflow_poison.core.policies.seam import Receiver
+    from airflow_poison.core.policies.policy import Receiver
 
 
 class SingleReceives:

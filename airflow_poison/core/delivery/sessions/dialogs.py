@@ -18,7 +18,7 @@ from airflow_poison.core.conversations.transaction import Begun
 from airflow_poison.core.delivery.sessions.effects import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.words import State, state_of
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

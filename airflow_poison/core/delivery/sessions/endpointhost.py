@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.policies.decisions import Counts, Park
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 class EndpointHost(JournalHost):

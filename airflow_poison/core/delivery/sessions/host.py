@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.rows import BatchEntry
     from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Park
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
     Call = Callable[[int, Counts], Failure | None]
     """Calls the handler with the message of a row and the counts that it sees."""

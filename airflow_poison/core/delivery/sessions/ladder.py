@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Halt, Park
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 RAISED = Failure(FailureKind.EXCEPTION)
 """A handler's exception that has not been told yet: the last one that was raised."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.policies.decisions import AfterRollback
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 _EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
 _DIED = {State.CRASHED, State.TIMED_OUT}

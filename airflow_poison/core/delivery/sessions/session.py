@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)

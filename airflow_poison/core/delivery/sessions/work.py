@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
     from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
     from airflow_poison.core.message import _Columns
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE
 from airflow_poison.core.passes.checking.findings import REPORT, Finding, Kind, Severity
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.layout import commit_version, partition_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TRANSMISSION_QUEUE
 from airflow_poison.core.passes.checking.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.passes.checking.ledger import MESSAGES
+from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TRANSMISSION_QUEUE
 from airflow_poison.core.store.delta import past as pasts
 from airflow_poison.core.store.table import presence
 from airflow_poison.core.store.table.layout import partition_of

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
-from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.passes.checking.findings import REPORT, Finding, Kind, Severity
+from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,10 +9,10 @@ import numpy as np
 
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import OUTBOX
 from airflow_poison.core.passes.checking import disk, holders
 from airflow_poison.core.passes.checking.findings import Kind
 from airflow_poison.core.passes.checking.ledger import MESSAGES
+from airflow_poison.core.schema import OUTBOX
 from airflow_poison.core.store.delta import repair
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.log import Commit

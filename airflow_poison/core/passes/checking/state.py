@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import NewerFormatError, PoisonError, SettingError
-from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.passes.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.schema import OUTBOX, SubQueue
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, FORMAT_VERSION, Control
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.layout import CONTROL

@@ -18,11 +18,11 @@ from airflow_poison.core.conversations_as_rows import endpoints_to_table, messag
 from airflow_poison.core.errors import ConversationLockedError, InputError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import MAX_BODY_BYTES
 from airflow_poison.core.passes.conversations import ledger
 from airflow_poison.core.passes.conversations.services import service_in
 from airflow_poison.core.passes.keys import check_key
 from airflow_poison.core.passes.messages import Chosen, find
+from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.store.files import Replacement, Transaction
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import SERVICES_DROPPED
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:

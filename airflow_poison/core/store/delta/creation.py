@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import table_schema
+from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta.actions import PARTITION_BY
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import StoreUnreachableError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.results import Sent
 from airflow_poison.core.store.table import sequence

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.files import Claim, DataFile
 from airflow_poison.core.store.snapshot import Snapshot

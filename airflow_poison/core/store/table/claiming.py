@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.table.base import Table, View
 

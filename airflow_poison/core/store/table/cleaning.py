@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT
+from airflow_poison.core.schema import EVENT
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.results import Cleaned
 from airflow_poison.core.store.table import history, manifest, stage

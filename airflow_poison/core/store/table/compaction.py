@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT, SubQueue
+from airflow_poison.core.schema import EVENT, SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.results import Compacted
 from airflow_poison.core.store.table import files, history

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations_as_rows import newest
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import CONVERSATION
+from airflow_poison.core.schema import CONVERSATION
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.results import Compacted
 from airflow_poison.core.store.table import files

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import message_schema, table_schema
+from airflow_poison.core.schema import message_schema, table_schema
 from airflow_poison.core.store.files import DataFile
 from airflow_poison.core.store.table.layout import new_path, partition_of
 

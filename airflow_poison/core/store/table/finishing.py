@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT, TRANSMISSION_QUEUE
+from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history, moving, rows, stage
 from airflow_poison.core.store.table.layout import CONTROL, STAGE, commit_prefix, new_path

@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
 from airflow_poison.core.store.table.files import describe, renamed
 from airflow_poison.core.store.table.layout import new_path
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.files import DataFile, Manifest
 from airflow_poison.core.store.table import stage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.results import Returned
 from airflow_poison.core.store.table import files, history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue, message_schema
+from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.store.files import Replacement
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import (

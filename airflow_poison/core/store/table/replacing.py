@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.schema import OUTBOX, SubQueue
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, finishing, history
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import OUTBOX, SubQueue
+from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
     from airflow_poison.core.store.log import State

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConservationError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history, replacing
 from airflow_poison.core.store.table.layout import commit_prefix

@@ -1,10 +1,16 @@
-"""Bodies as people read them. XML says itself how it is encoded, by a mark or its declaration; Service Broker sends it in UTF-16."""
+"""Texts for people: bodies of messages, the known word that somebody may have meant, and numbers of things."""
 
 from __future__ import annotations
 
 import codecs
+import difflib
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 _MARK_8 = codecs.BOM_UTF8
@@ -25,7 +31,7 @@ class BodyText:
 
 
 def body_text(body: bytes, most: int | None = None) -> BodyText | None:
-    """Return a body as text; None for one that is none.
+    """Return a body as text; None for one that is none. XML says itself how it is encoded; Service Broker sends it in UTF-16.
 
     :param most: only so many bytes of it; the whole body has to be text.
     """
@@ -69,3 +75,23 @@ def _name(body: bytes, codec: str) -> str:
     if codec.startswith("utf-"):
         return "UTF-8" if codec == "utf-8-sig" else "UTF-16"
     return _declared(body) or ""
+
+
+def folded(word: str) -> str:
+    """Return a word without what people leave out: case, and the signs between its parts."""
+    return "".join(filter(str.isalnum, word)).lower()
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is nearest to a word; empty when nothing is known."""
+    words = {folded(candidate): candidate for candidate in known}
+    close = difflib.get_close_matches(folded(word), words, n=1, cutoff=0)
+    return words[close[0]] if close else ""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its thing: ``1 message``, ``2,000 messages``, ``1 delivery``.
+
+    :param many: the plural; empty: with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
