@@ -61,7 +61,7 @@ class Entry(Protocol):
         ...
 
 
-class Receiver(ABC):
+class Receiver(Protocol):
     """An open endpoint: the rules with what the system keeps in memory. Deterministic and picklable; time is handed in.
 
     Losing a receiver loses exactly what the specification says is lost when the endpoint closes or crashes.
@@ -74,17 +74,17 @@ class Receiver(ABC):
     move_interval: timedelta = timedelta(milliseconds=100)
     """The time between these tries."""
 
-    @abstractmethod
     def before(self, entry: Entry, now: datetime) -> BeforeDelivery:
         """Decide what a receive of this message does. Asked once for each receive, before anything is delivered."""
+        ...
 
-    @abstractmethod
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> AfterRollback:
         """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
+        ...
 
-    @abstractmethod
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
+        ...
 
     def after_failed_move(self, entry: Entry) -> Counts:
         """Return the counts of a message whose move was given up: it stays, and its receive was aborted (spec WCF-19)."""
@@ -102,8 +102,9 @@ class Receiver(ABC):
         """Take note of a commit of a transaction that received these messages, which may end receiving (spec SB-13)."""
         return None
 
-    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: B027  (nothing depends on it)
+    def transaction_aborted(self, *, became_poison: bool) -> None:
         """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
+        return
 
     def counters(self) -> Mapping[str, int]:
         """Return what the queue keeps for the next endpoint; asked when this one closes, not when it crashes."""

@@ -203,7 +203,7 @@ def test_dmp_7_a_hopeless_message_is_delivered_more_often_only_where_nobody_was_
     """
     handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
 
-    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)  # type: ignore[type-var]  # a dataclass
+    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)
 
     delivered = Counter(handlers.begun)
     assert all(3 <= attempts_of(value) <= max(3, delivered[row] + len(seen)) for row, value in enumerate(report.words.tolist()))
