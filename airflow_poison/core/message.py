@@ -1,9 +1,10 @@
-"""A message as handlers see it, and the Arrow schema of the table that keeps it."""
+"""A message as handlers see it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, is_system
 from airflow_poison.core.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -142,20 +143,17 @@ class Message:
     @property
     def group_id(self) -> str | None:
         """The group whose order matters to the sender."""
-        cell: str | None = self._columns.get("group_id", self._row)
-        return cell
+        return cast("str | None", self._columns.get("group_id", self._row))
 
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the message belongs to."""
-        cell: str | None = self._columns.get("conversation_id", self._row)
-        return cell
+        return cast("str | None", self._columns.get("conversation_id", self._row))
 
     @property
     def message_type(self) -> str | None:
         """The type that the sender gave."""
-        cell: str | None = self._columns.get("message_type", self._row)
-        return cell
+        return cast("str | None", self._columns.get("message_type", self._row))
 
     @property
     def conversation(self) -> Conversation | None:
@@ -170,22 +168,16 @@ class Message:
     @property
     def is_error(self) -> bool:
         """Whether it says that the dialog has ended with an error (spec SB-38)."""
-        from airflow_poison.core.conversations.services import ERROR
-
         return self._system_type == ERROR
 
     @property
     def is_end_dialog(self) -> bool:
         """Whether it says that the partner has ended the dialog (spec SB-44)."""
-        from airflow_poison.core.conversations.services import END_DIALOG
-
         return self._system_type == END_DIALOG
 
     @property
     def is_timer(self) -> bool:
         """Whether it says that the conversation timer has expired (spec SB-45)."""
-        from airflow_poison.core.conversations.services import DIALOG_TIMER
-
         return self._system_type == DIALOG_TIMER
 
     @property
@@ -199,8 +191,6 @@ class Message:
 
     @property
     def _system_type(self) -> str | None:
-        from airflow_poison.core.conversations.services import is_system
-
         return is_system(self.message_type)
 
     @property
@@ -211,14 +201,12 @@ class Message:
     @property
     def enqueued_at(self) -> datetime | None:
         """When it was sent."""
-        cell: datetime | None = self._columns.get("enqueued_at", self._row)
-        return cell
+        return cast("datetime | None", self._columns.get("enqueued_at", self._row))
 
     @property
     def expires_at(self) -> datetime | None:
         """When its time to live ends."""
-        cell: datetime | None = self._columns.get("expires_at", self._row)
-        return cell
+        return cast("datetime | None", self._columns.get("expires_at", self._row))
 
     @property
     def abort_count(self) -> int:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.delivery.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.policies.decisions import Counts, Halt, Halted
+from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, put_back, returned, returning
 from airflow_poison.core.policies.opening import Opening, Restart
-from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
 from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:

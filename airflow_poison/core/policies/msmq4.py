@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return, aborted, moved
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return, ReturnOrder, aborted, moved
 from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.policy import Receiver
-from airflow_poison.core.policies.retry_return import ReturnOrder
 from airflow_poison.core.policies.settings import LARGEST
 from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
 from airflow_poison.core.schema import SubQueue

@@ -11,9 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.decisions import Halted, aborted
+from airflow_poison.core.policies.decisions import Halted, ReturnOrder, aborted
 from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.retry_return import ReturnOrder
 from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Receiver(Protocol):
         """Take note of a commit of a transaction that received these messages, which may end receiving (spec SB-13)."""
         return None
 
-    def transaction_aborted(self, *, became_poison: bool) -> None:
+    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: ARG002  (the simplest answer)
         """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
         return
 

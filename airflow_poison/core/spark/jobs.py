@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,94 +25,47 @@ class Progress(NamedTuple):
     tasks: int
 
 
-class Watched(Protocol):
-    """The Spark jobs that one thread starts between ``begin`` and ``end``."""
-
-    def begin(self) -> None:
-        """Mark the jobs that the calling thread starts from now on."""
-        ...
-
-    def end(self) -> None:
-        """Mark no more of them; called by the same thread."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel the marked jobs. Any thread may do so; nothing happens when Spark is gone."""
-        ...
-
-    def progress(self) -> Progress | None:
-        """Return how far they are; None while nobody knows. Any thread may ask."""
-        ...
-
-    def hang_up(self) -> None:
-        """Let go of what the calling thread, which is not the one that runs the jobs, has used."""
-        ...
-
-
-class Jobs(Protocol):
-    """What a session runs jobs with."""
-
-    @property
-    def identity(self) -> str:
-        """Names the session: no other one, here or elsewhere, has the same."""
-        ...
-
-    @property
-    def local(self) -> bool:
-        """Whether all tasks run on this machine, in processes that end with this one."""
-        ...
-
-    def cores(self) -> int | None:
-        """Return how many tasks run at the same time; None where only a job can tell."""
-        ...
-
-    def ship(self, path: str) -> None:
-        """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
-        ...
-
-    def watch(self, group: str, about: str) -> Watched:
-        """Return what marks and cancels jobs.
-
-        :param group: a name that no others have.
-        :param about: what they do, for Spark's own pages.
-        """
-        ...
-
-
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
 class ClassicJobs:
-    """See ``jobs.Jobs``."""
+    """What a classic session runs jobs with."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
 
     @property
     def identity(self) -> str:
-        """The application's id."""
+        """Names the session, by the application's id: no other one, here or elsewhere, has the same."""
         return str(self._context.applicationId)
 
     @property
     def local(self) -> bool:
-        """Whether the master is ``local[…]``."""
+        """Whether all tasks run on this machine, in processes that end with this one: the master is ``local[…]``."""
         return str(self._context.master).startswith("local")
 
     def cores(self) -> int | None:
-        """Return the cores of the executors that have registered so far."""
+        """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can tell."""
         return int(self._context.defaultParallelism)
 
     def ship(self, path: str) -> None:
-        """Add the file to the application."""
+        """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
         self._context.addPyFile(path)
 
     def watch(self, group: str, about: str) -> ClassicWatched:
-        """Return a job group."""
+        """Return what marks and cancels jobs, a job group.
+
+        :param group: a name that no others have.
+        :param about: what they do, for Spark's own pages.
+        """
         return ClassicWatched(self._context, group, about)
 
 
 class ClassicWatched:
-    """A job group. Unlike a session's tags, any thread can cancel it, and the threads of other passes in this process have their own."""
+    """The Spark jobs that one thread starts between ``begin`` and ``end``: a job group.
+
+    Unlike a session's tags, any thread can cancel it, and the threads of other passes in this process have their own.
+    """
 
     def __init__(self, context: SparkContext, group: str, about: str) -> None:
         self._context, self._group, self._about = context, group, about
@@ -121,23 +74,23 @@ class ClassicWatched:
         self._before: dict[str, str | None] = {}
 
     def begin(self) -> None:
-        """Set the group of this thread's jobs."""
+        """Mark the jobs that the calling thread starts from now on: set their group."""
         self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
         self._context.setJobGroup(self._group, self._about)
 
     def end(self) -> None:
-        """Give the thread the group that it had before."""
+        """Mark no more of them; called by the same thread, which gets the group that it had before."""
         with _without_jvm():
             for name, value in self._before.items():
                 self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
 
     def cancel(self) -> None:
-        """Cancel the group's jobs."""
+        """Cancel the marked jobs. Any thread may do so; nothing happens when Spark is gone."""
         with _without_jvm():
             self._context.cancelJobGroup(self._group)
 
     def progress(self) -> Progress | None:
-        """Return the tasks of the group's active stages."""
+        """Return how far they are: the tasks of the group's active stages; None while nobody knows. Any thread may ask."""
         with _without_jvm():
             jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
             ours = {stage_id for job in jobs for stage_id in job.stageIds}
@@ -148,7 +101,7 @@ class ClassicWatched:
         return None
 
     def hang_up(self) -> None:
-        """Close this thread's own connection to the JVM; Py4J would leave that to the garbage collector."""
+        """Close the connection of the calling thread, which is not the one that runs the jobs; Py4J would leave that to the garbage collector."""
         of_this_thread = getattr(self._client, "get_thread_connection", None)
         connection = of_this_thread() if of_this_thread else None
         if connection is not None:
@@ -156,7 +109,7 @@ class ClassicWatched:
 
 
 class ConnectJobs:
-    """See ``jobs.Jobs``."""
+    """What a session of Spark Connect runs jobs with: the same, of a client."""
 
     local = False
 
@@ -183,7 +136,7 @@ class ConnectJobs:
 
 
 class ConnectWatched:
-    """A tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
+    """The Spark jobs that one thread starts, by a tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark, self._tag = spark, tag
@@ -219,6 +172,10 @@ class ConnectWatched:
         found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
         if found and threading.get_ident() == self._runs_on:
             self._progress = Progress(*map(sum, zip(*found, strict=True)))
+
+
+Jobs = ClassicJobs | ConnectJobs
+Watched = ClassicWatched | ConnectWatched
 
 
 def jobs_of(spark: SparkSession) -> Jobs:
