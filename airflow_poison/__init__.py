@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.replay import replay
@@ -51,7 +51,7 @@ _HOMES = {
     "ActivationSpecification": "policies.activation_specification",
     "Contract": "conversations.services",
     "Conversation": "conversations.transaction",
-    "Dialog": "conversations.dialog",
+    "Dialog": "conversations.acts",
     "MessageType": "conversations.services",
     "Service": "conversations.services",
     "DefaultMessaging": "policies.default_messaging",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.store.seam import QueueTable
 
 PREFIX = "poison"

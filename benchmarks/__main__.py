@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.spark.engine import SparkEngine
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.store.seam import QueueStore
 
 CLOCK = SystemClock()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.receive import ReceivePass

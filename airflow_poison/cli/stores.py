@@ -33,7 +33,7 @@ def opened_store(args: Namespace) -> QueueStore:
 def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
     """Return the queue QUEUE; a policy makes it when it is missing, and is recorded in it. Raises QueueNotFoundError."""
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.declare import opened
+    from airflow_poison.core.passes.alter import opened
 
     try:
         with others_on_stderr():

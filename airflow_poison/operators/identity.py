@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.core.passes.keys import installed, is_known, run_key
+from airflow_poison.core.passes.runs import installed, is_known, run_key
 from airflow_poison.operators.installation import installation_id
 
 if TYPE_CHECKING:

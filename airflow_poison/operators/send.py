@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.passes.keys import run_key
+from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.store.memory import MemoryStore
     from airflow_poison.core.store.seam import QueueTable
 

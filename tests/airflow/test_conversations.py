@@ -10,7 +10,7 @@ from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.error_document import ErrorDocument
 from airflow_poison.core.conversations.services import ERROR, Contract, MessageType, Service
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
@@ -22,7 +22,7 @@ from airflow_poison.core.errors import (
     SettingError,
 )
 from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations import conversations
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.store.control import QueueState

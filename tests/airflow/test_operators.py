@@ -15,7 +15,7 @@ from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.error_handler import ErrorHandler
 from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.passes.history import BY_HAND
 from tests.conformance.played import DROPPED, PROCESSED, QUEUE, REMOVED, Place, place_named
 
 if TYPE_CHECKING:

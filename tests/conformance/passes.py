@@ -12,9 +12,9 @@ from airflow_poison.core.delivery.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.delivery.sessiongram import sessiongram
 from airflow_poison.core.events import OWN
 from airflow_poison.core.message import SubQueue, message_schema
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes import keys
+from airflow_poison.core.passes import runs
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
@@ -37,7 +37,7 @@ class Task:
     @property
     def run_key(self) -> str:
         """Under what the store remembers it."""
-        return keys.installed(self.installation, self.key)
+        return runs.installed(self.installation, self.key)
 
     @property
     def name(self) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
-from airflow_poison.core.passes import keys
-from airflow_poison.core.passes.conversations import carrying
+from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import acknowledged, repair
 from airflow_poison.core.store.table import base, stage
@@ -100,7 +99,7 @@ def _ghosts() -> None:
 
 def _remove_first() -> None:
     """What leaves for the partner is taken from the sender's side before the partner's queue has it."""
-    holds = carrying._holds
+    holds = transmission._holds
 
     def removing(target: Any, table: Any, messages: Any) -> bool:
         if holds(target, table, messages):
@@ -108,7 +107,7 @@ def _remove_first() -> None:
         table.remove_transmissions(table.snapshot().transmissions[:1], datetime.now(UTC))
         return False
 
-    replace(carrying, "_holds", removing)
+    replace(transmission, "_holds", removing)
 
 
 def _no_effects() -> None:
@@ -135,7 +134,7 @@ def _no_marks() -> None:
 
 def _one_airflow() -> None:
     """The keys of two Airflows that run the same are the same."""
-    replace(keys, "installed", lambda _installation, key: key)
+    replace(runs, "installed", lambda _installation, key: key)
 
 
 BUGS: dict[str, Callable[[], None]] = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.message import DESTINATION
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import send
 from tests.faults import ledger
 from tests.faults.actor import Place, Task

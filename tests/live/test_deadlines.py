@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.move import put_back
+from airflow_poison.core.passes.move import put_back, remove_messages
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove_messages
 from airflow_poison.core.passes.send import messages_to_batches, send
 from tests.live.beside import beside
 from tests.live.deadline_file import MISSED

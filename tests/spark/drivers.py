@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4

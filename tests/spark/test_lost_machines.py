@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.sessions.platter import MACHINE, PLATTER, lose
 from tests.spark.culprits import Dangerous

@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.check import check_folder
 from airflow_poison.core.passes.checking.findings import Kind
-from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults import test_damage as faults

@@ -15,10 +15,10 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.errors import NewerFormatError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations.carrying import pull
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.restart import restart
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.store.control import FORMAT_VERSION

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.return_due import return_held
+from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.results import Sent

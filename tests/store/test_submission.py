@@ -11,10 +11,9 @@ import pytest
 
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.errors import ClaimLostError, SparkJobError
-from airflow_poison.core.passes.carry_out import carry_out
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.receive_result import ReceiveResult
-from airflow_poison.core.passes.submitted import OUTCOME, Order, Submission
+from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.core.passes.submitted import OUTCOME, Order, Submission, carry_out
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.changes import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
+from airflow_poison.core.conversations.acts import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Outgoing
 from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
 from airflow_poison.core.conversations.services import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, is_system

@@ -11,15 +11,18 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.alter import started
-from airflow_poison.core.passes.conversations.carrying import tick
-from airflow_poison.core.passes.conversations.ending import Ending, ended_with, open_endpoint, recovery_steps
-from airflow_poison.core.passes.halts import SUSPECTS, suspect
-from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, named, signed, with_columns
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.halts import STARTS, SUSPECTS, named
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.passes.inspect import inspect
+from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, signed, with_columns
+from airflow_poison.core.passes.recovery import Ending, ended_with, open_endpoint, recovery_steps
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
-from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.passes.transmission import tick
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.counts import moved
 from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.core.policies.inspection import Inspection
 from airflow_poison.core.policies.recovery import REMOVAL, RecoveryStep
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.store.control import QueueState
@@ -30,15 +33,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.recovery import EndConversation
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
-_ENABLED = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
 _MOVED = frozenset({EventType.MOVED_POISON, EventType.REQUEUED, EventType.RETURNED})
 
 
@@ -140,7 +142,7 @@ def decide(
     ending = Ending(table, clock, store, end.error, end.description, told=told, allowed=act.allowed)
     for step in recovery_steps(control):
         reach("pass.decide.before_step")
-        if step is RecoveryStep.ENABLE and not before & _ENABLED:
+        if step is RecoveryStep.ENABLE and not before & STARTS:
             act.enable()
         elif step is RecoveryStep.END_CONVERSATION and wanted is Decision.END:
             result = act.end(ending, result)
@@ -150,6 +152,23 @@ def decide(
     relay(store, table, clock)
     ending.carry()
     return replace(result, repeated=result.repeated or bool(before))
+
+
+def suspect_conversation(table: QueueTable, message: MessageRow | None) -> ConversationRow | None:
+    """Return the conversation of a suspect, where it is one of the queue's services and has not ended here."""
+    endpoint = None if message is None else open_endpoint(table, message.conversation_id)
+    return None if endpoint is None else conversations(table, handle=endpoint.handle)[0]
+
+
+def suspect(table: QueueTable, clock: Clock, halt: HaltedEndpoint) -> tuple[MessageRow | None, int]:
+    """Return the suspect, and how many other messages of its conversation are in the queue. Nothing is changed (spec SB-28, SB-33)."""
+    if halt.lookup_id is None:
+        return None, 0
+    seen = inspect(table, clock, lookup_id=halt.lookup_id, mode=Inspection.BROWSE).messages
+    if not seen or not seen[0].conversation_id:
+        return (seen[0] if seen else None), 0
+    together = inspect(table, clock, conversation_id=seen[0].conversation_id, mode=Inspection.BROWSE)
+    return seen[0], len(together.messages) + together.more - 1
 
 
 def check(halt: HaltedEndpoint, control: Control) -> None:
@@ -189,9 +208,9 @@ class _Act:
 
     def done(self) -> frozenset[EventType]:
         """Return what an earlier try of this run has done. Reads what was recorded after the halt was seen."""
-        events = self.table.events(self.halt.version, types=_ENABLED | _MOVED)
+        events = self.table.events(self.halt.version, types=STARTS | _MOVED)
         found = frozenset(event.type for event in events if event.details.get(RUN) == self.run)
-        self.enabled = bool(found & _ENABLED)
+        self.enabled = bool(found & STARTS)
         return found
 
     def enable(self) -> None:

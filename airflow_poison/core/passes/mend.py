@@ -14,8 +14,8 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.check import SAFE_AGE, CheckResult, check_folder
 from airflow_poison.core.passes.checking import foreigners, holders, lost_files
 from airflow_poison.core.passes.checking.findings import Kind
+from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.return_due import return_held
 from airflow_poison.core.store import durability
 from airflow_poison.core.store.delta import creation, foreign
 from airflow_poison.core.store.delta import past as pasts

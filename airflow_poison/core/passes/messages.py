@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.passes.halts import named
 from airflow_poison.core.store.control import BLOCKED_BY
 from airflow_poison.core.store.files import Replacement
 
@@ -167,11 +168,6 @@ def refuse_claimed(table: QueueTable, snapshot: Snapshot, found: Iterable[Found]
 def signed(event: Event, run: str | None) -> Event:
     """Return an event that says which run made it."""
     return event if run is None else replace(event, details={**event.details, RUN: run})
-
-
-def named(queue: str, place: SubQueue) -> str:
-    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
-    return queue if place is SubQueue.MAIN else f"{queue};{place}"
 
 
 def claimed_paths(snapshot: Snapshot) -> set[str]:

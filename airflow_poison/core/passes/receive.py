@@ -10,25 +10,20 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.counted import counted
-from airflow_poison.core.delivery.ends import HALT_EVENTS
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.sessions.child import load_types
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
-from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.passes.conversations.at_hand import has_conversations
-from airflow_poison.core.passes.conversations.carrying import pull, tick, transmit
-from airflow_poison.core.passes.conversations.due_times import refresh
-from airflow_poison.core.passes.delivering import Delivering, Held
-from airflow_poison.core.passes.giving_up import INTERRUPTS, given_up
-from airflow_poison.core.passes.keys import check_key, finished, pass_key
-from airflow_poison.core.passes.receive_result import ReceiveResult, combined
+from airflow_poison.core.passes.conversations import has_conversations
+from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
+from airflow_poison.core.passes.due import return_held, return_postponed
+from airflow_poison.core.passes.halts import halt_event, halted_row, named
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.return_due import return_held, return_postponed
-from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
+from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.opening import Access, Opening
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
+    from airflow_poison.core.delivery.tally import BlockRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.control import Control
@@ -183,11 +178,11 @@ class ReceivePass:
         held = Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
             found = self.table.snapshot().control.endpoint_counters
-            with given_up(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
+            with released_on_error(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
                 earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
-        events = () if tally.halt is None else (self._halt_event(tally.halt),)
+        events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
         self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
         return tally
 
@@ -202,22 +197,12 @@ class ReceivePass:
             control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
         if tally.halt is None:
             return control
-        halt = tally.halt
-        cause = f"message {halt['lookup_id']} of queue {self.endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
-        reason = f"{cause}: {halt['error'] or halt['details'].get('text') or 'its delivery attempts are exhausted'}"
-        return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500], halt["lookup_id"])
-
-    def _halt_event(self, halt: HaltRecord) -> Event:
-        """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""
-        at, how = datetime.fromisoformat(halt["at"]), Halted(halt["how"])
-        facts = {"place": "", "endpoint": self.endpoint, "system": self.policy.system} | ({"error": halt["error"]} if halt["error"] else {})
-        return Event(HALT_EVENTS[how], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], {**facts, **halt["details"]})
+        return halted_row(control, self.policy.reads, tally.halt, self.endpoint)
 
     @property
     def endpoint(self) -> str:
         """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
-        reads = self.policy.reads
-        return self.table.name if reads is SubQueue.MAIN else f"{self.table.name};{reads}"
+        return named(self.table.name, self.policy.reads)
 
 
 def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:

@@ -11,7 +11,8 @@ from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import ENDPOINTS, started
+from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.halts import ENDPOINTS
 from airflow_poison.core.passes.messages import planned_anew, with_columns
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts

@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.mapping import check_priorities, utf8
 from airflow_poison.core.message import DIALOG, MAX_BODY_BYTES, message_schema
-from airflow_poison.core.passes.keys import check_key
+from airflow_poison.core.passes.runs import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -6,7 +6,7 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.conversations.at_hand import AS_ARRIVED
+from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.message import message_schema
 from airflow_poison.core.spark.executors import Executors

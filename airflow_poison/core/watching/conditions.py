@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations.due_times import ended_times, next_time
-from airflow_poison.core.passes.return_due import due_files
+from airflow_poison.core.passes.due import due_files, ended_times, next_time
+from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints
 from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
 from airflow_poison.core.store.control import QueueState
 
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.snapshot import Snapshot
 
-Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
-"""Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
 """The sub-queues in which messages may be counted."""
-_READ = (SubQueue.MAIN, SubQueue.POISON)
-"""The sub-queues that an endpoint reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +259,7 @@ def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataF
 
 def receives(snapshot: Snapshot, place: SubQueue) -> bool:
     """Say whether an endpoint that reads a sub-queue receives; from the others nobody does, so nothing there waits for an endpoint."""
-    return place not in _READ or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
+    return place not in ENDPOINTS or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
 
 
 def free_or_due(snapshot: Snapshot, now: datetime, place: SubQueue = SubQueue.MAIN) -> datetime | None:
@@ -293,7 +289,7 @@ def _state(snapshot: Snapshot, place: SubQueue) -> dict[str, object]:
 
 
 def _endpoints(snapshot: Snapshot, watched: str) -> Sequence[tuple[SubQueue, QueueState, str]]:
-    places = _READ if watched == Endpoints.ANY else (SubQueue(watched),)
+    places = ENDPOINTS if watched == Endpoints.ANY else (SubQueue(watched),)
     return [(place, *snapshot.control.endpoint(place)) for place in places]
 
 

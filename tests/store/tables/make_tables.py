@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.passes.given import DiedError, DyingEngine, a_queue

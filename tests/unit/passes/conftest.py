@@ -11,13 +11,11 @@ import pytest
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.passes.move import move, put_back, remove
+from airflow_poison.core.passes.relay import send_to
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.passes.return_due import return_due
-from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.restarts import Restart
 from airflow_poison.core.store.delta.store import DeltaStore

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message, SubQueue
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueStore, QueueTable

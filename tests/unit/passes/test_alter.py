@@ -10,8 +10,7 @@ import pytest
 from airflow_poison.core.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import alter, disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import alter, declare, disable, enable
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker

@@ -10,13 +10,11 @@ import pytest
 from airflow_poison.core import fault_points
 from airflow_poison.core.errors import AlertError, SettingError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alerts import Alert, AlertKind
+from airflow_poison.core.passes.alerts import Alert, AlertKind, send_backlog_alert
 from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.backlog import send_backlog_alert
 from airflow_poison.core.passes.check import check
 from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.remove import remove_messages
+from airflow_poison.core.passes.move import move, remove_messages
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.notifications.targets import AlertTargets

@@ -13,12 +13,11 @@ from airflow_poison.core.errors import DecisionOutdatedError, MessageClaimedErro
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.check import check as check_table
-from airflow_poison.core.passes.decide import Decision, decide
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.halts import HaltedEndpoint, halted_endpoint, suspect
-from airflow_poison.core.passes.remove import remove_messages
+from airflow_poison.core.passes.decide import Decision, decide, suspect
+from airflow_poison.core.passes.halts import HaltedEndpoint, halted_endpoint
+from airflow_poison.core.passes.move import remove_messages
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3

@@ -13,14 +13,13 @@ from airflow_poison.core.errors import InputError, MessageNotFoundError, Message
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.message import MAX_BODY_BYTES, SubQueue, table_schema
 from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.remove import remove_messages
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.move import move, remove_messages
+from airflow_poison.core.passes.relay import send_to
+from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.passes.send import SENT, messages_to_batches, send
-from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker

@@ -14,7 +14,7 @@ from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.inspect import InspectResult, inspect
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.conversations.arrivals import Reception
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.sessions.carry import Carry
@@ -62,7 +62,7 @@ class Dialogs:
     :param carry: what earlier tries did.
     """
 
-    def __init__(self, at_hand: AtHand, carry: Carry, log: FailureLog) -> None:
+    def __init__(self, at_hand: DialogState, carry: Carry, log: FailureLog) -> None:
         self._at_hand, self._carry, self._log = at_hand, carry, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
         self._told: dict[str, list[Told]] = defaultdict(list)

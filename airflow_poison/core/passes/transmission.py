@@ -1,4 +1,4 @@
-"""Carrying: the messages of dialogs on their way from the sender's side into the partner's queue, and those that the local broker makes.
+"""Transmission: the messages of dialogs on their way from the sender's side into the partner's queue, and those that the local broker makes.
 
 A message leaves the sender's table when the partner's queue has it. Nothing is carried into a disabled queue (spec SB-19). Each step may be
 repeated, by whoever and at the same time: what is put into a queue has a key, and files are carried in the order in which they were committed.
@@ -11,15 +11,16 @@ from collections import defaultdict
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations import arrivals, changes
+from airflow_poison.core.conversations import acts, arrivals
 from airflow_poison.core.conversations.endpoint import Final
 from airflow_poison.core.conversations.error_document import BrokerError
 from airflow_poison.core.conversations.services import BOTH_ENDED, ERROR, is_system
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.conversations import ledger
-from airflow_poison.core.passes.conversations.services import Directory
+from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.due import ended_times
+from airflow_poison.core.passes.services import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.endpoint import Outgoing
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.seam import QueueStore, QueueTable
+
 
 log = logging.getLogger(__name__)
 _SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "enqueued_at")
@@ -90,7 +92,7 @@ def tick(table: QueueTable, clock: Clock) -> int:
     In a disabled queue they are held back, in front of what partners send afterwards (section 11.1).
     """
     snapshot, now = table.snapshot(), clock.now()
-    endpoints = ledger.due(table, snapshot, now)
+    endpoints = conversations.due(table, snapshot, now)
     if not endpoints:
         return 0
     known = _local_keys(table, set(endpoints))
@@ -141,7 +143,7 @@ def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Direc
         else:
             begins = message.envelope.from_initiator and message.envelope.sequence == 1
             problem = BrokerError.SERVICE_UNKNOWN if begins else BrokerError.SERVICE_DROPPED
-            what, arriving = f"back:{service}", changes.undeliverable(message, problem)
+            what, arriving = f"back:{service}", acts.undeliverable(message, problem)
         found[target, what].append(arriving)
     return found
 
@@ -160,9 +162,20 @@ def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:
     """Return the keys of what the local broker has made for these endpoints and is in the queue, wherever a handler or people have put it."""
     found = set[str]()
     for file in table.snapshot().files:
-        if handles & set(ledger.members(table, file)["conversation_id"].to_pylist()):
+        if handles & set(conversations.members(table, file)["conversation_id"].to_pylist()):
             rows = table.read(file, [*MESSAGE_COLUMNS, "conversation_id"])
             for message in table_to_messages(rows):
                 if message is not None and message.envelope.is_local:
                     found.add(arrivals.local_key(message))
     return found
+
+
+MANY = 32
+"""Files of endpoints; each pass adds one, and whoever looks a conversation up reads all of them."""
+
+
+def refresh(table: QueueTable, clock: Clock) -> None:
+    """Join files that name times in the past, so that their statistics tell of those to come; and files that have become many."""
+    snapshot = table.snapshot()
+    if ended_times(snapshot, clock.now()) or len(snapshot.conversations) >= MANY:
+        table.merge_conversations(lambda endpoints: endpoints, min_files=2)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions.journalfile import Journal
 from airflow_poison.core.delivery.sessions.words import State, word
-from airflow_poison.core.passes.telling import Telling
+from airflow_poison.core.passes.delivering import PassProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,8 @@ def words(tmp_path: Path) -> Iterator[memoryview]:
 
 
 @pytest.fixture
-def telling(tmp_path: Path, words: memoryview, lines: list[str], watch: Watch) -> Telling:
-    return Telling(str(tmp_path / "journal"), "orders", 1000, lines.append, watch)
+def telling(tmp_path: Path, words: memoryview, lines: list[str], watch: Watch) -> PassProgress:
+    return PassProgress(str(tmp_path / "journal"), "orders", 1000, lines.append, watch)
 
 
 def settle(words: memoryview, first: int, last: int) -> None:
@@ -51,14 +51,14 @@ def settle(words: memoryview, first: int, last: int) -> None:
         words[row] = word(State.COMMITTED)
 
 
-def test_a_short_pass_tells_nothing(telling: Telling, words: memoryview, lines: list[str], watch: Watch) -> None:
+def test_a_short_pass_tells_nothing(telling: PassProgress, words: memoryview, lines: list[str], watch: Watch) -> None:
     settle(words, 0, 1000)
     watch.now += 9.9
     telling.beat()
     assert lines == []
 
 
-def test_a_long_pass_tells_every_ten_seconds_how_far_it_is(telling: Telling, words: memoryview, lines: list[str], watch: Watch) -> None:
+def test_a_long_pass_tells_every_ten_seconds_how_far_it_is(telling: PassProgress, words: memoryview, lines: list[str], watch: Watch) -> None:
     settle(words, 0, 430)
     words[430], words[431] = word(State.ENDED, 3), word(State.CRASHED, 1, 1)
     watch.now += 10
@@ -72,14 +72,14 @@ def test_a_long_pass_tells_every_ten_seconds_how_far_it_is(telling: Telling, wor
     assert [line.split("(")[1][:4] for line in lines] == ["43 %", "53 %"]
 
 
-def test_a_pass_that_stands_still_tells_every_minute(telling: Telling, lines: list[str], watch: Watch) -> None:
+def test_a_pass_that_stands_still_tells_every_minute(telling: PassProgress, lines: list[str], watch: Watch) -> None:
     for _ in range(130):
         watch.now += 1
         telling.beat()
     assert [line.partition(" after ")[2][:5].rstrip(":") for line in lines] == ["60 s", "120 s"]
 
 
-def test_a_claim_is_kept_before_anything_is_told(telling: Telling, lines: list[str], watch: Watch) -> None:
+def test_a_claim_is_kept_before_anything_is_told(telling: PassProgress, lines: list[str], watch: Watch) -> None:
     watch.now += 1000
 
     def lost() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations.services import Service
 from airflow_poison.core.conversations.validations import validation_of
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
-from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
+from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.inspection import printed
 from airflow_poison.core.store.control import SERVICES_DROPPED
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.policies.inspection import Printed
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.seam import QueueStore, QueueTable

@@ -1,4 +1,4 @@
-"""Return: end the retry cycle of what is due, by moving whole files from ``retry`` to ``main`` as metadata."""
+"""Due: what falls due by time alone: messages of ``retry`` and ``postponed``, and the timers and lifetimes of conversations."""
 
 from __future__ import annotations
 
@@ -101,3 +101,18 @@ def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[Data
 
 def _is_due(file: DataFile, now: datetime) -> bool:
     return file.max_due_at is not None and file.max_due_at <= now
+
+
+def ended_times(snapshot: Snapshot, now: datetime) -> list[DataFile]:
+    """Return the files in which a timer or a lifetime has ended: the next pass puts its message into the queue; none while that is disabled.
+
+    A file may be named for a time that has been dealt with since; the pass that finds so joins it with what came later.
+    """
+    if snapshot.control.holds_sends:
+        return []
+    return [file for file in snapshot.conversations if file.min_due_at is not None and file.min_due_at <= now]
+
+
+def next_time(snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when the next one ends that is not due yet; None: never, as far as the statistics say."""
+    return min((file.min_due_at for file in snapshot.conversations if file.min_due_at is not None and file.min_due_at > now), default=None)

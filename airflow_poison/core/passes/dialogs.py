@@ -19,17 +19,18 @@ from airflow_poison.core.errors import ConversationLockedError, InputError, Sett
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import MAX_BODY_BYTES
-from airflow_poison.core.passes.conversations import ledger
-from airflow_poison.core.passes.conversations.services import service_in
-from airflow_poison.core.passes.keys import check_key
+from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.messages import Chosen, find
+from airflow_poison.core.passes.runs import check_key
+from airflow_poison.core.passes.services import service_in
 from airflow_poison.core.store.files import Replacement, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Contract
     from airflow_poison.core.store.control import Control
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _BEGUN = UUID("a3f1d2e0-5c34-5e0e-8a54-5d1d3c1c7b11")
 """The namespace of conversations that are begun under a key."""
-ENDED = "end conversation"
-"""What the event of a message says in ``by`` that went with its conversation (spec SB-30)."""
 CONVERSATION = "conversation"
 """Where such an event says which: its handle."""
 _POLL_SECONDS = 0.05
@@ -168,7 +167,7 @@ def check_ending(
     allowed(snapshot.control)
     if not wait:
         _refuse_locked(table, snapshot, f"Conversation {handle!r}")
-    _ending(error=error, description=description, cleanup=cleanup)(ledger.endpoint(table, snapshot, handle))
+    _ending(error=error, description=description, cleanup=cleanup)(conversations.endpoint(table, snapshot, handle))
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
@@ -201,7 +200,7 @@ def _act(  # noqa: PLR0917  (its own parts)
     def plan(snapshot: Snapshot) -> Transaction:
         allowed(snapshot.control)
         _refuse_locked(table, snapshot, f"Conversation {handle!r}")
-        change = act(ledger.endpoint(table, snapshot, handle, clock.now()))
+        change = act(conversations.endpoint(table, snapshot, handle, clock.now()))
         replacements, events = _without(table, snapshot, handle, clock) if removes else ([], [])
         changed[:] = [(change, sum(replacement.removed for replacement in replacements))]
         return Transaction(_rows([change], clock), replacements=tuple(replacements), events=tuple(events), alone=True)
@@ -281,7 +280,7 @@ def _begun(handle: str, dialog: Dialog, contract: Contract, clock: Clock, *, ser
 def _begun_before(table: QueueTable, handles: Sequence[str]) -> ActResult:
     """Return what an earlier call has begun, which may have been asked for fewer dialogs, and how they stand."""
     snapshot = table.snapshot()
-    known, types = ledger.stored(table, snapshot, handles), ledger.waiting(table, snapshot, handles)
+    known, types = conversations.stored(table, snapshot, handles), conversations.waiting(table, snapshot, handles)
     begun = tuple(handle for handle in handles if handle in known)
     states = tuple(arrivals.arrived(known[handle], types.get(handle, ())).state.value for handle in begun)
     return ActResult(table.name, begun, repeated=True, states=states)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.passes import giving_up
+from airflow_poison.core.passes import delivering
 from airflow_poison.core.passes.engine import LocalEngine
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
@@ -86,7 +86,7 @@ def test_what_dies_gives_nothing_up(mixed: Queue) -> None:
 
 
 def test_a_claim_whose_journal_may_still_be_written_expires_by_itself(mixed: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving_up, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(delivering, "PATIENCE_SECONDS", 0.1)
     files = []
 
     def write_on(table: QueueTable, claim: Claim) -> None:

@@ -12,9 +12,8 @@ import pytest
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
-from airflow_poison.core.passes.attended import AttendedEngine
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.engine import LocalEngine, SupervisedEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore
@@ -43,7 +42,7 @@ def receiving() -> ReceivePass:
     store = MemoryStore()
     table = declare(store, "orders", POLICY, CLOCK)
     send(table, messages_to_batches([b"one", b"bad"]), key="first", clock=CLOCK)
-    return ReceivePass(table, POLICY, wait, lambda: AttendedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
+    return ReceivePass(table, POLICY, wait, lambda: SupervisedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
 
 
 def in_background(receiving: ReceivePass, ends: list[object]) -> threading.Thread:
@@ -96,7 +95,7 @@ def test_what_an_engine_raises_is_raised(receiving: ReceivePass) -> None:
             raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        ReceivePass(receiving.table, POLICY, wait, lambda: AttendedEngine(Broken, seconds=0.01), CLOCK, isolation="none").run("run")
+        ReceivePass(receiving.table, POLICY, wait, lambda: SupervisedEngine(Broken, seconds=0.01), CLOCK, isolation="none").run("run")
 
 
 class Interrupting:
@@ -123,7 +122,7 @@ def test_an_interrupted_caller_tells_the_engine_and_waits_for_its_end(receiving:
             except ReceiveStoppedError:
                 ended.set()
 
-    engine = AttendedEngine(Watched, seconds=0.01, patience=30)
+    engine = SupervisedEngine(Watched, seconds=0.01, patience=30)
     with pytest.raises(KeyboardInterrupt):
         engine.run(receiving.table, SimpleNamespace(key="run"), None, keep_alive=Interrupting())  # type: ignore[arg-type]  # nothing is looked at
     assert ended.is_set()
@@ -140,7 +139,7 @@ def test_the_engine_is_made_once_and_asked_before_anything_is_claimed(receiving:
             del handler
             made.append(f"prepared with {len(table.snapshot().claims)} claims")
 
-    engine = AttendedEngine(Asked, seconds=0.01)
+    engine = SupervisedEngine(Asked, seconds=0.01)
     go_on.set()
     assert ReceivePass(receiving.table, POLICY, wait, lambda: engine, CLOCK, isolation="none").run("run").settled == 1
     assert made == ["poison-deliver", "prepared with 0 claims"]
@@ -152,4 +151,4 @@ def test_an_engine_whose_processes_are_all_here_is_known_as_one_so_that_who_is_t
 
     Placed.local = local
 
-    assert AttendedEngine(Placed).local is local
+    assert SupervisedEngine(Placed).local is local

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.watching.look import Look, Sight
+from airflow_poison.core.watching.poller import QueueReader, Reading
 from tests.store.given import CONTROL, NOW, send
 
 if TYPE_CHECKING:
     from airflow_poison.core.store.seam import QueueStore, QueueTable
 
 
-def version(sight: Sight | PoisonError) -> int:
-    assert isinstance(sight, Sight), sight
+def version(sight: Reading | PoisonError) -> int:
+    assert isinstance(sight, Reading), sight
     return sight.snapshot.version
 
 
 def test_an_unchanged_queue_is_not_read_again(store: QueueStore, queue: QueueTable) -> None:
-    look = Look(store)
+    look = QueueReader(store)
     first = look.at(["orders"])["orders"]
     assert look.at(["orders"])["orders"] is first
     assert look.reads == 1
@@ -33,22 +33,22 @@ def test_an_unchanged_queue_is_not_read_again(store: QueueStore, queue: QueueTab
 
 
 def test_every_commit_is_seen_at_the_next_look(store: QueueStore, queue: QueueTable) -> None:
-    look = Look(store)
+    look = QueueReader(store)
     for number in range(5):
         send(queue, 1, key=str(number))
         assert version(look.at(["orders"])["orders"]) == queue.snapshot().version
 
 
 def test_a_queue_that_is_missing_is_an_error_of_its_own(store: QueueStore, queue: QueueTable) -> None:
-    seen = Look(store).at(["orders", "missing"])
-    assert isinstance(seen["orders"], Sight)
+    seen = QueueReader(store).at(["orders", "missing"])
+    assert isinstance(seen["orders"], Reading)
     assert isinstance(seen["missing"], QueueNotFoundError)
 
 
 def test_a_queue_that_was_deleted_and_made_anew_is_seen_anew_at_the_same_version_too(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
     send(store.create("orders", CONTROL, NOW), 1)
-    look = Look(store)
+    look = QueueReader(store)
     before = version(look.at(["orders"])["orders"])
     shutil.rmtree(tmp_path / "orders")
     assert isinstance(look.at(["orders"])["orders"], QueueNotFoundError)
@@ -57,14 +57,14 @@ def test_a_queue_that_was_deleted_and_made_anew_is_seen_anew_at_the_same_version
         shutil.rmtree(tmp_path / "orders", ignore_errors=True)
         send(store.create("orders", CONTROL, NOW), rows)
         seen = look.at(["orders"])["orders"]
-        assert isinstance(seen, Sight)
+        assert isinstance(seen, Reading)
         assert (seen.snapshot.version, sum(file.rows for file in seen.snapshot.files)) == (before, rows)
 
 
 def test_a_log_that_was_shortened_meanwhile_hides_nothing(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
     queue = store.create("orders", CONTROL, NOW)
-    look = Look(store)
+    look = QueueReader(store)
     look.at(["orders"])
     for number in range(30):
         send(queue, 1, key=str(number))
