@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.dialog_state import DialogState, Waiting, exceptions
-from airflow_poison.core.conversations.endpoint import ConversationState, target_handle
+from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError
 from airflow_poison.core.message import SubQueue
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
-    from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.store.files import Claim, DataFile
     from airflow_poison.core.store.seam import QueueTable
@@ -186,23 +185,12 @@ class ConversationRow:
     def of(cls, endpoint: ConversationEndpoint, waiting: Mapping[str, int]) -> ConversationRow:
         """Return the row of an endpoint."""
         return cls(
-            handle=endpoint.handle,
-            conversation_id=endpoint.conversation_id,
-            group_id=endpoint.group_id,
-            is_initiator=endpoint.is_initiator,
-            service=endpoint.service,
-            far_service=endpoint.far_service,
-            contract=endpoint.contract,
+            **{name: getattr(endpoint, name) for name in _AS_STORED},
             state=endpoint.state.value,
-            priority=endpoint.priority,
             lifetime=endpoint.expires_at,
             dialog_timer=endpoint.timer_at,
-            sent=endpoint.sent,
             waiting=dict(waiting),
-            failures=endpoint.failures,
             error=None if endpoint.error_code is None else (endpoint.error_code, endpoint.error_text),
-            began_at=endpoint.began_at,
-            cleaned=endpoint.cleaned,
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -211,6 +199,10 @@ class ConversationRow:
         for name in ("lifetime", "dialog_timer", "began_at"):
             values[name] = None if values[name] is None else values[name].isoformat()
         return values | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
+
+
+_AS_STORED = {each.name for each in fields(ConversationRow)} & {"handle", *(each.name for each in fields(ConversationEndpoint))} - {"state"}
+"""What a row has from its endpoint under the same name."""
 
 
 def conversations(table: QueueTable, *, handle: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
+from airflow_poison.core.policies.retry_return import ReturnOrder, Waiting, returning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.seam import QueueTable
     from airflow_poison.core.store.snapshot import Snapshot
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,7 @@ def return_due(table: QueueTable, clock: Clock, *, return_order: str = "due_time
     :param return_order: ``due_time``, or ``head_timer``: an earlier head that is not due holds back what stands behind it (spec WCF-31, OPEN 11).
     """
     now = clock.now()
-
-    def pick(snapshot: Snapshot) -> Sequence[DataFile]:
-        return due_files(snapshot, now, return_order)
-
-    returned = table.move_files(pick, SubQueue.MAIN, now)
+    returned = table.move_files(lambda snapshot: due_files(snapshot, now, return_order), SubQueue.MAIN, now)
     reach("pass.return.before_postponed")
     postponed = return_postponed(table, now)
     depth = table.snapshot().depth(SubQueue.RETRY, now)
@@ -59,14 +56,7 @@ def return_due(table: QueueTable, clock: Clock, *, return_order: str = "due_time
 
 def return_postponed(table: QueueTable, now: datetime) -> int:
     """Move what handlers gave back, and whose delay is over, to ``main``; no move is counted."""
-    if not any(file.sub_queue == SubQueue.POSTPONED for file in table.snapshot().files):
-        return 0
-    return table.move_files(
-        lambda snapshot: [f for f in snapshot.files if f.sub_queue == SubQueue.POSTPONED and _is_due(f, now)],
-        SubQueue.MAIN,
-        now,
-        count_move=False,
-    ).messages
+    return table.move_files(lambda snapshot: due_postponed(snapshot, now), SubQueue.MAIN, now, count_move=False).messages
 
 
 def return_held(table: QueueTable, now: datetime) -> int:
@@ -74,8 +64,6 @@ def return_held(table: QueueTable, now: datetime) -> int:
 
     Enabling does so in its own commit. This is for a table that somebody has restored to an earlier version.
     """
-    if not any(file.sub_queue == SubQueue.TRANSMISSION for file in table.snapshot().files):
-        return 0
     return table.move_files(_held_files, SubQueue.MAIN, now, count_move=False).messages
 
 
@@ -86,21 +74,16 @@ def _held_files(snapshot: Snapshot) -> list[DataFile]:
 
 
 def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[DataFile]:
-    """Return the files of ``retry`` that return now, in the order in which they do."""
-    waiting = [file for file in snapshot.files if file.sub_queue == SubQueue.RETRY]
-    if return_order == "head_timer":
-        waiting.sort(key=lambda file: (-file.max_priority, file.min_lookup_id))
-        due: list[DataFile] = []
-        for file in waiting:
-            if not _is_due(file, now):
-                break
-            due.append(file)
-        return due
-    return sorted((file for file in waiting if _is_due(file, now)), key=lambda file: (file.max_due_at, file.min_lookup_id))
+    """Return the files of ``retry`` that return now, in the order in which they do; each falls due as a whole, with the last of its messages."""
+    files = {file.min_lookup_id: file for file in snapshot.files if file.sub_queue == SubQueue.RETRY}
+    waiting = (Waiting(number, file.max_due_at or _NEVER, file.max_priority) for number, file in files.items())
+    return [files[number] for number in returning(waiting, now, ReturnOrder(return_order)).lookup_ids]
 
 
-def _is_due(file: DataFile, now: datetime) -> bool:
-    return file.max_due_at is not None and file.max_due_at <= now
+def due_postponed(snapshot: Snapshot, now: datetime) -> list[DataFile]:
+    """Return the files of ``postponed`` whose delay is over."""
+    there = (file for file in snapshot.files if file.sub_queue == SubQueue.POSTPONED)
+    return [file for file in there if file.max_due_at is not None and file.max_due_at <= now]
 
 
 def ended_times(snapshot: Snapshot, now: datetime) -> list[DataFile]:

@@ -19,6 +19,7 @@ from airflow_poison.core.policies.decisions import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -66,28 +67,37 @@ def _move(
 ) -> int:
     now = clock.now()
 
-    def told(rows: pa.Table) -> Iterator[Event]:
-        for lookup_id, was, move_count in zip(*(rows[name].to_pylist() for name in ("lookup_id", "sub_queue", "move_count")), strict=True):
-            if not _is_no_move(was, place):
-                facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
-                yield Event(_EVENT[place], now, lookup_id, 0, (move_count or 0) + 1, facts)
-
-    return Change(Chosen.ids(lookup_ids), lambda rows: _moved(rows, place), told, places, run).commit(table, now).num_rows
+    return (
+        Change(Chosen.ids(lookup_ids), lambda rows: moved_rows(rows, place), lambda rows: moved_events(rows, place, now), places, run)
+        .commit(table, now)
+        .num_rows
+    )
 
 
-def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:
-    cells = zip(*(rows[name].to_pylist() for name in ("sub_queue", "abort_count", "move_count")), strict=True)
-    counts = [_counts(Counts(abort_count or 0, move_count or 0), was, place) for was, abort_count, move_count in cells]
+def moved_rows(rows: pa.Table, place: SubQueue, *, counted: bool = False) -> pa.Table:
+    """Return messages as they are in another sub-queue.
+
+    :param counted: what was postponed counts a move to ``main``, too.
+    """
+    counts = [after for _, _, after, _ in _moves(rows, place, counted=counted)]
     aborts, moves = [each.abort_count for each in counts], [each.move_count for each in counts]
     return with_columns(rows, sub_queue=place.value, abort_count=aborts, move_count=moves)
 
 
-def _counts(counts: Counts, was: str | None, place: SubQueue) -> Counts:
-    return counts if _is_no_move(was, place) else moved(counts)
+def moved_events(rows: pa.Table, place: SubQueue, now: datetime, *, counted: bool = False) -> Iterator[Event]:
+    """Yield the events of the moves of messages by hand."""
+    for lookup_id, was, after, is_move in _moves(rows, place, counted=counted):
+        if is_move:
+            facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
+            yield Event(_EVENT[place], now, lookup_id, after.abort_count, after.move_count, facts)
 
 
-def _is_no_move(was: str | None, place: SubQueue) -> bool:
-    return was == SubQueue.POSTPONED and place is SubQueue.MAIN
+def _moves(rows: pa.Table, place: SubQueue, *, counted: bool) -> Iterator[tuple[int, str | None, Counts, bool]]:
+    """Yield each message: its lookup id, where it was, its counts afterwards, and whether it counts as a move."""
+    names = ("lookup_id", "sub_queue", "abort_count", "move_count")
+    for lookup_id, was, abort_count, move_count in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        counts, is_move = Counts(abort_count or 0, move_count or 0), counted or was != SubQueue.POSTPONED or place is not SubQueue.MAIN
+        yield lookup_id or 0, was, moved(counts) if is_move else counts, is_move
 
 
 def _put_all_back(table: QueueTable, clock: Clock) -> int:

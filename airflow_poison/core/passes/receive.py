@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, Manifest
     from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.snapshot import Snapshot
 
 LEASE = timedelta(minutes=2)
 
@@ -86,15 +87,14 @@ class ReceivePass:
         check_isolation(self.isolation)
         load_types(self.unprocessable)
         started = time.monotonic()
-        self._refuse_halted()
+        snapshot = self.table.snapshot()
+        self._refuse_halted(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key)
-        if (until := self.table.snapshot().control.blocked_until(self.clock.now())) is not None:
+        if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
-        self._carry_in()
-        return_held(self.table, self.clock.now())
-        return_postponed(self.table, self.clock.now())
-        tallies, sent_on = list[Tally](), Counter[str]()
+        self._let_in(snapshot)
+        tallies = list[Tally]()
         claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
         if self._delivers(claim_key):
             engine().prepare(self.table, handler)
@@ -109,24 +109,37 @@ class ReceivePass:
                 lease=self.lease,
                 now=self.clock.now(),
                 max_messages=self.max_messages,
-                exclusive=self._exclusive,
+                exclusive=self._exclusive(self.table.snapshot()),
                 sub_queue=self.policy.reads,
             )
             if own is not None:
                 tallies.append(self._finish(own, engine, handler, crashed=bool(own.earlier)))
         reach("pass.receive.before_relay")
-        if self.store is not None:
-            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
-            transmit(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
-        refresh(self.table, self.clock)
-        return combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        return combined(self.table.name, key, tallies, self._send_on(), time.monotonic() - started)
 
-    def _carry_in(self) -> None:
-        """Let in what partners hold for the queue, and what its timers and lifetimes have made (spec SB-19, SB-22)."""
-        if self._converses:
+    def _let_in(self, snapshot: Snapshot) -> None:
+        """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
+        if self._converses(snapshot):
             if self.store is not None:
                 pull(self.store, self.table, self.clock)
             tick(self.table, self.clock)
+            snapshot = self.table.snapshot()
+        there = {file.sub_queue for file in snapshot.files}
+        if SubQueue.TRANSMISSION in there:
+            return_held(self.table, self.clock.now())
+        if SubQueue.POSTPONED in there:
+            return_postponed(self.table, self.clock.now())
+
+    def _send_on(self) -> Mapping[str, int]:
+        """Send on what the pass, or a dead one, has left for other queues; return how many messages have arrived in each."""
+        snapshot, sent_on = self.table.snapshot(), Counter[str]()
+        if self.store is not None and snapshot.outbox:
+            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+        if self.store is not None and snapshot.transmissions:
+            transmit(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+        if snapshot.conversations:
+            refresh(self.table, self.clock)
+        return sent_on
 
     def _delivers(self, key: str) -> bool:
         """Whether there is something to deliver: a claim to go on with, or messages to claim."""
@@ -134,7 +147,8 @@ class ReceivePass:
         claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
         if not all(self._is_sealed(claim) for claim in claims if claim.key == key or claim.expires_at <= now):
             return True
-        if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or self._exclusive)) for claim in claims):
+        exclusive = self._exclusive(snapshot)
+        if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return False
         claimed = {file.path for claim in claims for file in claim.files}
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
@@ -146,16 +160,14 @@ class ReceivePass:
         except ClaimLostError:
             return False
 
-    @property
-    def _exclusive(self) -> bool:
-        return self.policy.halting or self.policy.locks_groups or self._converses
+    def _exclusive(self, snapshot: Snapshot) -> bool:
+        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot)
 
-    @property
-    def _converses(self) -> bool:
-        return self.policy.reads is SubQueue.MAIN and has_conversations(self.table.snapshot())
+    def _converses(self, snapshot: Snapshot) -> bool:
+        return self.policy.reads is SubQueue.MAIN and has_conversations(snapshot)
 
-    def _refuse_halted(self) -> None:
-        state, reason = self.table.snapshot().control.endpoint(self.policy.reads)
+    def _refuse_halted(self, snapshot: Snapshot) -> None:
+        state, reason = snapshot.control.endpoint(self.policy.reads)
         if state is not QueueState.ENABLED:
             raise QueueHaltedError(
                 f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "

@@ -24,7 +24,8 @@ from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.seam import QueueStore, QueueTable
@@ -163,19 +164,26 @@ def send_to(
     now = clock.now()
     targets = _Targets(table.name, store, queue)
 
-    def become(rows: pa.Table) -> pa.Table:
-        cells = zip(rows["properties"].to_pylist(), targets.of(rows), strict=True)
-        return with_columns(rows, sub_queue=OUTBOX, properties=[list({**dict(cell or ()), DESTINATION: target}.items()) for cell, target in cells])
-
-    def told(rows: pa.Table) -> Iterator[Event]:
-        numbers = (rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count"))
-        for lookup_id, abort_count, move_count, target in zip(*numbers, targets.of(rows), strict=True):
-            yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
-
-    sent = targets.of(Change(Chosen.ids(lookup_ids), become, told, _FROM, run).commit(table, now))
+    change = Change(
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets.of(rows)), lambda rows: sent_events(rows, targets.of(rows), now), _FROM, run
+    )
+    sent = targets.of(change.commit(table, now))
     reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
+
+
+def addressed(rows: pa.Table, targets: Iterable[str]) -> pa.Table:
+    """Return messages as they are in the outbox, each on its way to a queue."""
+    cells = zip(rows["properties"].to_pylist(), targets, strict=True)
+    return with_columns(rows, sub_queue=OUTBOX, properties=[list({**dict(cell or ()), DESTINATION: target}.items()) for cell, target in cells])
+
+
+def sent_events(rows: pa.Table, targets: Iterable[str], now: datetime) -> Iterator[Event]:
+    """Yield the events of messages that people send to other queues."""
+    numbers = (rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count"))
+    for lookup_id, abort_count, move_count, target in zip(*numbers, targets, strict=True):
+        yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
 
 
 @dataclass(slots=True)

@@ -137,6 +137,11 @@ class ReceiveResult:
         return asdict(self) | {"errors": [dict(error) for error in self.errors], "messages_per_second": round(self.messages_per_second, 1)}
 
 
+_NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "int")
+_COUNTED = {name: {"settled": "committed", "halted_messages": "halted"}.get(name, name) for name in _NUMBERS if name != "passes"}
+"""The numbers of a result that a tally has, and under which name."""
+
+
 def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
     """Return the sum of the claims that a run finished.
 
@@ -145,29 +150,10 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
     total = Tally()
     for tally in tallies:
         total.add(tally)
-    counts = total.counts
     return ReceiveResult(
         queue=queue,
         key=key,
-        received=counts["received"],
-        settled=counts["committed"],
-        parked=counts["parked"],
-        poisoned=counts["poisoned"],
-        postponed=counts["postponed"],
-        dropped=counts["dropped"],
-        discarded=counts["discarded"],
-        sent=counts["sent"],
-        rejected=counts["rejected"],
-        dead_lettered=counts["dead_lettered"],
-        requeued=counts["requeued"],
-        exceptioned=counts["exceptioned"],
-        blocked=counts["blocked"],
-        untouched=counts["untouched"],
-        halted_messages=counts["halted"],
-        deliveries=counts["deliveries"],
-        rollbacks=counts["rollbacks"],
-        crashes=counts["crashes"],
-        timeouts=counts["timeouts"],
+        **{name: total.counts[counted_as] for name, counted_as in _COUNTED.items()},
         halted=total.halt,
         blocked_until=None if total.block is None else total.block["until"] or "restart",
         counters=total.counters,
@@ -179,9 +165,6 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
 
 
 # Of many queues side by side -------------------------------------------------------------------------------------------
-
-
-_NUMBERS = tuple(field.name for field in fields(ReceiveResult) if field.type == "int")
 
 
 class Stop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service
-from airflow_poison.core.conversations.validations import validation_of
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 from airflow_poison.core.policies import policy_from_dict

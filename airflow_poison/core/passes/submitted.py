@@ -20,12 +20,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
-from airflow_poison.core.passes import application
-from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
 from airflow_poison.core.spark.shipping import own_package, shippable
 
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.seam import QueueTable
 
 
@@ -110,7 +109,7 @@ class Submission:
         """
         self._here.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code
         (self._here / "files").mkdir()
-        shutil.copyfile(application.__file__, self.application)
+        shutil.copyfile(Path(__file__).with_name("application.py"), self.application)
         copies = [self._put(shippable(path)) for path in (own_package(), *py_files)]
         Path(self.no_classes).write_bytes(b"PK\x05\x06" + bytes(18))
         imports = dict.fromkeys(str(Path(path).parent) if path.endswith(".py") else path for path in copies)
@@ -252,6 +251,8 @@ def _receive(order: Order) -> dict[str, object]:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.engine import SparkEngine
     from airflow_poison.core.store import open_store

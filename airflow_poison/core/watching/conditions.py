@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.due import due_files, ended_times, next_time
+from airflow_poison.core.passes.due import due_files, due_postponed, ended_times, next_time
 from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints
 from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
 from airflow_poison.core.store.control import QueueState
@@ -246,9 +246,7 @@ def condition_from_dict(told: Mapping[str, object]) -> Condition:
 def returning(snapshot: Snapshot, now: datetime) -> list[DataFile]:
     """Return the files that a return would move now, those of ``retry`` first."""
     order = str(snapshot.control.policy.get("return_order", "due_time"))
-    return due_files(snapshot, now, order) + [
-        file for file in snapshot.files if file.sub_queue == SubQueue.POSTPONED and file.max_due_at is not None and file.max_due_at <= now
-    ]
+    return due_files(snapshot, now, order) + due_postponed(snapshot, now)
 
 
 def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataFile]:
