@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.conversations.error_document import ErrorDocument
+    from airflow_poison.core.conversations.system_messages import ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
 
 
@@ -264,21 +264,21 @@ class Message:
     @property
     def is_error(self) -> bool:
         """Whether it says that the dialog has ended with an error (spec SB-38)."""
-        from airflow_poison.core.conversations.services import ERROR
+        from airflow_poison.core.conversations.system_messages import ERROR
 
         return self._system_type == ERROR
 
     @property
     def is_end_dialog(self) -> bool:
         """Whether it says that the partner has ended the dialog (spec SB-44)."""
-        from airflow_poison.core.conversations.services import END_DIALOG
+        from airflow_poison.core.conversations.system_messages import END_DIALOG
 
         return self._system_type == END_DIALOG
 
     @property
     def is_timer(self) -> bool:
         """Whether it says that the conversation timer has expired (spec SB-45)."""
-        from airflow_poison.core.conversations.services import DIALOG_TIMER
+        from airflow_poison.core.conversations.system_messages import DIALOG_TIMER
 
         return self._system_type == DIALOG_TIMER
 
@@ -287,13 +287,13 @@ class Message:
         """What an Error message says; None for any other message. What is no Error document has code 0, and says why."""
         if not self.is_error:
             return None
-        from airflow_poison.core.conversations.arrivals import error_of
+        from airflow_poison.core.conversations.system_messages import error_of
 
         return error_of(self.body)
 
     @property
     def _system_type(self) -> str | None:
-        from airflow_poison.core.conversations.services import is_system
+        from airflow_poison.core.conversations.system_messages import is_system
 
         return is_system(self.message_type)
 

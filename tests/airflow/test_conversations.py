@@ -11,8 +11,8 @@ from airflow.sdk import DAG, BaseNotifier, task
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import ERROR, Contract, MessageType, Service
+from airflow_poison.core.conversations.services import Contract, MessageType, Service
+from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import (
     ConversationNotFoundError,

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from airflow_poison.core.conversations.dialog_state import DialogState
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, MessageType, SentBy, Service
+from airflow_poison.core.conversations.services import Contract, MessageType, SentBy, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.message import DIALOG, message_schema
 
 if TYPE_CHECKING:

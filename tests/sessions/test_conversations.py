@@ -10,8 +10,7 @@ import pytest
 
 from airflow_poison import track_failures
 from airflow_poison.core.conversations.endpoint import target_handle
-from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
-from airflow_poison.core.conversations.services import BOTH_ENDED, END_DIALOG, ERROR
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.policies.decisions import Dispose, Halt, Park
 from tests.sessions.conftest import policy as msmq4

@@ -10,7 +10,8 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import BOTH_ENDED, Contract, Service
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.conversations import conversations

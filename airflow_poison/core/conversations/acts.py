@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import BOTH_ENDED, END_DIALOG, ERROR, SentBy
+from airflow_poison.core.conversations.services import SentBy
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.errors import (
     ConversationEndedError,
     ConversationNotFoundError,
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.conversations.error_document import BrokerError
     from airflow_poison.core.conversations.services import Contract
+    from airflow_poison.core.conversations.system_messages import BrokerError
 
 
 S = ConversationState

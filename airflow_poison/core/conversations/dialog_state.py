@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint
-from airflow_poison.core.conversations.services import DIALOG_TIMER, ERROR, Service, is_system
+from airflow_poison.core.conversations.services import Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERROR, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -7,7 +7,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import Envelope
-from airflow_poison.core.conversations.services import SYSTEM_MESSAGE_TYPES, is_system
+from airflow_poison.core.conversations.services import SYSTEM_MESSAGE_TYPES
+from airflow_poison.core.conversations.system_messages import is_system
 from airflow_poison.core.message import DIALOG
 from airflow_poison.core.policies.inspection import Validation
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from airflow_poison.core.conversations import error_document
-from airflow_poison.core.conversations.error_document import NAMESPACE, NAMESPACES, BrokerError
+from airflow_poison.core.conversations import system_messages
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, is_system
 from airflow_poison.core.counted import counted
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import settings
@@ -20,26 +20,15 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-ERROR = f"{NAMESPACE}/Error"
-END_DIALOG = f"{NAMESPACE}/EndDialog"
-DIALOG_TIMER = f"{NAMESPACE}/DialogTimer"
-BOTH_ENDED = "poison.both-ended"
-"""From broker to broker: whoever has ended a dialog first hears that its partner has, too. No application receives it."""
 DEFAULT = "DEFAULT"
 """The name of SQL Server's own message type, and of its contract."""
 
 LONGEST_NAME = 128
 _MANUAL_WORDS = {"EMPTY": Validation.EMPTY, "NONE": Validation.NONE, "WELL_FORMED_XML": Validation.XML}
-_SYSTEM_NAMES = {name.replace(NAMESPACE, printed, 1): name for name in (ERROR, END_DIALOG, DIALOG_TIMER) for printed in NAMESPACES}
 _GIVEN = {ERROR: Validation.XML, END_DIALOG: Validation.EMPTY, DIALOG_TIMER: Validation.EMPTY, DEFAULT: Validation.NONE}
 
 
 Named = TypeVar("Named", "MessageType", "Contract")
-
-
-def is_system(message_type: str | None) -> str | None:
-    """Return the name of a system message type as the sources print it, also for ``http``; None for any other type (spec SB-35)."""
-    return None if message_type is None else _SYSTEM_NAMES.get(message_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +225,8 @@ def _mapping(kind: str, values: object) -> Mapping[str, Any]:
 
 def _why_no_xml(body: bytes) -> str | None:
     try:
-        error_document.read(body)
-    except error_document.NotWellFormedError as error:
+        system_messages.read_xml(body)
+    except system_messages.NotWellFormedError as error:
         return f"it is no well-formed XML: {error}"
     return None
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from airflow_poison.core.conversations import acts
 from airflow_poison.core.conversations.endpoint import Change, Final
-from airflow_poison.core.conversations.services import BOTH_ENDED, SentBy
+from airflow_poison.core.conversations.services import SentBy
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.errors import ConversationError, InputError, SettingError
 from airflow_poison.core.message import MAX_BODY_BYTES
 from airflow_poison.core.policies.failure_tracking import FailureTracking

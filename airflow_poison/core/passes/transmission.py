@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations import acts, arrivals
 from airflow_poison.core.conversations.endpoint import Final
-from airflow_poison.core.conversations.error_document import BrokerError
-from airflow_poison.core.conversations.services import BOTH_ENDED, ERROR, is_system
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, ERROR, BrokerError, is_system
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach

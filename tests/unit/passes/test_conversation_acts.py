@@ -13,8 +13,8 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, Service
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import (
     ConversationLockedError,

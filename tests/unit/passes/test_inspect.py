@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable

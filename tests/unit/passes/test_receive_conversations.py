@@ -12,8 +12,8 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
 from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import ErrorDocument
 from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
 from airflow_poison.core.errors import ConservationError

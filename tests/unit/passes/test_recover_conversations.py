@@ -11,8 +11,8 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, ERROR, Contract, Service
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import ConversationLockedError, ConversationNotFoundError, DecisionOutdatedError, SettingError
 from airflow_poison.core.passes.alter import declare, disable, enable

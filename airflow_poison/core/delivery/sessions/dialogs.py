@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.arrivals import Discarded, Handed
 from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoing
-from airflow_poison.core.conversations.services import is_system
+from airflow_poison.core.conversations.system_messages import is_system
 from airflow_poison.core.conversations.transaction import Begun
 from airflow_poison.core.delivery.sessions.effects import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.words import State, state_of

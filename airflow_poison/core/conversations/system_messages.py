@@ -1,4 +1,4 @@
-"""The document that is the body of an Error message (spec SB-38 to SB-40, SB-57)."""
+"""System messages: what brokers themselves send in dialogs, and the document that an Error message is (spec SB-35, SB-38 to SB-40, SB-57)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,23 @@ NAMESPACE = "https://schemas.microsoft.com/SQL/ServiceBroker"
 """As the sources print it; the engine writes ``http`` (spec section 10, Q-2)."""
 NAMESPACES = (NAMESPACE, NAMESPACE.replace("https:", "http:", 1))
 
+ERROR = f"{NAMESPACE}/Error"
+END_DIALOG = f"{NAMESPACE}/EndDialog"
+DIALOG_TIMER = f"{NAMESPACE}/DialogTimer"
+BOTH_ENDED = "poison.both-ended"
+"""From broker to broker: whoever has ended a dialog first hears that its partner has, too. No application receives it."""
+_SYSTEM_NAMES = {name.replace(NAMESPACE, printed, 1): name for name in (ERROR, END_DIALOG, DIALOG_TIMER) for printed in NAMESPACES}
 _ROOT, _CODE = "Error", "Code"
 _TEXTS = ("Description", "Message")  # the example's word, which is written, and the prose's (spec section 10, Q-1)
 _BLANKS = " \t\r\n"  # what XML calls white space
 _NUMBER = re.compile(r"[+-]?[0-9]{1,10}")
 _LEAST, _MOST = -(2**31), 2**31 - 1
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def is_system(message_type: str | None) -> str | None:
+    """Return the name of a system message type as the sources print it, also for ``http``; None for any other type (spec SB-35)."""
+    return None if message_type is None else _SYSTEM_NAMES.get(message_type)
 
 
 class BrokerError(Enum):
@@ -127,10 +138,18 @@ class ErrorDocument:
         return cls(_number(_text(codes[0])), _description(children, namespace))
 
 
+def error_of(body: bytes) -> ErrorDocument:
+    """Return what the body of an Error message says; code 0 for what is no such document."""
+    try:
+        return ErrorDocument.from_xml(body)
+    except ErrorDocumentError as error:
+        return ErrorDocument(0, str(error))
+
+
 def _root(document: bytes) -> tuple[str, Element]:
     builder = TreeBuilder()
     try:
-        read(document, builder)
+        read_xml(document, builder)
     except NotWellFormedError as error:
         raise _refused(f"it is not well-formed XML: {error}") from error
     root = builder.close()
@@ -172,7 +191,7 @@ class NotWellFormedError(ValueError):
     """Bytes are no well-formed XML, or XML with a DTD."""
 
 
-def read(document: bytes, builder: TreeBuilder | None = None) -> None:
+def read_xml(document: bytes, builder: TreeBuilder | None = None) -> None:
     """Read a document in UTF-8, UTF-16 (with or without a mark, as SQL Server keeps nvarchar) or the encoding that it declares.
 
     :param builder: is told of elements and text; names are ``namespace}local``. None: the document is only checked.
