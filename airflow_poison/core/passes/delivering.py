@@ -25,8 +25,7 @@ from airflow_poison.core.delivery.sessions.tries import BEGUN
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations import dialog_state, has_conversations
+from airflow_poison.core.passes.conversations import dialog_state
 from airflow_poison.core.store.unreachable import named
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ class Delivering:
     :param engine: the pass's.
     :param handler: checked.
     :param opening: what the endpoint finds.
+    :param converses: whether messages of conversations may be among the claimed.
     """
 
     receiving: ReceivePass
@@ -71,6 +71,7 @@ class Delivering:
     held: Held
     handler: HandlerRef
     opening: Opening
+    converses: bool
 
     def run(self) -> Carry:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
@@ -121,12 +122,11 @@ class Delivering:
 
     def _dialogs(self, stage: Path) -> str | None:
         """Write what tasks have to know of conversations into the stage; return where, None when the queue has none."""
-        of = self.receiving
-        if of.policy.reads is not SubQueue.MAIN or not has_conversations(of.table.snapshot()):
+        if not self.converses:
             return None
         path = stage / "dialogs.json"
         with named(str(stage)):
-            dialog_state(of.table, self.held.claim).save(path)
+            dialog_state(self.receiving.table, self.held.claim).save(path)
         return str(path)
 
     @contextmanager

@@ -110,12 +110,12 @@ class SupervisedEngine:
     @property
     def local(self) -> bool:
         """Whether all processes of the engine run on this machine."""
-        self._attend(self._engine)
+        self._supervise(self._engine)
         return self._engine().local
 
     def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
         """Make the engine, and let it see whether it can deliver. Raises what it raises."""
-        self._attend(lambda: self._engine().prepare(table, handler))
+        self._supervise(lambda: self._engine().prepare(table, handler))
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""
@@ -125,14 +125,14 @@ class SupervisedEngine:
             if left.is_set():
                 raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
 
-        self._attend(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
+        self._supervise(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
 
     def _engine(self) -> Engine:
         if self._made is None:
             self._made = self._make()
         return self._made
 
-    def _attend(self, work: Callable[[], object], beat: Callable[[], None] = lambda: None, left: threading.Event | None = None) -> None:
+    def _supervise(self, work: Callable[[], object], beat: Callable[[], None] = lambda: None, left: threading.Event | None = None) -> None:
         """Do something on a thread of its own. Raises what it raises, and what the beat raises.
 
         :param left: set when the caller goes away; the work then has ``patience`` seconds to end.

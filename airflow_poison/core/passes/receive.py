@@ -109,7 +109,7 @@ class ReceivePass:
                 lease=self.lease,
                 now=self.clock.now(),
                 max_messages=self.max_messages,
-                exclusive=self._exclusive(self.table.snapshot()),
+                exclusive=self._exclusive(),
                 sub_queue=self.policy.reads,
             )
             if own is not None:
@@ -160,8 +160,8 @@ class ReceivePass:
         except ClaimLostError:
             return False
 
-    def _exclusive(self, snapshot: Snapshot) -> bool:
-        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot)
+    def _exclusive(self, snapshot: Snapshot | None = None) -> bool:
+        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot or self.table.snapshot())
 
     def _converses(self, snapshot: Snapshot) -> bool:
         return self.policy.reads is SubQueue.MAIN and has_conversations(snapshot)
@@ -189,9 +189,10 @@ class ReceivePass:
         manifest = self.table.manifest(claim)
         held = Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
-            found = self.table.snapshot().control.endpoint_counters
+            snapshot = self.table.snapshot()
+            found = snapshot.control.endpoint_counters
             with released_on_error(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
-                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed)).run()
+                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
