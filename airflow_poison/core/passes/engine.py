@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.seam import QueueTable
 
