@@ -9,7 +9,7 @@ from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.passes.delivering import release
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import finished
-from airflow_poison.core.passes.submitted import Order, Submission, fullest, needed, recorded, without_spark
+from airflow_poison.core.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.operators.given import whole
 
@@ -73,9 +73,9 @@ class Try:
     def _recorded(self) -> ReceiveResult | None:
         return recorded(self.table, self._order.key, self._order.since)
 
-    def _ordered(self, key: str) -> Order:
+    def _ordered(self, key: str) -> PassOrder:
         task, settings, since = self._task, self._hook.settings, self.submission.since()
-        order = Order(
+        order = PassOrder(
             store=self._hook.store().uri,
             durable=settings.durable,
             queue=self.table.name,

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunDelivery:
     """A delivery of a dialog's message, as it begins; picklable.
 
     :param saved: the endpoint at the savepoint: with what has arrived, before the message was received (spec SB-58).
@@ -64,7 +64,7 @@ class Conversation:
     :param clock: tells the time.
     """
 
-    def __init__(self, begun: Begun, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, begun: BegunDelivery, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
         self._begun, self._services = begun, services
         self._clock = clock or (lambda: begun.now)
         self._endpoint = begun.handed

@@ -124,7 +124,7 @@ def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: 
 
 
 @dataclass(slots=True)
-class _Told:
+class _Group:
     """The events of one alert."""
 
     first: Event
@@ -139,7 +139,7 @@ class _Told:
 
 def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[Alert]:
     """Return one alert for each halt, and one for each other type of event."""
-    told: dict[str, _Told] = {}
+    told: dict[str, _Group] = {}
     halts = 0
     for event in events:
         if event.details.get("by") in UNTOLD:
@@ -148,11 +148,11 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
         if event.type in HALTS:
             halts += 1
             name = f"{name}-{halts}"
-        told.setdefault(name, _Told(event)).add(event)
+        told.setdefault(name, _Group(event)).add(event)
     return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
 
 
-def _alert(table: QueueTable, key: str, told: _Told) -> Alert:
+def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
     event, queue = told.first, table.name
     details = {name: fact for name, fact in event.details.items() if fact}
     return Alert(

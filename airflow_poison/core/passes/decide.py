@@ -15,7 +15,7 @@ from airflow_poison.core.passes.alter import started
 from airflow_poison.core.passes.conversations import conversations
 from airflow_poison.core.passes.halts import STARTS, SUSPECTS, named
 from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, signed
+from airflow_poison.core.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
 from airflow_poison.core.passes.move import moved_events, moved_rows
 from airflow_poison.core.passes.recovery import Ending, ended_with, open_endpoint, recovery_steps
 from airflow_poison.core.passes.relay import addressed, dead_letter_queue, relay, sent_events
@@ -249,7 +249,7 @@ class _Act:
     def put_back(self) -> int:
         """Give the suspect fresh attempts in ``main``."""
         return self._commit(
-            Change(
+            ByHand(
                 self._suspect,
                 partial(moved_rows, place=SubQueue.MAIN, counted=True),
                 partial(moved_events, place=SubQueue.MAIN, now=self.clock.now(), counted=True),
@@ -263,9 +263,9 @@ class _Act:
         now = self.clock.now()
         if target == named(self.halt.queue, SubQueue.POISON):
             become, told = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
-            change = Change(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
+            change = ByHand(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
         else:
-            change = Change(
+            change = ByHand(
                 chosen,
                 lambda rows: addressed(rows, [target] * rows.num_rows),
                 lambda rows: sent_events(rows, [target] * rows.num_rows, now),
@@ -280,7 +280,7 @@ class _Act:
         assert self.halt.lookup_id is not None
         return Chosen.ids([self.halt.lookup_id])
 
-    def _commit(self, change: Change) -> int:
+    def _commit(self, change: ByHand) -> int:
         """Make the change; before the endpoint is enabled, only while it is halted as it was seen."""
         allowed = change.allowed if self.enabled else self.allowed
         return replace(change, run=self.run, allowed=allowed).commit(self.table, self.clock.now()).num_rows

@@ -89,7 +89,7 @@ def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collecti
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ByHand:
     """What becomes of chosen messages, all in one commit; their neighbours stay as they are.
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.

@@ -13,7 +13,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import Message, SubQueue
 from airflow_poison.core.passes.browse import MessageRow
 from airflow_poison.core.passes.history import BY_HAND
-from airflow_poison.core.passes.messages import Change, Chosen, claimed_paths, planned_anew, with_columns
+from airflow_poison.core.passes.messages import ByHand, Chosen, claimed_paths, planned_anew, with_columns
 from airflow_poison.core.policies.counts import moved
 from airflow_poison.core.policies.decisions import Counts
 
@@ -68,7 +68,7 @@ def _move(
     now = clock.now()
 
     return (
-        Change(Chosen.ids(lookup_ids), lambda rows: moved_rows(rows, place), lambda rows: moved_events(rows, place, now), places, run)
+        ByHand(Chosen.ids(lookup_ids), lambda rows: moved_rows(rows, place), lambda rows: moved_events(rows, place, now), places, run)
         .commit(table, now)
         .num_rows
     )
@@ -174,4 +174,4 @@ def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = 
         for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
             yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
 
-    return Change(chosen, become=lambda _rows: None, told=told, run=run).commit(table, now)
+    return ByHand(chosen, become=lambda _rows: None, told=told, run=run).commit(table, now)

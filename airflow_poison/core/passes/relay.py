@@ -18,7 +18,7 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue, message_schema
 from airflow_poison.core.passes.history import BY_HAND
-from airflow_poison.core.passes.messages import Change, Chosen, with_columns
+from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.names import MAX_NAME, check_name
@@ -164,7 +164,7 @@ def send_to(
     now = clock.now()
     targets = _Targets(table.name, store, queue)
 
-    change = Change(
+    change = ByHand(
         Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets.of(rows)), lambda rows: sent_events(rows, targets.of(rows), now), _FROM, run
     )
     sent = targets.of(change.commit(table, now))

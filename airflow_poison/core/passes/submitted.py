@@ -40,7 +40,7 @@ _FIELDS = tuple(field.name for field in fields(ReceiveResult))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class PassOrder:
     """What the application is told.
 
     :param store: the root.
@@ -66,7 +66,7 @@ class Order:
     parallelism: int | None = None
     since: int = 0
 
-    def handled_by(self, handler: HandlerRef) -> Order:
+    def handled_by(self, handler: HandlerRef) -> PassOrder:
         """Return the same order with a checked handler."""
         return replace(self, handler=handler.name, by_value=base64.b64encode(handler.by_value or b"").decode())
 
@@ -102,7 +102,7 @@ class Submission:
         """An empty archive, where something must be submitted that holds classes."""
         return str(self._here / NO_CLASSES)
 
-    def write(self, order: Order, py_files: Iterable[str]) -> None:
+    def write(self, order: PassOrder, py_files: Iterable[str]) -> None:
         """Put everything into this try's folder.
 
         :param py_files: on this machine.
@@ -232,7 +232,7 @@ KEEP_SECONDS = 600.0
 def carry_out(order_file: Path) -> int:
     """Receive as an order says, and write the outcome beside it. Returns the exit code: 0 where the pass ended."""
     said = json.loads(order_file.read_text())
-    order = Order(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "imports")}})
+    order = PassOrder(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "imports")}})
     with _kept(order_file):
         try:
             outcome: dict[str, Any] = {"result": _receive(order)}
@@ -247,7 +247,7 @@ def carry_out(order_file: Path) -> int:
     return 1 if "error" in outcome else 0
 
 
-def _receive(order: Order) -> dict[str, object]:
+def _receive(order: PassOrder) -> dict[str, object]:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.clock import SystemClock

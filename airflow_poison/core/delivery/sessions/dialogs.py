@@ -14,7 +14,7 @@ from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.arrivals import Discarded, Handed
 from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoing
 from airflow_poison.core.conversations.system_messages import is_system
-from airflow_poison.core.conversations.transaction import Begun
+from airflow_poison.core.conversations.transaction import BegunDelivery
 from airflow_poison.core.delivery.sessions.effects import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.words import State, state_of
 from airflow_poison.core.fault_points import reach
@@ -72,7 +72,7 @@ class Dialogs:
         self._batch: pa.RecordBatch | None = None
         self._messages: dict[int, Outgoing] = {}
         self._ids: list[int] = []
-        self._begun: dict[int, Begun] = {}
+        self._begun: dict[int, BegunDelivery] = {}
         self._sent: list[Outgoing] = []
         self._changed: set[str] = set()
         self._discarded = self._savepoints = 0
@@ -147,7 +147,7 @@ class Dialogs:
                 self._note(row, reception.change, Needs.NOTHING)
             return reception
         assert saved is not None, "a message is handed over by an endpoint"
-        self._begun[row] = Begun(saved, reception.endpoint, now)
+        self._begun[row] = BegunDelivery(saved, reception.endpoint, now)
         return None
 
     def _reception(self, row: int) -> tuple[ConversationEndpoint | None, Reception]:
@@ -165,7 +165,7 @@ class Dialogs:
         if handle not in self._at_hand.endpoints and self._endpoints[handle] is not None:
             self._changed.add(handle)
 
-    def begun(self, row: int) -> Begun | None:
+    def begun(self, row: int) -> BegunDelivery | None:
         """Return how the delivery of a message begins; None: it belongs to no dialog."""
         return self._begun.get(row)
 
@@ -223,7 +223,7 @@ class Dialogs:
             return
         saved, reception = self._reception(row)
         if saved is not None and isinstance(reception, Handed):
-            self._begun[row] = Begun(saved, reception.endpoint, now)
+            self._begun[row] = BegunDelivery(saved, reception.endpoint, now)
             self.left(row, for_good=for_good)
 
     # Effects -----------------------------------------------------------------------------------------------------
