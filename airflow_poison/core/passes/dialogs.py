@@ -1,4 +1,4 @@
-"""Acts: what is done on conversations outside a receive pass, each in one commit: begin, send, end, set a timer."""
+"""Dialogs: what is done on conversations outside a receive pass, each in one commit: begin, send, end, set a timer."""
 
 from __future__ import annotations
 

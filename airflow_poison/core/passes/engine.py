@@ -1,4 +1,4 @@
-"""What carries a receive stage out: Spark, or this very process."""
+"""Engines: what carries a receive stage out, Spark or this very process, and how one is supervised so that its claim is kept and it can be stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is the driver's side.
+"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is its driver.
 
 The store is the one place that task, driver and executors all see. A folder in the queue's stage holds, for each try, the application, this
 package, the files that a user ships, the order, and in the end the outcome.
