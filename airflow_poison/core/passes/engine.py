@@ -1,4 +1,4 @@
-"""Engines: what carries a receive stage out, Spark or this very process, and how one is supervised so that its claim is kept and it can be stopped."""
+"""Engines: what carries a receive stage out, Spark or this very process, and how one is supervised so that its claim is kept meanwhile."""
 
 from __future__ import annotations
 
