@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.message import CONVERSATION, SubQueue
-from airflow_poison.core.passes.alerts import EVENTS, NAMED, UNTOLD, AlertKind
 from airflow_poison.core.passes.due import ended_times
 from airflow_poison.core.passes.halts import ENDPOINTS, HALTS, STARTS, named
 from airflow_poison.core.passes.history import BY_HAND
@@ -78,17 +78,22 @@ class News:
     position: Position
 
 
-_RECORDED: Mapping[Happening, frozenset[EventType]] = {
-    Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
-    Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
-    Happening.DISABLED: frozenset(HALTS) | STARTS,
-    Happening.ENABLED: STARTS,
-}
+@cache
+def _recorded() -> Mapping[Happening, frozenset[EventType]]:
+    """Return the events that record a happening. Files of DAGs import this module, and need no alerts."""
+    from airflow_poison.core.passes.alerts import EVENTS, AlertKind
+
+    return {
+        Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
+        Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
+        Happening.DISABLED: frozenset(HALTS) | STARTS,
+        Happening.ENABLED: STARTS,
+    }
 
 
 def begin(happening: Happening, snapshot: Snapshot) -> Position:
     """Return where somebody begins who has not been told anything: what is recorded lies in the past, what is true now is told."""
-    if happening not in _RECORDED:
+    if happening not in _recorded():
         return Position()
     return Position(snapshot.version, _halted(snapshot) if happening is Happening.DISABLED else frozenset())
 
@@ -98,7 +103,7 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
 
     A position ahead of the queue, because somebody has put an older copy in its place, begins anew where that one ends.
     """
-    types = _RECORDED.get(happening)
+    types = _recorded().get(happening)
     if types is None:
         return _begun(happening, table, snapshot, position, now)
     if position.version >= snapshot.version:
@@ -127,6 +132,8 @@ def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime 
 
 def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield one happening for all messages of a range of versions."""
+    from airflow_poison.core.passes.alerts import NAMED, UNTOLD
+
     kinds, lookup_ids = Counter[str](), list[int]()
     for event in events:
         if event.details.get("by") in UNTOLD:
