@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _AT_ONCE = timedelta(0)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.receive_many import ReceiveManyResult
     from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.queues import QueueToReceive
     from airflow_poison.operators.receive import QueueReceiveOperator

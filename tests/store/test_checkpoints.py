@@ -25,7 +25,7 @@ from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)

@@ -19,12 +19,11 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.delta import actions, shortening
+from airflow_poison.core.store.delta import checkpoints, state
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.core.store.files import Cleaned, Replacement
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.results import Cleaned
 from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)
@@ -104,7 +103,7 @@ def test_a_reader_of_an_older_version_within_the_retention_reads_it(delta_queue:
 def test_a_file_removed_before_the_retention_goes_and_later_ones_stay(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 1, "1")
     with monkeypatch.context() as patch:
-        patch.setattr(actions, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
+        patch.setattr(state, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
         settle(delta_queue, "1")
     entry = max(Path(delta_queue.uri, "_delta_log").glob("*.json"))
     os.utime(entry, (time.time() - 8 * 24 * 3_600,) * 2)
@@ -376,7 +375,7 @@ def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_fo
     delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many(delta_queue, 60)
-    log, changes = Path(delta_queue.uri, "_delta_log"), shortening._changes
+    log, changes = Path(delta_queue.uri, "_delta_log"), checkpoints._changes
 
     def beside_another(entry: Path) -> tuple[set[str], set[str]]:
         if entry == log / f"{5:020d}.json":
@@ -384,7 +383,7 @@ def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_fo
                 (log / f"{version:020d}.json").unlink(missing_ok=True)
         return changes(entry)
 
-    monkeypatch.setattr(shortening, "_changes", beside_another)
+    monkeypatch.setattr(checkpoints, "_changes", beside_another)
     assert delta_queue.shorten_log(retention=NONE).oldest == 60
     assert ids(delta_queue) == list(range(1, 61))
 

@@ -21,16 +21,17 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.store import log
 from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta import foreign
+from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import sequence
 from tests.store import given
 from tests.store.given import CONTROL, NOW, ids, send
 from tests.unit.passes.given import Handler, Queue, calls
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TABLES = Path(__file__).with_name("tables")
@@ -57,9 +58,9 @@ def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
 
 
 def newest(table: QueueTable) -> object:
-    info = foreign.commit_info(foreign.json_path(table.uri, table.snapshot().version))
+    info = entries.commit_info(entries.entry_path(table.uri, table.snapshot().version))
     assert info is not None
-    details = foreign.details_of(info)
+    details = entries.details_of(info)
     assert details is not None
     return {name: value for name, value in details.items() if name not in {"mark", "actions"}}
 
@@ -101,7 +102,7 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     with monkeypatch.context() as format_1:
         format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
         format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
-        format_1.setattr(sequence, "SEQUENCE", "forgotten")
+        format_1.setattr(log, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
     table = store.open("orders")
     assert table._table.log.load().number("seq") == 3  # type: ignore[attr-defined]  # the log is no part of the seam

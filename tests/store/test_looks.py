@@ -19,7 +19,7 @@ from airflow_poison.core.store.log import Commit
 from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 

@@ -18,7 +18,7 @@ from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 POINTS = [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NAMED = 20
 UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})

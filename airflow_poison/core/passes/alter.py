@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
 """The sub-queues that an endpoint can read."""

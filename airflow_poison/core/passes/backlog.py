@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 TOO_OLD = "BACKLOG_TOO_OLD"
 """The ``event`` of the alert. It is no event of the queue: nothing happens when a message comes of age."""

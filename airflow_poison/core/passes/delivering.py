@@ -17,7 +17,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.conversations.at_hand import at_hand, has_conversations
 from airflow_poison.core.passes.telling import Telling
-from airflow_poison.core.store.unreachable import named
+from airflow_poison.core.store.disk import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 class Held:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PATIENCE_SECONDS = 4.0
 """How long to wait for the end of what still writes. Airflow kills a task five seconds after it has asked it to end."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations.browse import ConversationRow
     from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or the first of the two that is halted."""

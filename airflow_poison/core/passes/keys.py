@@ -10,7 +10,7 @@ from airflow_poison.core.errors import SettingError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def run_key(*parts: object) -> str:

@@ -11,7 +11,7 @@ from airflow_poison.core.passes.subscription import Subscription
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.error_handler import ErrorHandler
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def error_subscription(table: QueueTable, subscriber: str, clock: Clock) -> Subscription:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,15 @@ from airflow_poison.core.errors import QueueNameError, SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import DESTINATION, message_schema
 from airflow_poison.core.policies import policy_class
+from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""

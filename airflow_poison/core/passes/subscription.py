@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 FROM_THE_START = -1
 QUIET_VERSIONS = 50

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.policies.settings import Settings
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
 
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""

@@ -10,8 +10,9 @@ from airflow_poison.core.errors import PoisonError
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)

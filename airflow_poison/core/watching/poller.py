@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.watching.conditions import Answer, Condition
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from airflow_poison.core.passes.declare import declare
 from airflow_poison.core.passes.move import move
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "photo": "INITIATOR"})
 

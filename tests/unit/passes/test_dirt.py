@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 ODD = "\x00\x1b[31m\u202eevil\u202c\U0001f4a9\r\n\x7f\ufeff"

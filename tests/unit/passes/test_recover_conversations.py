@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.recover import RecoverResult
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})

@@ -12,7 +12,8 @@ from airflow_poison.core.watching.look import Look, Sight
 from tests.store.given import CONTROL, NOW, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def version(sight: Sight | PoisonError) -> int:

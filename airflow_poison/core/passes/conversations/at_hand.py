@@ -14,9 +14,8 @@ from airflow_poison.core.store.control import SERVICES_DROPPED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Claim, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def at_hand(table: QueueTable, claim: Claim) -> AtHand:

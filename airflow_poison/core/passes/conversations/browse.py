@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 COUNTED_ROWS, COUNTED_BYTES = 10_000, 8 * 1024 * 1024
 """So much of endpoints and waiting messages is read to count conversations."""

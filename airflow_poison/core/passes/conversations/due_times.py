@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MANY = 32
 """Files of endpoints; each pass adds one, and whoever looks a conversation up reads all of them."""

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _VERSIONED = ["conversation_id", "lookup_id", "body"]
 ARRIVALS = ["lookup_id", "conversation_id", "group_id", "message_type", "priority"]

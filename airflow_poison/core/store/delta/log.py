@@ -15,21 +15,21 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import acknowledged, actions, checkpoints, foreign, repair, shortening
-from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Loaded, Looks
-from airflow_poison.core.store.unreachable import why
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import checkpoints, entries, past, repair
+from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Loaded, Looks, add, now_ms, remove
+from airflow_poison.core.store.disk import why
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.delta.acknowledged import Acknowledged
+    from airflow_poison.core.store.delta.entries import Acknowledged
+    from airflow_poison.core.store.files import Shortened
     from airflow_poison.core.store.log import Commit, State
-    from airflow_poison.core.store.results import Shortened
 
 log = logging.getLogger(__name__)
-LOG = "_delta_log"
 _LOOKS = 4
 _warned: set[tuple[str, int]] = set()
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
@@ -68,7 +68,7 @@ class DeltaLog:
 
         cause = ""
         for _ in range(_LOOKS):
-            marks = acknowledged.read(self._root)  # before the look: what is marked then is there
+            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
             try:
                 state = self._loaded()
                 if self._counts(state, marks):
@@ -77,7 +77,7 @@ class DeltaLog:
                 cause = _first_line(error)
             except OSError as error:
                 raise StoreUnreachableError(self._unreadable(error)) from error
-            found = repair.diagnose(self._root)
+            found = entries.diagnose(self._root)
             if found.harmless:
                 with suppress(DeltaError):
                     return self._before_what_does_not_count(found)
@@ -91,12 +91,12 @@ class DeltaLog:
         last = max(marks, default=-1)
         if state.version > last:  # nobody was told of it yet, or the table has no marks
             fresh = range(last + 1, state.version + 1)
-            whole = state.has_entry and all(repair.is_readable(self._json(version)) for version in fresh) if marks else not state.is_empty
+            whole = state.has_entry and all(entries.is_readable(self._json(version)) for version in fresh) if marks else not state.is_empty
             if not whole:
                 return False
-        return state.version >= last and repair.have_their_sizes(self._root, marks)
+        return state.version >= last and entries.have_their_sizes(self._root, marks)
 
-    def _before_what_does_not_count(self, found: repair.Diagnosis) -> DeltaState:
+    def _before_what_does_not_count(self, found: entries.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""
         from deltalake import DeltaTable
 
@@ -109,7 +109,7 @@ class DeltaLog:
     def set_aside(self) -> None:
         """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
         for name in repair.set_aside(self._root, durable=self._durable):
-            log.warning("%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, repair.ASIDE)
+            log.warning("%s was taken out of the log of %s: it was cut short and never entries. A copy is in %s", name, self._root, repair.ASIDE)
 
     def _unreadable(self, error: OSError) -> str:
         cause = " ".join(str(error).split())
@@ -136,12 +136,12 @@ class DeltaLog:
 
         assert isinstance(base, DeltaState)
         self._check_present(commit)
-        if max(acknowledged.read(self._root), default=-1) > base.version:
+        if max(entries.read_marks(self._root), default=-1) > base.version:
             return False  # also where somebody has deleted the entry: its place must not be taken
         if base.damaged:
             self.set_aside()
         if self._durable:
-            durability.sync_files(self._root, [file.path for file in commit.add])
+            disk.sync_files(self._root, [file.path for file in commit.add])
         self._acknowledge(base.version)  # what a commit rests on can be put back, too
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
@@ -168,20 +168,20 @@ class DeltaLog:
 
         :param mark: of the commit that has to be there; empty: whoever made it.
         """
-        marks = acknowledged.read(self._root)
+        marks = entries.read_marks(self._root)
         last = max(marks, default=-1)
-        fresh = range(max(last, version - acknowledged.KEPT) + 1, version + 1)
+        fresh = range(max(last, version - entries.KEPT) + 1, version + 1)
         if self._durable and fresh:
             for number in fresh:
-                durability.sync_if_there(self._json(number))
-            durability.sync(Path(self._root, LOG))
+                disk.sync_if_there(self._json(number))
+            disk.sync(Path(self._root, LOG))
         for number in fresh:
-            content = repair.read(self._json(number))
-            if content is not None and repair.is_complete(content):
-                acknowledged.note(self._root, number, content, durable=self._durable)
+            content = entries.read_entry(self._json(number))
+            if content is not None and entries.is_complete(content):
+                entries.note(self._root, number, content, durable=self._durable)
             elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
                 raise self._replaced(number)
-        entry = repair.read(self._json(version))
+        entry = entries.read_entry(self._json(version))
         known = marks.get(version)
         if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
             raise self._replaced(version)
@@ -194,19 +194,19 @@ class DeltaLog:
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
-        info = foreign.commit_info(self._json(version))
-        return None if info is None else foreign.details_of(info) or {}
+        info = entries.commit_info(self._json(version))
+        return None if info is None else entries.details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
         """Return when files were removed from the table, as far back as the log goes."""
-        return shortening.removals(Path(self._root, LOG))
+        return checkpoints.removals(self._root)
 
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
         state = self.newest()
         if state.damaged:
             self.set_aside()
-        return shortening.shorten(self._root, state.version, retention, durable=self._durable)
+        return checkpoints.shorten(self._root, state.version, retention, durable=self._durable)
 
     def _check_not_shortened(self, base: DeltaState) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
@@ -232,12 +232,12 @@ class DeltaLog:
             )
             raise TableChangedError(message)
         if state.version > known:
-            hands = foreign.find(self._root, state.version, known)
+            hands = past.find_foreign(self._root, state.version, known)
             if hands is not None and (what := self._foreign_changes(hands, state)):
-                raise TableChangedError(foreign.told(self._root, hands, what))
+                raise TableChangedError(past.foreign_told(self._root, hands, what))
             self._known = max(self._known, state.version)
 
-    def _foreign_changes(self, hands: foreign.ForeignHands, state: DeltaState) -> Sequence[str]:
+    def _foreign_changes(self, hands: past.ForeignHands, state: DeltaState) -> Sequence[str]:
         """Return what somebody else has changed; nothing where it was undone or means nothing."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -245,12 +245,12 @@ class DeltaLog:
         if hands.last_own is None:
             return ["changed what cannot be told any more"]
         try:
-            return foreign.changes(DeltaTable(self._root, version=hands.last_own), state.table)
+            return past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table)
         except DeltaError as error:
             return [f"changed what cannot be told any more ({_first_line(error)})"]
 
     def _json(self, version: int) -> Path:
-        return foreign.json_path(self._root, version)
+        return entries.entry_path(self._root, version)
 
     def _check_present(self, commit: Commit) -> None:
         """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
@@ -267,16 +267,16 @@ class DeltaLog:
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        numbers = [Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()]
+        numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
         lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
             [
-                *(actions.add(file, data_change=commit.data_change) for file in commit.add),
-                *(actions.remove(file, data_change=commit.data_change) for file in commit.remove),
+                *(add(file, data_change=commit.data_change) for file in commit.add),
+                *(remove(file, data_change=commit.data_change) for file in commit.remove),
             ],
             "append",
             base.table.schema(),
-            partition_by=actions.PARTITION_BY,
+            partition_by=PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,
                 app_transactions=numbers + lasting,

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
 from airflow_poison.core.message import OUTBOX, SubQueue
-from airflow_poison.core.passes.checking.findings import REPORT, Finding, Kind, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from airflow_poison.core.store.delta.past import Entry, Past
+    from airflow_poison.core.store.delta.past import Past, Version
     from airflow_poison.core.store.files import DataFile
 
 MESSAGES = frozenset(place.value for place in SubQueue)
@@ -60,7 +60,7 @@ class Step:
     :param known: paths that it added although they were there.
     """
 
-    entry: Entry
+    entry: Version
     removed: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
     unknown: tuple[str, ...]
@@ -109,13 +109,14 @@ def check_steps(found: Iterable[Step]) -> Iterator[Finding]:
     """Yield what commits of ours cannot have done, and passes that do not add up."""
     for step in found:
         if step.entry.ours:
-            yield from (_finding(step, Kind.HISTORY_IMPOSSIBLE, what) for what in _impossible(step))
+            yield from (finding_of(step, Kind.HISTORY_IMPOSSIBLE, what) for what in _impossible(step))
             problem = _problem(step)
             if problem:
-                yield _finding(step, Kind.NOT_CONSERVED, problem)
+                yield finding_of(step, Kind.NOT_CONSERVED, problem)
 
 
-def _finding(step: Step, kind: Kind, what: str) -> Finding:
+def finding_of(step: Step, kind: Kind, what: str) -> Finding:
+    """Return what is wrong with a commit."""
     key = step.entry.details.get("key")
     whose = f" of {key}" if key else ""
     return Finding(kind, Severity.ERROR, f"the commit '{step.entry.operation}'{whose} {what}", f"version {step.entry.version}", REPORT)

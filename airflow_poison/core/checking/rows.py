@@ -1,4 +1,7 @@
-"""Messages one by one, as far as files of both sides of a commit are still there: none is made up or doubled, and no count falls."""
+"""Checks of messages and conversation endpoints one by one: none is made up or doubled, no count falls, and dialogs keep their order.
+
+Messages are compared as far as files of both sides of a commit are still there.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.passes.checking.findings import REPORT, Finding, Kind, Severity
-from airflow_poison.core.passes.checking.ledger import MESSAGES, counts_of
+from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
+from airflow_poison.core.checking.ledger import MESSAGES, counts_of, finding_of
+from airflow_poison.core.errors import TableChangedError
+from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE
+from airflow_poison.core.store.table.files import commit_version, partition_of, read_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from airflow_poison.core.passes.checking.ledger import Step
+    from airflow_poison.core.checking.ledger import Step
+    from airflow_poison.core.store.delta.past import Past, Version
     from airflow_poison.core.store.files import DataFile
 
     Numbers = NDArray[np.int64]
@@ -74,13 +81,13 @@ def _compared(step: Step, before: Rows, after: Rows) -> Iterator[Finding]:
     stays = after.waiting()
     unknown = np.setdiff1d(after.ids, before.ids)
     if len(unknown):
-        yield _finding(step, Kind.MESSAGE_UNKNOWN, f"put {len(unknown)} message(s) in that it had not taken, such as {_some(unknown)}")
+        yield finding_of(step, Kind.MESSAGE_UNKNOWN, f"put {len(unknown)} message(s) in that it had not taken, such as {_some(unknown)}")
     twice = _twice(stays.ids)
     if len(twice):
-        yield _finding(step, Kind.MESSAGE_TWICE, f"put {len(twice)} message(s) in twice, such as {_some(twice)}")
+        yield finding_of(step, Kind.MESSAGE_TWICE, f"put {len(twice)} message(s) in twice, such as {_some(twice)}")
     gone, counts = len(np.setdiff1d(before.ids, after.ids)), counts_of(step)
     if counts is not None and gone != counts["committed"] + counts["dropped"]:
-        yield _finding(
+        yield finding_of(
             step,
             Kind.NOT_CONSERVED,
             f"leaves {gone} messages out, and says settled {counts['committed']} and dropped {counts['dropped']}",
@@ -99,13 +106,7 @@ def _fallen(step: Step, before: Rows, after: Rows) -> Iterator[Finding]:
     }
     for name, fell in falls.items():
         if fell.any():
-            yield _finding(step, Kind.COUNT_FELL, f"lowered the {name} of {int(fell.sum())} message(s), such as {_some(common[fell])}")
-
-
-def _finding(step: Step, kind: Kind, what: str) -> Finding:
-    key = step.entry.details.get("key")
-    whose = f" of {key}" if key else ""
-    return Finding(kind, Severity.ERROR, f"the commit '{step.entry.operation}'{whose} {what}", f"version {step.entry.version}", REPORT)
+            yield finding_of(step, Kind.COUNT_FELL, f"lowered the {name} of {int(fell.sum())} message(s), such as {_some(common[fell])}")
 
 
 # The messages of now --------------------------------------------------------------------------------------------------
@@ -152,3 +153,52 @@ def _twice(ids: Numbers) -> Numbers:
 
 def _some(ids: Numbers) -> str:
     return ", ".join(str(number) for number in ids[:5])
+
+
+# Dialogs: endpoints and messages that wait for their target queues change only by the verbs that are for it -----------
+
+
+_BRING = {CONVERSATION: frozenset({"finish", "transact", "merge"}), TRANSMISSION_QUEUE: frozenset({"finish", "transact"})}
+_TAKE = {CONVERSATION: frozenset({"transact", "merge"}), TRANSMISSION_QUEUE: frozenset({"transact", "remove_transmissions"})}
+_ANYTHING = frozenset({"restore", "accept"})
+
+
+def check_dialogs(root: str, past: Past, live: Iterable[DataFile]) -> Iterator[Finding]:
+    """Yield what our commits cannot have done to dialogs, and versions of an endpoint of which nobody can tell which one counts."""
+    for entry in past.entries:
+        if entry.ours and entry.operation not in _ANYTHING:
+            yield from _impossible(entry)
+            yield from _misplaced(entry)
+    yield from _endpoints_twice(root, [file for file in live if file.sub_queue == CONVERSATION])
+
+
+def _impossible(entry: Version) -> Iterator[Finding]:
+    for verb, paths, allowed in (("adds", [file.path for file in entry.adds], _BRING), ("removes", entry.removes, _TAKE)):
+        for path in paths:
+            place = partition_of(path)
+            if place is not None and entry.operation not in allowed.get(place[0], {entry.operation}):
+                what = f"the commit '{entry.operation}' {verb} {path}, which is not for it"
+                yield Finding(Kind.HISTORY_IMPOSSIBLE, Severity.ERROR, what, f"version {entry.version}", REPORT)
+
+
+def _misplaced(entry: Version) -> Iterator[Finding]:
+    """Yield files of dialog messages whose name does not say their version."""
+    for file in entry.adds:
+        if file.sub_queue == TRANSMISSION_QUEUE and commit_version(file.path) != entry.version:
+            what = f"dialog messages that were committed with version {entry.version} say another in their name: they are sent out of order"
+            yield Finding(Kind.TRANSMISSION_ORDER, Severity.ERROR, what, file.path, REPORT)
+
+
+def _endpoints_twice(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
+    known: dict[tuple[str, int], str] = {}
+    for file in live:
+        try:
+            rows = read_columns(root, file.path, ["conversation_id", "lookup_id"])
+        except TableChangedError:  # another finding tells
+            continue
+        for row in rows.to_pylist():
+            key = (row["conversation_id"], row["lookup_id"])
+            if key in known:
+                what = f"version {key[1]} of the conversation endpoint {key[0]} is there twice, in {known[key]}, too: which one counts cannot be told"
+                yield Finding(Kind.ENDPOINT_TWICE, Severity.ERROR, what, file.path, REPORT)
+            known[key] = file.path
