@@ -13,7 +13,8 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureReader
 from airflow_poison.core.delivery.sessions.journalfile import read
 from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.store.table import files, rows, stage
-from airflow_poison.core.store.table.files import CLAIM, MANIFEST, STAGE, stage_folder
+from airflow_poison.core.store.table.files import CLAIM, MANIFEST, STAGE
+from airflow_poison.core.store.table.stage import stage_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -27,7 +27,8 @@ from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history
-from airflow_poison.core.store.table.files import CLAIM, CONTROL, stage_folder
+from airflow_poison.core.store.table.files import CLAIM, CONTROL
+from airflow_poison.core.store.table.stage import stage_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import checkpoints, entries, past, repair
 from airflow_poison.core.store.delta.entries import LOG
-from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Loaded, Looks, add, now_ms, remove
+from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Reader, actions_of, first_line, now_ms
 from airflow_poison.core.store.disk import why
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.delta.entries import Acknowledged
     from airflow_poison.core.store.files import Shortened
     from airflow_poison.core.store.log import Commit, State
 
 log = logging.getLogger(__name__)
-_LOOKS = 4
-_warned: set[tuple[str, int]] = set()
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -44,91 +40,29 @@ class DeltaLog:
     def __init__(self, root: str, *, durable: bool) -> None:
         self._root = root
         self._durable = durable
-        self._looks = Looks(root)
+        self._reader = Reader(root)
         self._known = -1  # every version up to this one was looked at
 
     def load(self) -> DeltaState:
         """Return the newest version. Raises TableChangedError when it cannot be read, and when somebody else has changed the table since ours."""
         known = self._known  # before the look: other threads go on meanwhile
-        state = self.newest()
-        self._refuse_foreign(state, known)
+        state = self._reader.newest()
+        if state.version != known:
+            self._refuse_foreign(state, known)
         return state
+
+    def newest(self) -> DeltaState:
+        """Return the newest version that counts, whoever made it: see ``Reader.newest``. Writes nothing."""
+        return self._reader.newest()
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
         return None if self._json(version + 1).exists() else EntryMark.of(self._root, version)
 
-    def newest(self) -> DeltaState:
-        """Return the newest version that counts, whoever made it. Writes nothing.
-
-        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
-        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
-        """
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
-        cause = ""
-        for _ in range(_LOOKS):
-            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
-            try:
-                state = self._loaded()
-                if self._counts(state, marks):
-                    return state
-            except (TableNotFoundError, DeltaError) as error:
-                cause = _first_line(error)
-            except OSError as error:
-                raise StoreUnreachableError(self._unreadable(error)) from error
-            found = entries.diagnose(self._root)
-            if found.harmless:
-                with suppress(DeltaError):
-                    return self._before_what_does_not_count(found)
-            if found.lost or found.unmarked:
-                raise TableChangedError(repair.told(self._root, found, cause))
-        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
-        raise error_of(repair.told(self._root, found, cause))
-
-    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged]) -> bool:
-        """Whether a version and the entries that it rests on are what was committed."""
-        last = max(marks, default=-1)
-        if state.version > last:  # nobody was told of it yet, or the table has no marks
-            fresh = range(last + 1, state.version + 1)
-            whole = state.has_entry and all(entries.is_readable(self._json(version)) for version in fresh) if marks else not state.is_empty
-            if not whole:
-                return False
-        return state.version >= last and entries.have_their_sizes(self._root, marks)
-
-    def _before_what_does_not_count(self, found: entries.Diagnosis) -> DeltaState:
-        """Return the last version that counts. Raises DeltaError."""
-        from deltalake import DeltaTable
-
-        if (self._root, found.version) not in _warned:
-            _warned.add((self._root, found.version))
-            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
-            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
-        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
-
     def set_aside(self) -> None:
         """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
         for name in repair.set_aside(self._root, durable=self._durable):
-            log.warning("%s was taken out of the log of %s: it was cut short and never entries. A copy is in %s", name, self._root, repair.ASIDE)
-
-    def _unreadable(self, error: OSError) -> str:
-        cause = " ".join(str(error).split())
-        return (
-            f"The log of the queue table {self._root} cannot be read: {cause}. Check that the folder is mounted and that this user may read and "
-            "write all of it, then run the task again; nothing was committed."
-        )
-
-    def _loaded(self) -> DeltaState:
-        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
-        from deltalake.exceptions import DeltaError
-
-        for more in reversed(range(_LOOKS)):
-            try:
-                return self._looks.newest()
-            except DeltaError:
-                if not more:
-                    raise
-        raise AssertionError  # pragma: no cover  (the last look raises or returns)
+            log.warning("%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, repair.ASIDE)
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
@@ -247,7 +181,7 @@ class DeltaLog:
         try:
             return past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table)
         except DeltaError as error:
-            return [f"changed what cannot be told any more ({_first_line(error)})"]
+            return [f"changed what cannot be told any more ({first_line(error)})"]
 
     def _json(self, version: int) -> Path:
         return entries.entry_path(self._root, version)
@@ -267,13 +201,11 @@ class DeltaLog:
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
+        now = now_ms()
+        numbers = [Transaction(name, number, now) for name, number in commit.numbers.items()]
         lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
-            [
-                *(add(file, data_change=commit.data_change) for file in commit.add),
-                *(remove(file, data_change=commit.data_change) for file in commit.remove),
-            ],
+            actions_of(commit),
             "append",
             base.table.schema(),
             partition_by=PARTITION_BY,
@@ -306,7 +238,3 @@ class DeltaLog:
             log.warning(
                 "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
             )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Versions of a Delta table in memory, and data files as the log's actions.
+"""Reading a Delta log: versions of a table in memory, the newest that counts, and data files as the log's actions.
 
 delta-rs brings a loaded table up to date *in place*. So a loaded table belongs to one version's state alone, as long as anybody has that state:
 one that moved on under somebody's feet would let a commit through that was planned on an older version. Only when nobody has the state any more
@@ -8,24 +8,35 @@ does the next read get its table; threads and nested reads find none then, and l
 from __future__ import annotations
 
 import json
+import logging
+import os
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.store.delta.entries import entry_path
+from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta.entries import LOG, entry_path
 from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
+    from airflow_poison.core.store.delta.entries import Acknowledged
+    from airflow_poison.core.store.log import Commit
+
+_READS = 4
+_logger = logging.getLogger(__name__)
+_warned: set[tuple[str, int]] = set()
 PARTITION_BY = ["sub_queue", "move_count"]
 _COLUMNS = {
     "path": "path",
@@ -57,7 +68,7 @@ class EntryMark:
     def of(cls, root: str, version: int) -> EntryMark | None:
         """Return the mark of an entry; None when it is not there: cleaned up behind a checkpoint."""
         try:
-            found = entry_path(root, version).stat()
+            found = os.stat(f"{root}/{LOG}/{version:020d}.json")  # noqa: PTH116  (asked twice at every read)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return cls(found.st_ino, found.st_size, found.st_mtime_ns)
@@ -119,21 +130,78 @@ class DeltaState:
         return self.table.transaction_version(name)
 
 
-class Looks:
-    """Looks at the newest version of one table. Used by several threads."""
+class Reader:
+    """Reads the newest version of one table from its log. Used by several threads."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._idle: deque[Loaded] = deque(maxlen=1)
 
     def newest(self) -> DeltaState:
-        """Return the newest version, from the last look where that still holds. Raises DeltaError, OSError."""
-        return self._state(self._brought_up_to_date() or self._afresh())
+        """Return the newest version that counts, whoever made it. Writes nothing.
 
-    def _state(self, loaded: Loaded) -> DeltaState:
-        state = DeltaState(loaded)
-        weakref.finalize(state, self._idle.append, loaded).atexit = False
-        return state
+        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
+        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
+        """
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        cause = ""
+        for _ in range(_READS):
+            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
+            try:
+                state = self._read()
+                if self._counts(state, marks):
+                    return state
+            except (TableNotFoundError, DeltaError) as error:
+                cause = first_line(error)
+            except OSError as error:
+                raise StoreUnreachableError(self._unreadable(error)) from error
+            found = entries.diagnose(self._root)
+            if found.harmless:
+                with suppress(DeltaError):
+                    return self._before_what_does_not_count(found)
+            if found.lost or found.unmarked:
+                raise TableChangedError(repair.told(self._root, found, cause))
+        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
+        raise error_of(repair.told(self._root, found, cause))
+
+    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged]) -> bool:
+        """Whether a version and the entries that it rests on are what was committed."""
+        last = max(marks, default=-1)
+        if state.version > last:  # nobody was told of it yet, or the table has no marks
+            fresh = range(last + 1, state.version + 1)
+            whole = (
+                state.has_entry and all(entries.is_readable(entry_path(self._root, version)) for version in fresh) if marks else not state.is_empty
+            )
+            if not whole:
+                return False
+        return state.version >= last and entries.have_their_sizes(self._root, marks)
+
+    def _before_what_does_not_count(self, found: entries.Diagnosis) -> DeltaState:
+        """Return the last version that counts. Raises DeltaError."""
+        from deltalake import DeltaTable
+
+        if (self._root, found.version) not in _warned:
+            _warned.add((self._root, found.version))
+            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
+            _logger.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
+        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
+
+    def _read(self) -> DeltaState:
+        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
+        from deltalake.exceptions import DeltaError
+
+        for more in reversed(range(_READS)):
+            try:
+                loaded = self._brought_up_to_date() or self._afresh()
+            except DeltaError:
+                if not more:
+                    raise
+            else:
+                state = DeltaState(loaded)
+                weakref.finalize(state, self._idle.append, loaded).atexit = False
+                return state
+        raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
     def _brought_up_to_date(self) -> Loaded | None:
         """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
@@ -156,6 +224,18 @@ class Looks:
 
         table = DeltaTable(self._root)
         return Loaded(table, EntryMark.of(self._root, table.version()))
+
+    def _unreadable(self, error: OSError) -> str:
+        cause = " ".join(str(error).split())
+        return (
+            f"The log of the queue table {self._root} cannot be read: {cause}. Check that the folder is mounted and that this user may read and "
+            "write all of it, then run the task again; nothing was committed."
+        )
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error of delta-rs says first, without a full stop."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 # Data files as actions of the log -------------------------------------------------------------------------------------
@@ -186,18 +266,15 @@ def _file(cells: dict[str, object]) -> DataFile:
     return DataFile(**{**cells, **{name: cells[name] or 0 for name in numbers}})  # type: ignore[arg-type]  # the schema has these types
 
 
-def add(file: DataFile, *, data_change: bool) -> AddAction:
-    """Return the action that makes a file part of the table."""
-    from deltalake.transaction import AddAction
+def actions_of(commit: Commit) -> list[AddAction | RemoveAction]:
+    """Return the actions that make files part of the table, and those that take files out of it."""
+    from deltalake.transaction import AddAction, RemoveAction
 
-    return AddAction(file.path, file.size, _partition(file), now_ms(), data_change, _statistics(file))
-
-
-def remove(file: DataFile, *, data_change: bool) -> RemoveAction:
-    """Return the action that takes a file out of the table."""
-    from deltalake.transaction import RemoveAction
-
-    return RemoveAction(file.path, data_change, now_ms(), file.size, _partition(file))
+    change = commit.data_change
+    return [
+        *(AddAction(file.path, file.size, _partition(file), now_ms(), change, _statistics(file)) for file in commit.add),
+        *(RemoveAction(file.path, change, now_ms(), file.size, _partition(file)) for file in commit.remove),
+    ]
 
 
 def _partition(file: DataFile) -> dict[str, str | None]:

@@ -182,7 +182,6 @@ MANIFEST = "manifest.json"
 _VERSION_DIGITS = 20
 _PARTITION = re.compile(r"(?:.*/)?sub_queue=([^/]+)/move_count=(\d+)/[^/]+")
 _IN_COMMIT_ORDER = re.compile(r"(\d{20})-\d{6}-")
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 def new_path(sub_queue: str, move_count: int, prefix: str = "") -> str:
@@ -229,15 +228,6 @@ def event_versions(path: str) -> tuple[int, int]:
 def is_joined(path: str) -> bool:
     """Whether an event file was joined from others: its name has two versions where others have one and a part."""
     return len(path.rpartition("/")[2].split("-")[1]) == _VERSION_DIGITS
-
-
-def stage_folder(key: str) -> str:
-    """Return the folder of a run key below the root. Keys that cannot be a folder's name are hashed."""
-    if _FOLDER.fullmatch(key):
-        return f"{STAGE}/{key}"
-    from hashlib import sha256
-
-    return f"{STAGE}/{sha256(key.encode()).hexdigest()}"
 
 
 # A second name: how rows come to another partition without being written again ----------------------------------------

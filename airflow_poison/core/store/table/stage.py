@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import DataFile, Manifest
-from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, new_path, partition_of, stage_folder
+from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, new_path, partition_of
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
 
@@ -39,6 +40,16 @@ OUT = "out"
 JOURNAL = "journal"
 BEGUN = "begun"
 _FENCED = ".fenced"
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def stage_folder(key: str) -> str:
+    """Return the folder of a run key below the root. Keys that cannot be a folder's name are hashed."""
+    if _FOLDER.fullmatch(key):
+        return f"{STAGE}/{key}"
+    from hashlib import sha256
+
+    return f"{STAGE}/{sha256(key.encode()).hexdigest()}"
 
 
 @dataclass(slots=True)
