@@ -157,7 +157,7 @@ class DeltaLog:
             raise TableChangedError(message)
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
-        """Raise TableChangedError when the table differs from what the package has last left: see ``foreign``. Costs one short read."""
+        """Raise TableChangedError when the table differs from what the package has last left: see ``past``. Costs one short read."""
         if state.version < known:
             message = (
                 f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "

@@ -154,7 +154,7 @@ def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 
 def _by_name(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
-    """Return files sorted by name: those whose names say the version that brought them are in commit order (``layout.commit_prefix``)."""
+    """Return files sorted by name: those whose names say the version that brought them are in commit order (``files.commit_prefix``)."""
     return tuple(sorted(found, key=lambda file: file.path.rpartition("/")[2]))
 
 
