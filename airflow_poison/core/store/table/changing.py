@@ -42,12 +42,12 @@ def control_change(table: Table, view: View, change: Callable[[Control], Control
         return Commit("alter")
     row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
     reach("store.control.after_row")
-    held = _held_files(table, view) if before.holds_sends and not after.holds_sends else []
+    held = held_files(table, view) if before.holds_sends and not after.holds_sends else []
     added = [row, *(new for _, new in held)]
     return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=added)
 
 
-def _held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
+def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
     """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
     held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
     moved = [(file, _moved(table, file, SubQueue.MAIN, count=file.move_count)) for file in held]
