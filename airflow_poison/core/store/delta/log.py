@@ -17,7 +17,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import checkpoints, entries, past, repair
 from airflow_poison.core.store.delta.entries import LOG
-from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Reader, actions_of, first_line, now_ms
+from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Reader, actions_of, first_line, transactions_of
 from airflow_poison.core.store.disk import why
 
 if TYPE_CHECKING:
@@ -197,13 +197,10 @@ class DeltaLog:
                 raise TableChangedError(message)
 
     def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
-        from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
+        from deltalake.transaction import CommitProperties, PostCommitHookProperties
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        now = now_ms()
-        numbers = [Transaction(name, number, now) for name, number in commit.numbers.items()]
-        lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
             actions_of(commit),
             "append",
@@ -211,7 +208,7 @@ class DeltaLog:
             partition_by=PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,
-                app_transactions=numbers + lasting,
+                app_transactions=transactions_of(commit),
                 custom_metadata={"userMetadata": json.dumps(details)},
             ),
             # What may fail must not come between a commit and its acknowledgement.

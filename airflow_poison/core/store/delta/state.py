@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, RemoveAction
+    from deltalake.transaction import AddAction, RemoveAction, Transaction
 
     from airflow_poison.core.store.delta.entries import Acknowledged
     from airflow_poison.core.store.log import Commit
@@ -275,6 +275,14 @@ def actions_of(commit: Commit) -> list[AddAction | RemoveAction]:
         *(AddAction(file.path, file.size, _partition(file), now_ms(), change, _statistics(file)) for file in commit.add),
         *(RemoveAction(file.path, change, now_ms(), file.size, _partition(file)) for file in commit.remove),
     ]
+
+
+def transactions_of(commit: Commit) -> list[Transaction]:
+    """Return the numbers that a commit sets; those without a time never expire."""
+    from deltalake.transaction import Transaction
+
+    numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
+    return numbers + [Transaction(name, number) for name, number in commit.lasting.items()]
 
 
 def _partition(file: DataFile) -> dict[str, str | None]:
