@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 CLOCK = SystemClock()
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _MEANS = {
     Decision.END: "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",

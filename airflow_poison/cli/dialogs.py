@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Contract, Service
     from airflow_poison.core.passes.dialogs import ActResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @command

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _ENGINES = ("spark", "local")
 _PATIENCE = 15.0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.recovery import Ending
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @command

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
 MEMORY = "memory://"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _AT_ONCE = timedelta(0)
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.restarts import Restart
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 class QueueHook(BaseHook):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.alerts import Alert, AlertKind
     from airflow_poison.core.passes.recovery import ConversationEnded
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Target: TypeAlias = Callable[[Any], Any]
 """An Airflow notifier, or a function of the context."""

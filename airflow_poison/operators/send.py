@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.spark.send_stage import FrameSource
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 class QueueSendOperator(WithLineage, BaseOperator):

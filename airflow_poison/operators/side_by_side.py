@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import Handler
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import ReceiveManyResult, ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.queues import QueueToReceive
     from airflow_poison.operators.receive import QueueReceiveOperator

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.operators.spark_submit import Target
     from airflow_poison.operators.submitting import Try
 

@@ -16,7 +16,7 @@ from airflow_poison.operators.given import whole
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.store.memory import MemoryStore
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)

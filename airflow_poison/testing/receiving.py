@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MOST_PASSES = 1_000
 

@@ -15,7 +15,8 @@ from airflow_poison.ui.reading import without_body
 
 if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 S = ConversationState

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.events import EventType
     from airflow_poison.core.message import SubQueue
     from airflow_poison.core.passes.browse import MessageRow, QueueOverview
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 

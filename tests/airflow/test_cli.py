@@ -21,7 +21,7 @@ from tests.unit.cli.test_completion import completed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 AIRFLOW = Path(sys.executable).with_name("airflow")
 

@@ -18,7 +18,7 @@ from airflow_poison.operators.maintain import QueueMaintainOperator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

@@ -23,7 +23,8 @@ from airflow_poison.operators.send import QueueSendOperator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.airflow.conftest import Ran
 
 pytest.importorskip("statsd")

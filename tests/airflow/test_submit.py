@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.spark.places.servers import Cluster
 
     from .conftest import Ran

@@ -29,7 +29,7 @@ from .test_submit import POLICY, Store, context, sent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

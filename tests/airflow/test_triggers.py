@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = SystemClock()
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

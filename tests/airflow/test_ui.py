@@ -48,7 +48,8 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 SCRIPT = "<script>document.title = 'taken'</script>"
 SECRET = "hunter2-and-more"
@@ -282,7 +283,7 @@ def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Bro
     from airflow_poison.core.store.delta import store
 
     monkeypatch.setattr(store, "FORMAT_VERSION", FORMAT_VERSION + 1)
-    monkeypatch.setattr("airflow_poison.core.store.table.upgrading.upgrade", lambda _table: pytest.fail("the table was upgraded"))
+    monkeypatch.setattr("airflow_poison.core.store.table.rows.upgrade", lambda _table: pytest.fail("the table was upgraded"))
     for path, query in READS.items():
         assert browser.ask(path, **query).status_code == 200
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 OPENING = frozenset({Verb.OPEN, Verb.ENABLE, Verb.RESTART, Verb.RESTART_SERVER})
 """After these an endpoint that was closed is open."""

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.conformance.examples.shape import Calls, Example
 
 MOST_PASSES = 1_000

@@ -15,7 +15,7 @@ from tests.faults.talks import TALKERS
 from tests.faults.world import FastClock, Strangers, queues
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.table.queue import Queue
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,6 @@ class Actor:
         return self.place.store
 
     @cached_property
-    def table(self) -> Queue:
+    def table(self) -> QueueTable:
         """The queue, opened when it is first asked for: a repair must not open what is refused."""
         return self.store.open(self.task.queue)

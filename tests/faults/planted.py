@@ -12,8 +12,8 @@ from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.passes import runs, transmission
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import acknowledged, repair
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.table import base, stage
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _no_revalidation() -> None:
 
 def _no_sync() -> None:
     """The data files of a commit are not forced to disk before it."""
-    replace(durability, "sync_files", lambda _root, _names: None)
+    replace(disk, "sync_files", lambda _root, _names: None)
 
 
 def _charge_the_batch() -> None:
@@ -118,18 +118,18 @@ def _no_effects() -> None:
 
 def _no_marks() -> None:
     """A newest entry that is cut is taken for one that a loss of power has cut short, whatever its mark says."""
-    diagnose = repair.diagnose
+    diagnose = entries.diagnose
 
-    def forgetful(root: str) -> repair.Diagnosis:
+    def forgetful(root: str) -> entries.Diagnosis:
         found = diagnose(root)
         if not found.unmarked:
             return found
-        torn = Path(root, repair.LOG, f"{found.version:020d}.json")
-        return repair.Diagnosis(found.version - 1, (torn,), found.shortcuts)
+        torn = Path(root, entries.LOG, f"{found.version:020d}.json")
+        return entries.Diagnosis(found.version - 1, (torn,), found.shortcuts)
 
-    replace(acknowledged, "read", lambda _root: {})
-    replace(acknowledged, "note", lambda *_, **__: None)
-    replace(repair, "diagnose", forgetful)
+    replace(entries, "read_marks", lambda _root: {})
+    replace(entries, "note", lambda *_, **__: None)
+    replace(entries, "diagnose", forgetful)
 
 
 def _one_airflow() -> None:

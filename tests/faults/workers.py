@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.faults.actor import Actor
 
 HANDLER = "tests.faults.handler:handle"

@@ -27,7 +27,7 @@ from tools.airflow.client import API
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.chromium import Page
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run

@@ -20,7 +20,7 @@ from tests.spark.culprits import Dangerous
 from tests.spark.drivers import receive_and_tell, told
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MESSAGES, CULPRIT, ATTEMPTS, VANISHED = 600, 340, 2, 2
 HERE = Path(__file__).parent

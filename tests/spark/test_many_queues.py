@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 CLOCK = SystemClock()

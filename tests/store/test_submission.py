@@ -20,7 +20,7 @@ from airflow_poison.core.store.delta.store import DeltaStore
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 KEY = "run"
 

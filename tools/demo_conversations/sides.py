@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.checking.check import check
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.passes.check import check
 from airflow_poison.core.passes.conversations import conversations
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
 
 SHOP, WAREHOUSE = "parts_orders", "parts_warehouse"
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import SubQueueDepth
+    from airflow_poison.core.store.files import Claim, DataFile, SubQueueDepth
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 _PLACES = tuple(SubQueue)

@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.passes.browse import MessageRow
-    from airflow_poison.core.store.files import Claim, DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Claim, DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 _VERSIONED = ["conversation_id", "lookup_id", "body"]

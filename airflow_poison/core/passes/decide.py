@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.recovery import EndConversation
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _MOVED = frozenset({EventType.MOVED_POISON, EventType.REQUEUED, EventType.RETURNED})
 

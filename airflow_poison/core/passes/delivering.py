@@ -26,7 +26,7 @@ from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import dialog_state
-from airflow_poison.core.store.unreachable import named
+from airflow_poison.core.store.disk import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.seam import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 class Held:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Contract
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 T = TypeVar("T")
 _BEGUN = UUID("a3f1d2e0-5c34-5e0e-8a54-5d1d3c1c7b11")

@@ -12,9 +12,8 @@ from airflow_poison.core.policies.retry_return import ReturnOrder, Waiting, retu
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
 """The sub-queues that an endpoint can read."""

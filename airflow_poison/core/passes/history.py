@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.error_handler import ErrorHandler
     from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 BY_HAND = "hand"
 """What the event of something that people did says in ``by``."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MOST_MESSAGES = 100
 """How many messages of a conversation an inspection shows."""

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 T = TypeVar("T")
 _TRIES = 5

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.tally import BlockRecord
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Claim, Manifest, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LEASE = timedelta(minutes=2)
 

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.dialogs import ActResult
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 log = logging.getLogger(__name__)

@@ -20,15 +20,16 @@ from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue, message_s
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
+from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 DEAD_LETTER_PROPERTY = "dead_letter_queue"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "expires_at")

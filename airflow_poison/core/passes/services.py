@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.policies.inspection import Printed
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def services_of(control: Control) -> dict[str, Service]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 ORDER, OUTCOME, APPLICATION, NO_CLASSES = "order.json", "outcome.json", "receive.py", "nothing.jar"

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Outgoing
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 log = logging.getLogger(__name__)

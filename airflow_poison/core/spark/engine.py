@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""

@@ -21,7 +21,7 @@ from airflow_poison.core.spark import look
 from airflow_poison.core.spark.failed_jobs import why
 from airflow_poison.core.spark.jobs import jobs_of
 from airflow_poison.core.spark.shipping import own_package, shippable
-from airflow_poison.core.store.unreachable import POSIX
+from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

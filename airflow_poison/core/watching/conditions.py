@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.policies.settings import Settings
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
 
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
 """The sub-queues in which messages may be counted."""

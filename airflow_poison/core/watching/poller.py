@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.watching.conditions import Answer, Condition
 
 

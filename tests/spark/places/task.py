@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.msmq4 import Msmq4
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PATIENCE_SECONDS = 120.0
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

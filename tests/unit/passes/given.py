@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LEASE = timedelta(minutes=2)
 NO_RETRY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

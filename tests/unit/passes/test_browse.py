@@ -25,7 +25,8 @@ from airflow_poison.core.store.memory import MemoryStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

@@ -20,7 +20,8 @@ from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "photo": "INITIATOR"})
 

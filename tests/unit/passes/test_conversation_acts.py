@@ -41,7 +41,8 @@ from airflow_poison.core.store.memory import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 MINUTE = timedelta(minutes=1)

@@ -23,7 +23,7 @@ from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 CLOCK = VirtualClock()

@@ -19,7 +19,7 @@ from airflow_poison.testing import receive
 
 if TYPE_CHECKING:
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 

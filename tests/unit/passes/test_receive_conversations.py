@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
 

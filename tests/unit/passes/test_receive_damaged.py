@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.checking.check import check_folder
+from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.check import check_folder
-from airflow_poison.core.passes.checking.findings import Kind
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.damages import JOURNAL, LEFT_FOR_THE_NEXT, LOG, overwritten

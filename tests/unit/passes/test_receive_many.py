@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
 DROP = replace(NO_RETRY, receive_error_handling="Drop")

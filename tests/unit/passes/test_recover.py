@@ -20,7 +20,7 @@ from tests.unit.passes.test_inspect import sent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.unit.passes.given import Queue
 
 

@@ -32,7 +32,8 @@ from tests.unit.passes.given import Handler, Queue
 if TYPE_CHECKING:
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})

@@ -30,7 +30,7 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.properties.exchange import DEEDS, Log, begin_anew, handle
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 TALK = Contract("talk", {"word": "ANY"})
 POLICY = ServiceBroker(rollback_limit=3)

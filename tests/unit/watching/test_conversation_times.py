@@ -22,7 +22,8 @@ from airflow_poison.core.watching.news import Happening, ripens
 from tests.unit.watching.test_news import Reader
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.watching.conditions import Answer
 
 MINUTE = timedelta(minutes=1)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.message import Message
     from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=0, max_retry_cycles=0)

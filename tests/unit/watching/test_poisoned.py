@@ -13,7 +13,8 @@ from tests.store.given import NOW, send
 from tests.unit.watching.test_news import MOVE, Reader, receive
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock(NOW)
 

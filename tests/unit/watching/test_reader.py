@@ -12,7 +12,8 @@ from airflow_poison.core.watching.poller import QueueReader, Reading
 from tests.store.given import CONTROL, NOW, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def version(sight: Reading | PoisonError) -> int:

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events_as_rows import COLUMNS, STANDS_FOR, events_to_table, table_to_events
 from airflow_poison.core.message import EVENT
 from airflow_poison.core.store.table import files, row_groups
-from airflow_poison.core.store.table.layout import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.files import commit_prefix, event_versions, is_joined, partition_of
 from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
