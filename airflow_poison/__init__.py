@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_poison.core import errors
+    from airflow_poison.core.checking.check import check, check_store
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.endpoint import Envelope
-    from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.receive_columns import received_row
     from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, MessageType, SentBy, Service
+    from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.replay import replay
     from airflow_poison.core.delivery.script import Action, Script, Scripted
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.tracking import track_failures
     from airflow_poison.core.failures import ErrorHandler, Postpone, Unprocessable
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.check import check, check_store
-    from airflow_poison.core.passes.declare import declare
+    from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.maintain import maintain
-    from airflow_poison.core.passes.mend import repair
+    from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -89,14 +89,14 @@ __all__ = [
 _HOMES = {
     "Action": "delivery.script",
     "ActivationSpecification": "policies.activation_specification",
-    "BrokerError": "conversations.error_document",
+    "BrokerError": "conversations.system_messages",
     "Contract": "conversations.services",
     "Conversation": "conversations.transaction",
     "DEFAULT_CONTRACT": "conversations.services",
     "DefaultMessaging": "policies.default_messaging",
-    "Dialog": "conversations.dialog",
+    "Dialog": "conversations.acts",
     "Envelope": "conversations.endpoint",
-    "ErrorDocument": "conversations.error_document",
+    "ErrorDocument": "conversations.system_messages",
     "ErrorHandler": "failures",
     "ListenerPort": "policies.listener_port",
     "Message": "message",
@@ -113,15 +113,15 @@ _HOMES = {
     "SubQueue": "schema",
     "SystemClock": "clock",
     "Unprocessable": "failures",
-    "check": "passes.check",
-    "check_store": "passes.check",
-    "declare": "passes.declare",
+    "check": "checking.check",
+    "check_store": "checking.check",
+    "declare": "passes.alter",
     "describe": "policies.described",
     "maintain": "passes.maintain",
     "messages_to_batches": "passes.send",
     "open_store": "store",
     "received_row": "conversations.receive_columns",
-    "repair": "passes.mend",
+    "repair": "passes.repair",
     "replay": "delivery.replay",
     "send": "passes.send",
     "simulate": "delivery.simulate",

@@ -34,7 +34,7 @@ _ORIGIN, _ALL = "origin", "all"
 @command
 def return_due(args: Namespace) -> None:
     """End the retry cycle of what is due."""
-    from airflow_poison.core.passes.return_due import return_due as verb
+    from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
     output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
@@ -66,7 +66,7 @@ def move(args: Namespace) -> None:
 def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     from airflow_poison.core.passes.move import move as verb
     from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.send_to import send_to
+    from airflow_poison.core.passes.relay import send_to
 
     clock, store = SystemClock(), opened_store(args)
     table = opened_queue(args)
@@ -82,7 +82,7 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
 def enable(args: Namespace) -> None:
     """Let a queue receive again."""
     from airflow_poison.core.passes.alter import enable as verb
-    from airflow_poison.core.passes.conversations.ending import Ending
+    from airflow_poison.core.passes.recovery import Ending
 
     output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
     done = verb(table, clock)

@@ -27,7 +27,7 @@ def queues(args: Namespace) -> Iterable[str]:
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
     from airflow_poison.cli.stores import queue_to_read
-    from airflow_poison.core.passes.conversations.browse import conversations
+    from airflow_poison.core.passes.conversations import conversations
 
     return [row.handle for row in conversations(queue_to_read(args))]
 

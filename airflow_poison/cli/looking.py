@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.browse import MessageRow
 
 _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
@@ -103,16 +103,16 @@ def inspect(args: Namespace) -> None:
 
 
 @command
-def history(args: Namespace) -> None:
+def recorded_events(args: Namespace) -> None:
     """Print events. Ends with exit code 1 when there is none."""
-    from airflow_poison.core.passes.recall import recall
+    from airflow_poison.core.passes.history import recorded_events
 
     output, now = check_output(args.output), SystemClock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
     limit = values.limit(args.limit, least=1)
-    told = recall(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    told = recorded_events(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if output == "json":
         write_json(told.to_dict())
     elif told.events:

@@ -33,7 +33,7 @@ _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type"
 @command
 def send(args: Namespace) -> None:
     """Send, and print what was sent."""
-    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 
     output, clock = check_output(args.output), SystemClock()

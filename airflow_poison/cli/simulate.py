@@ -11,7 +11,7 @@ from airflow_poison.cli.given_policy import policy_of
 from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.delivery import simulate as core
 from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.store.names import check_name
+from airflow_poison.core.store import check_name
 
 if TYPE_CHECKING:
     from argparse import Namespace

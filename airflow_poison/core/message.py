@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, is_system
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, is_system
 from airflow_poison.core.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.conversations.error_document import ErrorDocument
+    from airflow_poison.core.conversations.system_messages import ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
 
 
@@ -185,7 +185,7 @@ class Message:
         """What an Error message says; None for any other message. What is no Error document has code 0, and says why."""
         if not self.is_error:
             return None
-        from airflow_poison.core.conversations.arrivals import error_of
+        from airflow_poison.core.conversations.system_messages import error_of
 
         return error_of(self.body)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 
 if TYPE_CHECKING:

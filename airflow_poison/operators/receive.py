@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
@@ -155,7 +155,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
 
     def _receive(self, one: OneQueue, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
-        from airflow_poison.core.passes.receive_many import stoppable
+        from airflow_poison.core.passes.runs import stoppable
 
         try:
             result = stoppable(receive, self.stop).run(key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications.targets import Targets
 
 UNDECIDED = "UNDECIDED"

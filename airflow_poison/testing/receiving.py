@@ -20,10 +20,10 @@ from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import SENT, checked
 from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
     from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 MOST_PASSES = 1_000

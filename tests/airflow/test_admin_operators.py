@@ -17,7 +17,7 @@ from airflow_poison.core.errors import (
     QueueNotFoundError,
     SettingError,
 )
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

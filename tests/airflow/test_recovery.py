@@ -16,8 +16,7 @@ from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroke
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.schema import DESTINATION
 from tests.faults import ledger

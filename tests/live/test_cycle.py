@@ -16,7 +16,7 @@ from tests.live.beside import beside
 from tests.live.live_airflow import END_SECONDS
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
 
 DAGS = Path(__file__).parent / "dags"

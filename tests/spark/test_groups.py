@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.service_broker import ServiceBroker

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.files import Transaction
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot, Transaction
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.store.children"])

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Cells = dict[str, Any]
 

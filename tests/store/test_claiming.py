@@ -20,7 +20,7 @@ from airflow_poison.core.store.table import claiming
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -17,7 +17,7 @@ from airflow_poison.core.store.delta.store import DeltaStore, local_path
 from tests.store.given import CONTROL, LATER, NOW, all_rows, ids, park_all, put, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 FOLDERS = [
     "two words",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deltalake.table import TableMerger
 
     from airflow_poison.core.store.files import Claim, DataFile, Manifest
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 ROW = dict.fromkeys(table_schema().names) | {"lookup_id": 7, "sub_queue": "main", "move_count": 0}

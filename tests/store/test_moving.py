@@ -13,15 +13,14 @@ from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.results import Returned
+from airflow_poison.core.store.files import Returned
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

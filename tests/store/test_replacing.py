@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)

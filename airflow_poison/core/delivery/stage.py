@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand, Place
+    from airflow_poison.core.conversations.dialog_state import DialogState, Place
     from airflow_poison.core.delivery.delivered import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.carry import Carry
@@ -58,7 +58,7 @@ class StageJob:
     :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
     :param singly: one task with one server session.
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
-    :param dialogs: path of the conversations at hand (``AtHand``); None: the queue has no services. With them the order is not ``NONE``.
+    :param dialogs: path of the state of the conversations (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     """
 
     queue: str
@@ -201,15 +201,15 @@ def exceptions_of(job: StageJob) -> Mapping[int, Place]:
     return {} if at_hand is None else at_hand.exceptions
 
 
-def _at_hand(job: StageJob) -> AtHand | None:
+def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
     from pathlib import Path
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
 
-    return AtHand.load(Path(job.dialogs))
+    return DialogState.load(Path(job.dialogs))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

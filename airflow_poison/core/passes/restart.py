@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.alter import ENDPOINTS, started
+from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.halts import ENDPOINTS
 from airflow_poison.core.passes.messages import planned_anew, with_columns
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _STARTS_AGAIN = frozenset({QueueState.STOPPED, QueueState.FAULTED})
 

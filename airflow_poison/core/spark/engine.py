@@ -7,7 +7,7 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.conversations.at_hand import AS_ARRIVED
+from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 LARGE = 100_000

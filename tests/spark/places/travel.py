@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.passes.send import SendResult
     from tests.spark.places.task import Task
 

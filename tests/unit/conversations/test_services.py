@@ -10,20 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import (
-    DEFAULT_CONTRACT,
-    DIALOG_TIMER,
-    END_DIALOG,
-    ERROR,
-    SYSTEM_MESSAGE_TYPES,
-    Contract,
-    InvalidBody,
-    MessageType,
-    SentBy,
-    Service,
-    is_system,
-)
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, SYSTEM_MESSAGE_TYPES, Contract, InvalidBody, MessageType, SentBy, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument, is_system
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies.recovery import Validation
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.inspect import InspectResult, inspect
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

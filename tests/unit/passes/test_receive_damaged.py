@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.passes.check import check_folder
-from airflow_poison.core.passes.checking.findings import Kind
+from airflow_poison.core.checking.check import check_folder
+from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.sessions.endpoints import broker, specification

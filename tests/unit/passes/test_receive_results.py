@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")

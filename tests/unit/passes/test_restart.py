@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

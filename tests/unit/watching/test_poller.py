@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 SOON = 0.05
 log = logging.getLogger(__name__)

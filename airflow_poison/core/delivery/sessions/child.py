@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
+    from airflow_poison.core.conversations.transaction import BegunDelivery
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
@@ -94,7 +94,7 @@ class Call(NamedTuple):
 
     row: int
     counts: Counts
-    begun: Begun | None = None
+    begun: BegunDelivery | None = None
 
 
 UNLOAD = -1
@@ -246,7 +246,7 @@ class _Child:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
-            begun: Begun | None = None if services is None else wire.answer(self._sock)
+            begun: BegunDelivery | None = None if services is None else wire.answer(self._sock)
             message, change = views.message(row, abort_count, move_count), None
             taken[0] = number
             at[0] = row

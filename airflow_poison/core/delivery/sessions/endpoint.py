@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.sessions.callers import Callers
     from airflow_poison.core.delivery.sessions.carry import Carry
@@ -67,7 +67,7 @@ class EndpointSession:
         stop_file: str | None,
         record_all: bool,
         singly: bool = False,
-        at_hand: AtHand | None = None,
+        at_hand: DialogState | None = None,
     ) -> None:
         self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
         self.carry, self.opening, self.record_all = carry, opening, record_all

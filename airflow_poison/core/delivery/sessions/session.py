@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.callers import Callers
@@ -113,7 +113,7 @@ def open_session(
     record_all: bool = False,
     singly: bool = False,
     forced: bool = False,
-    at_hand: AtHand | None = None,
+    at_hand: DialogState | None = None,
 ) -> ServerSession:
     """Open a server session.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, events_to_table, table_to_events
 from airflow_poison.core.store.table import files, row_groups
-from airflow_poison.core.store.table.layout import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.files import commit_prefix, event_versions, is_joined, partition_of
 from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
