@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.clock import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import nearest
 from airflow_poison.core.simulation.script import Action, Verb
+from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

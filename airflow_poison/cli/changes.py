@@ -12,8 +12,8 @@ from airflow_poison.cli.stores import opened_queue, opened_store
 from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import folded
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.texts import folded
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -34,7 +34,7 @@ _ORIGIN, _ALL = "origin", "all"
 @command
 def return_due(args: Namespace) -> None:
     """End the retry cycle of what is due."""
-    from airflow_poison.core.passes.return_due import return_due as verb
+    from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
     output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
@@ -66,7 +66,7 @@ def move(args: Namespace) -> None:
 def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     from airflow_poison.core.passes.move import move as verb
     from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.send_to import send_to
+    from airflow_poison.core.passes.relay import send_to
 
     clock, store = SystemClock(), opened_store(args)
     table = opened_queue(args)
@@ -82,7 +82,7 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
 def enable(args: Namespace) -> None:
     """Let a queue receive again."""
     from airflow_poison.core.passes.alter import enable as verb
-    from airflow_poison.core.passes.conversations.ending import Ending
+    from airflow_poison.core.passes.recovery import Ending
 
     output, table, clock = check_output(args.output), opened_queue(args), SystemClock()
     done = verb(table, clock)
@@ -110,8 +110,8 @@ def disable(args: Namespace) -> None:
 def alter(args: Namespace) -> None:
     """Change settings that are recorded in a queue."""
     from airflow_poison.core.passes.alter import alter as verb
-    from airflow_poison.core.policies.described import settings_class, system_named
-    from airflow_poison.core.policies.typed import typed_settings
+    from airflow_poison.core.policies import policy_class
+    from airflow_poison.core.policies.described import system_named, typed_settings
 
     output = check_output(args.output)
     typed = arguments.pairs("--set", args.set or [])
@@ -121,7 +121,7 @@ def alter(args: Namespace) -> None:
         raise InputError("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
     table = opened_queue(args)
-    system = settings_class(other or str(table.snapshot().control.policy["system"]))
+    system = policy_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
         done = verb(table, SystemClock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
@@ -134,7 +134,7 @@ def alter(args: Namespace) -> None:
 def restart(args: Namespace) -> None:
     """Restart what the queue's system restarts."""
     from airflow_poison.core.passes.restart import restart as verb
-    from airflow_poison.core.policies.restarts import Restart
+    from airflow_poison.core.policies.opening import Restart
 
     output, what = check_output(args.output), Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), SystemClock(), what)

@@ -13,8 +13,8 @@ from airflow_poison.core.errors import InputError, QueueNotFoundError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.passes.check import CheckResult
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.checking.check import CheckResult
+    from airflow_poison.core.store import QueueStore
 
 
 @command
@@ -57,7 +57,7 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
 
 def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.mend import repair, repair_store
+    from airflow_poison.core.passes.repair import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:
@@ -70,8 +70,8 @@ def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bo
 def _checked(store: QueueStore, names: list[str], *, whole: bool) -> list[CheckResult]:
     from pathlib import Path
 
+    from airflow_poison.core.checking.check import check_folder, check_store
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.check import check_folder, check_store
 
     if whole:
         return list(check_store(store, SystemClock()))

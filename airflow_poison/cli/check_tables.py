@@ -8,16 +8,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from airflow_poison.cli.tables import console
-from airflow_poison.core.passes.checking.findings import Severity
+from airflow_poison.core.checking.findings import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from airflow_poison.core.passes.check import CheckResult
-    from airflow_poison.core.passes.checking.findings import Finding
-    from airflow_poison.core.passes.checking.ledger import Account
+    from airflow_poison.core.checking.check import CheckResult
+    from airflow_poison.core.checking.findings import Finding
+    from airflow_poison.core.checking.ledger import Account
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold"}
 

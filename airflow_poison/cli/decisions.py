@@ -15,19 +15,18 @@ from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read
 from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError, InputError, PoisonError
-from airflow_poison.core.passes.alter import ENDPOINTS
-from airflow_poison.core.passes.decide import Decision, choices
+from airflow_poison.core.passes.decide import Decision, choices, suspect, suspect_conversation
 from airflow_poison.core.passes.decide import decide as carry_out
-from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint, halted_endpoint, suspect, suspect_conversation
+from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints, HaltedEndpoint, halted_endpoint
 from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _MEANS = {
     Decision.END: "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.conversations.services import Contract, MessageType, Service
-    from airflow_poison.core.passes.conversations.acts import ActResult
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.dialogs import ActResult
 
 _STATES = {
     "SO": "started outbound",

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from airflow_poison.cli import arguments
 from airflow_poison.cli.telling import noted_warnings
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.policies.described import system_named
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.core.policies.described import system_named, typed_policy
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 def given_policy(args: Namespace) -> Policy | None:

@@ -14,16 +14,16 @@ from airflow_poison.cli.telling import NO, check_output, command, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, QueueHaltedError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes import browse as verbs
 from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.browse import MessageRow
 
 _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
@@ -80,7 +80,7 @@ def show(args: Namespace) -> None:
 def inspect(args: Namespace) -> None:
     """Print what an inspection sees. Ends with exit code 1 when it sees nothing."""
     from airflow_poison.core.passes.inspect import inspect as look
-    from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
+    from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
 
     output = check_output(args.output)
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
@@ -103,16 +103,16 @@ def inspect(args: Namespace) -> None:
 
 
 @command
-def history(args: Namespace) -> None:
+def recorded_events(args: Namespace) -> None:
     """Print events. Ends with exit code 1 when there is none."""
-    from airflow_poison.core.passes.recall import recall
+    from airflow_poison.core.passes.history import recorded_events
 
     output, now = check_output(args.output), SystemClock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
     limit = values.limit(args.limit, least=1)
-    told = recall(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    told = recorded_events(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if output == "json":
         write_json(told.to_dict())
     elif told.events:

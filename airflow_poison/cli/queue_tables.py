@@ -8,8 +8,8 @@ from rich.text import Text
 
 from airflow_poison.cli import humanly
 from airflow_poison.cli.screen import block, cuttable, line, one_line, screen, table
-from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
-from airflow_poison.core.passes.messages import named
+from airflow_poison.core.passes.halts import named
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.browse import QueueOverview
+    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.passes.history import History
     from airflow_poison.core.passes.inspect import InspectResult
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.passes.recall import RecallResult
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
 _STYLES = {QueueState.ENABLED.value: "green", QueueState.DISABLED.value: "bold red"}
@@ -187,7 +186,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.core.policies.inspection import BINARY, EMPTY
+    from airflow_poison.core.policies.recovery import BINARY, EMPTY
 
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)
@@ -213,7 +212,7 @@ def print_inspected(seen: InspectResult, now: datetime) -> None:
         line(out, f"{humanly.messages(seen.more)} more; --every shows up to 100 of a conversation.")
 
 
-def print_events(told: RecallResult) -> None:
+def print_events(told: History) -> None:
     """Print a timeline."""
     out = screen()
     if told.earlier:

@@ -19,17 +19,17 @@ from airflow_poison.cli.stores import hook_of, opened_queue, opened_store
 from airflow_poison.cli.telling import INTERRUPTED, NO, check_output, command, others_on_stderr, say
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.spark.shipping import checked_files, import_here
+from airflow_poison.core.passes.runs import run_key
+from airflow_poison.core.spark.executors import checked_files, import_here
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _ENGINES = ("spark", "local")
 _PATIENCE = 15.0
@@ -42,8 +42,8 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 @command
 def receive(args: Namespace) -> None:
     """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
-    from airflow_poison.core.passes.conversations.services import declare_services
     from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
 
     output, engine = check_output(args.output), values.one_of("--engine", args.engine, _ENGINES)
@@ -123,9 +123,9 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    from airflow_poison.core.passes.attended import AttendedEngine
+    from airflow_poison.core.passes.engine import SupervisedEngine
 
-    return AttendedEngine if engine == "local" else partial(AttendedEngine, spark, patience=_PATIENCE)
+    return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 
 
 def _stop_spark() -> None:
@@ -163,14 +163,13 @@ def _print(result: ReceiveResult) -> None:
 
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
-    from airflow_poison.core.passes.halt_texts import what_halted
-    from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.policies.inspection import Inspection
+    from airflow_poison.core.passes.halts import what_halted
+    from airflow_poison.core.policies.recovery import Inspection
 
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
-    what = what_halted(Halted(halt["how"]), result.queue, halt["lookup_id"], halt["error"], halt["details"])
+    what = what_halted(halt, result.queue)
     queue = result.queue
     return f"{what} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
 

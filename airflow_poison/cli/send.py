@@ -33,7 +33,7 @@ _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type"
 @command
 def send(args: Namespace) -> None:
     """Send, and print what was sent."""
-    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 
     output, clock = check_output(args.output), SystemClock()
@@ -126,7 +126,7 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -139,7 +139,7 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
         names = ("body", *sources.SAVED, "properties", "expires_at")

@@ -11,12 +11,12 @@ from airflow_poison.cli.given_policy import policy_of
 from airflow_poison.cli.telling import check_output, command, noted_warnings
 from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.simulation import replay as core
-from airflow_poison.core.store.names import check_name
+from airflow_poison.core.store import check_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.simulated import Simulation
 
 

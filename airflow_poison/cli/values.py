@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli.arguments import duration
-from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.clock import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.nearest import folded, nearest
 from airflow_poison.core.policies.settings import LARGEST, LONGEST
+from airflow_poison.core.texts import folded, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -140,7 +140,7 @@ class QueueAskOperator(HITLOperator):
 
     def _question(self, halt: HaltedEndpoint) -> Question:
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.passes.halts import suspect, suspect_conversation
+        from airflow_poison.core.passes.decide import suspect, suspect_conversation
         from airflow_poison.operators.question import question
 
         table = QueueHook(self.conn_id).queue(self.queue_name)

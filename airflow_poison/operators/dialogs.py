@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.clock import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
 from airflow_poison.core.policies.settings import whole_number
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
 
 REMOVAL_ERROR = REMOVAL.error or 0
 """The code with which people end the conversation of a poison message (spec SB-26)."""
@@ -68,7 +68,7 @@ def ended_with_error(error: int | str, description: str) -> EndConversation:
 
 
 def _dialog(given: object, common: Mapping[str, Any]) -> Dialog:
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
 
     if isinstance(given, Dialog):
         return given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.core.passes.keys import installed, is_known, run_key
+from airflow_poison.core.passes.runs import installed, is_known, run_key
 from airflow_poison.operators.installation import installation_id
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
 T = TypeVar("T")

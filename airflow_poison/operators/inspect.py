@@ -63,8 +63,8 @@ class QueueInspectOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
-        from airflow_poison.core.passes.conversations.services import printed_body
-        from airflow_poison.core.policies.inspection import NO_MESSAGE
+        from airflow_poison.core.passes.services import printed_body
+        from airflow_poison.core.policies.recovery import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)

@@ -49,8 +49,7 @@ class QueueMaintainOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.durations import EXAMPLES, read_duration
+        from airflow_poison.core.clock import EXAMPLES, SystemClock, read_duration
         from airflow_poison.core.passes.maintain import maintain
 
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention

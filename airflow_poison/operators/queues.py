@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 
 if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

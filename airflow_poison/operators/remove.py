@@ -51,7 +51,7 @@ class QueueRemoveOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.passes.remove import remove_messages
+        from airflow_poison.core.passes.move import remove_messages
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)

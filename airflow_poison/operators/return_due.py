@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 class QueueReturnOperator(BaseOperator):
@@ -43,7 +43,7 @@ class QueueReturnOperator(BaseOperator):
         del context
         from airflow_poison import stats
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.passes.return_due import return_due
+        from airflow_poison.core.passes.due import return_due
         from airflow_poison.core.policies import policy_from_dict
 
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.watching.conditions import Condition
-    from airflow_poison.core.watching.look import Look
+    from airflow_poison.core.watching.poller import QueueReader
 
 Match = StrEnum("Match", ["ANY", "ALL"])
 """Of which of several queues the condition must hold."""
@@ -63,7 +63,7 @@ class QueueSensor(BaseSensorOperator):
         self.match = choice("match", match, Match)
         self.deferrable = deferrable
         self.conn_id = conn_id
-        self._look: Look | None = None
+        self._look: QueueReader | None = None
 
     @property
     @abstractmethod
@@ -74,13 +74,12 @@ class QueueSensor(BaseSensorOperator):
         """Look once. Raises QueueNotFoundError, StoreUnreachableError, TableChangedError."""
         del context
         from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.watching.look import Look
-        from airflow_poison.core.watching.poller import Looked, Until
+        from airflow_poison.core.watching.poller import QueueReader, Readings, Until
 
         if self._look is None:
-            self._look = Look(QueueHook(self.conn_id).store())
+            self._look = QueueReader(QueueHook(self.conn_id).store())
         names = self._names()
-        look = Looked(self._look.at(names), SystemClock().now())
+        look = Readings(self._look.at(names), SystemClock().now())
         for name in names:
             self.log.info("Queue %r: %s", name, look.ask(name, self.condition).facts)
         met = Until(names, self.condition, self.match is Match.ALL)(look).result

@@ -8,8 +8,7 @@ from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing.conversing import conversation
-from airflow_poison.testing.received import Call, Outcome, Received
-from airflow_poison.testing.receiving import receive
+from airflow_poison.testing.receiving import Call, Outcome, Received, receive
 
 __all__ = [
     "Action",

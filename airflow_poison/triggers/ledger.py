@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.watching.happenings import Position
+from airflow_poison.core.watching.news import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.watching.happenings import News
+    from airflow_poison.core.watching.news import News
 
 QUIET_VERSIONS = 50
 """How many versions without news may pass before the position is stored."""

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.watching.poller import Poller
 
 REMEMBERED = 60.0

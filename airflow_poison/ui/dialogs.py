@@ -14,8 +14,9 @@ from airflow_poison.ui.opened import DAMAGED, NotThereError, opened, opened_stor
 from airflow_poison.ui.reading import without_body
 
 if TYPE_CHECKING:
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 S = ConversationState
@@ -26,7 +27,7 @@ _TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
     """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.conversations.browse import conversations as browse
+    from airflow_poison.core.passes.conversations import conversations as browse
 
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
         return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
@@ -40,7 +41,7 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.conversations.browse import conversation as browse
+    from airflow_poison.core.passes.conversations import conversation as browse
 
     with opened(conn_id, name) as table:
         try:
@@ -74,7 +75,7 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.conversations.services import Directory
+    from airflow_poison.core.passes.services import Directory
 
     try:
         found = Directory(store).queue_of(service)

@@ -12,7 +12,8 @@ from airflow_poison.hooks.poison import QueueHook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 DAMAGED = (PoisonError, ValueError, KeyError, TypeError)

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_poison.core.events import EventType
-    from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.passes.browse import QueueOverview
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +74,10 @@ def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
     """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.recall import recall
+    from airflow_poison.core.passes.history import recorded_events
 
     with opened(conn_id, name) as table:
-        found = recall(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
+        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
         return {"conn_id": conn_id, **found.to_dict()}
 
 
@@ -89,8 +88,7 @@ def _overview(seen: QueueOverview) -> dict[str, object]:
 
 def _conversations(table: QueueTable) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
-    from airflow_poison.core.passes.conversations.at_hand import has_conversations
-    from airflow_poison.core.passes.conversations.browse import number
+    from airflow_poison.core.passes.conversations import has_conversations, number
 
     if not has_conversations(table.snapshot()):
         return {"has_conversations": False, "conversations": 0}
@@ -103,7 +101,7 @@ def _conversations(table: QueueTable) -> dict[str, object]:
 
 def _with_body(row: MessageRow) -> dict[str, object]:
     """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
-    from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
+    from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 
     shown = row.shown(MOST_BODY_BYTES)
     return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})

@@ -22,7 +22,7 @@ from tests.sessions.endpoints import NEVER, deliveries, specification
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ROOT = Path(__file__).parents[2]
 CRASHED = (State.CRASHED, 1, 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.sessions.conftest import Opener
 
 

@@ -12,7 +12,7 @@ from airflow_poison.core.delivery.sessions import output
 from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.passes.submitted import write_whole
-from airflow_poison.core.store.table import fairness
+from airflow_poison.core.store.table import appending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ def last_output(folder: Path) -> None:
 
 
 def turn_of_a_sender(folder: Path) -> None:
-    with fairness.turn(str(folder / "_send.lock")) as mine:
+    with appending.turn(str(folder / "_send.lock")) as mine:
         assert mine
 
 
@@ -69,5 +69,5 @@ def test_a_sender_that_may_not_open_the_lock_goes_on_without_a_turn(tmp_path: Pa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)
-    with fairness.turn(str(tmp_path / "_send.lock")) as mine:
+    with appending.turn(str(tmp_path / "_send.lock")) as mine:
         assert not mine

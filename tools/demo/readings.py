@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
-from airflow_poison.core.store.table.layout import stage_folder
+from airflow_poison.core.store.table.stage import stage_folder
 from tools.demo.account import Depth
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attem
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
+from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.batchrecord import Decided
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 
 HALT_EVENTS: Mapping[Halted, EventType] = {

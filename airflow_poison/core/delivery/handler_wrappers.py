@@ -15,7 +15,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef, check_returned, lo
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.message import Message
-from airflow_poison.core.policies.failure_tracking import FailureTracking
+from airflow_poison.core.policies.recovery import FailureTracking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

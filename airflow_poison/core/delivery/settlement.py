@@ -17,12 +17,11 @@ from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord, Tally
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.events_as_rows import events_to_table
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import DESTINATION, OUTBOX, message_schema, table_schema
 from airflow_poison.core.policies.decisions import BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.schema import DESTINATION, OUTBOX, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.ends import Delivered, End
-    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
 
 
 class Settler:

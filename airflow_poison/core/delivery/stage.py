@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import TALLY, SubQueue, table_schema
 from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand, Place
+    from airflow_poison.core.conversations.dialog_state import DialogState, Place
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""
@@ -201,15 +201,15 @@ def exceptions_of(job: StageJob) -> Mapping[int, Place]:
     return {} if at_hand is None else at_hand.exceptions
 
 
-def _at_hand(job: StageJob) -> AtHand | None:
+def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
     from pathlib import Path
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
 
-    return AtHand.load(Path(job.dialogs))
+    return DialogState.load(Path(job.dialogs))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.error_handler import install_error_handler
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import ROUTINE, Event, EventType
-from airflow_poison.core.nearest import nearest
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.policies.described import settings_class
+from airflow_poison.core.failures import install_error_handler
+from airflow_poison.core.policies import checked_policy, policy_class
+from airflow_poison.core.policies.described import typed_settings
 from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.typed import typed_settings
 from airflow_poison.core.simulation.replay_queue import Actor, Held, ReplayQueue, TimeIsUp
 from airflow_poison.core.simulation.script import Script, Scripted, Verb, as_span
 from airflow_poison.core.simulation.scripted_host import Ledger, ScriptedDelivery, ScriptedHost
 from airflow_poison.core.simulation.simulated import Simulation
+from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.policies.decisions import Counts, Halted, Report
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.script import Action
 
 
@@ -345,7 +344,7 @@ def _check_queues(names: Iterable[str], policies: Sequence[Policy], played: Repl
 
 def _typed(policy: Policy, actions: Iterable[Action]) -> list[Action]:
     """Return actions with the settings of ``alter`` as JSON values. Raises SettingError."""
-    known = settings_class(policy.system)
+    known = policy_class(policy.system)
     return [replace(action, settings=typed_settings(known, action.settings)) for action in actions]
 
 

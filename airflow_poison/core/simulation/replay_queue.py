@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies.decisions import Counts, Halt, Halted
-from airflow_poison.core.policies.opening import Opening
-from airflow_poison.core.policies.restarts import Restart
-from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.policies.decisions import Block
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
     from airflow_poison.core.simulation.scripted_host import Ledger
 
 NOT_ARRIVED = "not_arrived"

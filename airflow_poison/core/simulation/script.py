@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import DEFAULT_PRIORITY
+from airflow_poison.core.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Report
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.simulation.replay_queue import Held, ReplayQueue
 
 PROCESSED = "processed"

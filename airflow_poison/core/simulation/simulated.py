@@ -7,21 +7,21 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from airflow_poison.core.counted import counted
-from airflow_poison.core.durations import show_duration
+from airflow_poison.core.clock import show_duration
 from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.simulation.script import Verb, as_span
 from airflow_poison.core.simulation.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.replay import MessageEnd, Replay
     from airflow_poison.core.simulation.script import Action, Script, Scripted
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.policies.decisions import Halted
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.script import Script
 
 Story = tuple[tuple[float, str, str], ...]

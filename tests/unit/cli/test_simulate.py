@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.core.policies.described import typed_policy
 from airflow_poison.core.simulation import replay as module
 from airflow_poison.core.simulation.replay import simulate
 from airflow_poison.core.simulation.script import Action

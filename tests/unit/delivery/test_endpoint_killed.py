@@ -31,14 +31,13 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.wire import Call
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ROWS = 6
 GROUPS = "ab ab "
@@ -205,7 +204,7 @@ def test_dmp_7_a_hopeless_message_is_delivered_more_often_only_where_nobody_was_
     """
     handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
 
-    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)  # type: ignore[type-var]  # a dataclass
+    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)
 
     delivered = Counter(handlers.begun)
     assert all(3 <= attempts_of(value) <= max(3, delivered[row] + len(seen)) for row, value in enumerate(report.words.tolist()))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.failurelog import Rollback
     from airflow_poison.core.delivery.sessions.wire import Call
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ROWS = 7
 

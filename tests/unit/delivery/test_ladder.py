@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 NOW = SystemClock().now()
 

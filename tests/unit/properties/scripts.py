@@ -14,7 +14,7 @@ from tests.unit.properties.systems import SIZE_LIMIT, TICK
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.replay import Replay
 
 MOST_RECEIVES = 250

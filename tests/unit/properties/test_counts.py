@@ -21,7 +21,7 @@ from tests.unit.properties.systems import settings_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.replay import Replay
     from airflow_poison.core.simulation.script import Script
 

@@ -18,7 +18,7 @@ from tests.unit.properties.systems import OTHERS, PLAYED, every_setting_of, sett
 
 if TYPE_CHECKING:
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

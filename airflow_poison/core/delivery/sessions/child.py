@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
+    from airflow_poison.core.conversations.transaction import BegunDelivery
 
 TRACEBACKS = 2  # faulthandler writes here
 
@@ -149,7 +149,7 @@ class _Child:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
-            begun: Begun | None = None if services is None else wire.answer(self._sock)
+            begun: BegunDelivery | None = None if services is None else wire.answer(self._sock)
             message, change = views.message(row, abort_count, move_count), None
             taken[0] = number
             at[0] = row

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.loop import Source
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Deliver, Park
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Receiver
+    from airflow_poison.core.policies.policy import Receiver
 
 
 class EndpointSession(ServerSession):
@@ -74,7 +74,7 @@ class EndpointSession(ServerSession):
         stop_file: str | None,
         record_all: bool,
         singly: bool = False,
-        at_hand: AtHand | None = None,
+        at_hand: DialogState | None = None,
     ) -> None:
         self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
         self.carry, self.opening, self.record_all = carry, opening, record_all

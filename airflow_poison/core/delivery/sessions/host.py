@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.loop import Source
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.policies.decisions import Counts, Park
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
     CallHandler = Callable[[int, Counts], Failure | None]
     """Calls the handler with the message of a row and the counts that it sees."""

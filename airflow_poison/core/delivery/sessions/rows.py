@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 
 EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")

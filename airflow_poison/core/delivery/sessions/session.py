@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 def open_session(
@@ -49,7 +49,7 @@ def open_session(
     record_all: bool = False,
     singly: bool = False,
     forced: bool = False,
-    at_hand: AtHand | None = None,
+    at_hand: DialogState | None = None,
 ) -> ServerSession:
     """Open a server session.
 

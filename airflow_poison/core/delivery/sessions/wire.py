@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
+    from airflow_poison.core.conversations.transaction import BegunDelivery
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 _LENGTH = struct.Struct(">I")
 _MAX_DESCRIPTORS = 5
@@ -175,7 +175,7 @@ class Call(NamedTuple):
 
     row: int
     counts: Counts
-    begun: Begun | None = None
+    begun: BegunDelivery | None = None
 
 
 UNLOAD = -1

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
+    from airflow_poison.core.conversations.transaction import BegunDelivery
     from airflow_poison.core.delivery.sessions.output import LastOutput
     from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.message import _Columns
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
@@ -115,7 +115,7 @@ class Endpoint:
         self._only_here()
         return None
 
-    def call_in_dialog(self, message: Message, begun: Begun, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
+    def call_in_dialog(self, message: Message, begun: BegunDelivery, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
         """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
 
         Who rolled back to the savepoint and returned has the message back, and what was done since (spec SB-58).
