@@ -10,28 +10,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.dialog import Dialog
-    from airflow_poison.core.conversations.services import Contract, MessageType, Service
+    from airflow_poison.core import errors
+    from airflow_poison.core.checking.check import check, check_store
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.conversations.acts import Dialog
+    from airflow_poison.core.conversations.endpoint import Envelope
+    from airflow_poison.core.conversations.receive_columns import received_row
+    from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, MessageType, SentBy, Service
+    from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.delivery.replay import replay
-    from airflow_poison.core.delivery.tracking import track_failures
-    from airflow_poison.core.failures import Postpone, Unprocessable
+    from airflow_poison.core.delivery.handler_wrappers import track_failures
+    from airflow_poison.core.failures import ErrorHandler, Postpone, Unprocessable
     from airflow_poison.core.message import Message
+    from airflow_poison.core.passes.alter import declare
+    from airflow_poison.core.passes.maintain import maintain
+    from airflow_poison.core.passes.repair import repair
+    from airflow_poison.core.passes.send import messages_to_batches, send
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
+    from airflow_poison.core.policies.described import describe, typed_policy
     from airflow_poison.core.policies.listener_port import ListenerPort
     from airflow_poison.core.policies.msmq3 import Msmq3
     from airflow_poison.core.policies.msmq4 import Msmq4
     from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
     from airflow_poison.core.policies.service_broker import ServiceBroker
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.simulation.replay import replay, simulate
+    from airflow_poison.core.simulation.script import Action, Script, Scripted
+    from airflow_poison.core.store import open_store
 
 __version__ = "0.1.0"
 __all__ = [
+    "DEFAULT_CONTRACT",
+    "Action",
     "ActivationSpecification",
+    "BrokerError",
     "Contract",
     "Conversation",
     "DefaultMessaging",
     "Dialog",
+    "Envelope",
+    "ErrorDocument",
+    "ErrorHandler",
     "ListenerPort",
     "Message",
     "MessageType",
@@ -39,37 +59,80 @@ __all__ = [
     "Msmq4",
     "PoisonSubQueue",
     "Postpone",
+    "Script",
+    "Scripted",
+    "SentBy",
     "Service",
     "ServiceBroker",
+    "SubQueue",
+    "SystemClock",
     "Unprocessable",
     "__version__",
+    "check",
+    "check_store",
+    "declare",
+    "describe",
+    "errors",
+    "maintain",
+    "messages_to_batches",
+    "open_store",
+    "received_row",
+    "repair",
     "replay",
+    "send",
+    "simulate",
     "track_failures",
+    "typed_policy",
 ]
 
 _HOMES = {
+    "Action": "simulation.script",
     "ActivationSpecification": "policies.activation_specification",
+    "BrokerError": "conversations.system_messages",
     "Contract": "conversations.services",
     "Conversation": "conversations.transaction",
-    "Dialog": "conversations.dialog",
-    "MessageType": "conversations.services",
-    "Service": "conversations.services",
+    "DEFAULT_CONTRACT": "conversations.services",
     "DefaultMessaging": "policies.default_messaging",
+    "Dialog": "conversations.acts",
+    "Envelope": "conversations.endpoint",
+    "ErrorDocument": "conversations.system_messages",
+    "ErrorHandler": "failures",
     "ListenerPort": "policies.listener_port",
-    "Msmq3": "policies.msmq3",
-    "ServiceBroker": "policies.service_broker",
     "Message": "message",
+    "MessageType": "conversations.services",
+    "Msmq3": "policies.msmq3",
     "Msmq4": "policies.msmq4",
     "PoisonSubQueue": "policies.poison_subqueue",
     "Postpone": "failures",
+    "Script": "simulation.script",
+    "Scripted": "simulation.script",
+    "SentBy": "conversations.services",
+    "Service": "conversations.services",
+    "ServiceBroker": "policies.service_broker",
+    "SubQueue": "schema",
+    "SystemClock": "clock",
     "Unprocessable": "failures",
-    "replay": "delivery.replay",
-    "track_failures": "delivery.tracking",
+    "check": "checking.check",
+    "check_store": "checking.check",
+    "declare": "passes.alter",
+    "describe": "policies.described",
+    "maintain": "passes.maintain",
+    "messages_to_batches": "passes.send",
+    "open_store": "store",
+    "received_row": "conversations.receive_columns",
+    "repair": "passes.repair",
+    "replay": "simulation.replay",
+    "send": "passes.send",
+    "simulate": "simulation.replay",
+    "track_failures": "delivery.handler_wrappers",
+    "typed_policy": "policies.described",
 }
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
+    if name == "errors":
+        return import_module(f"{__name__}.core.errors")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
     value: object = getattr(import_module(f"{__name__}.core.{_HOMES[name]}"), name)

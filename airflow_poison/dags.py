@@ -9,9 +9,9 @@ from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetabl
 
 from airflow_poison.assets import queue_asset
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies.settings import duration
-from airflow_poison.core.store.names import check_name
+from airflow_poison.core.store import check_name
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator

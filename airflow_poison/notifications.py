@@ -16,8 +16,8 @@ from airflow_poison.core.policies.settings import duration
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.alerts import Alert, AlertKind
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.recovery import ConversationEnded
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Target: TypeAlias = Callable[[Any], Any]
 """An Airflow notifier, or a function of the context."""
@@ -141,7 +141,7 @@ class AlertTargets:
             send_alerts(table, subscriber, tell, clock, kinds=kinds)
 
     def _tell_backlog(self, table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock) -> None:
-        from airflow_poison.core.passes.backlog import send_backlog_alert
+        from airflow_poison.core.passes.alerts import send_backlog_alert
 
         if self.backlog_older_than is not None:
             send_backlog_alert(table, subscriber, self.backlog_older_than, tell, clock)

@@ -16,8 +16,8 @@ from airflow_poison.core.clock import SystemClock
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PREFIX = "poison"
 COUNTED = (

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.error_handler import ErrorHandler
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.failures import ErrorHandler
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
 
 

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.session import get_session
 from airflow_poison.core.store import open_store
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store import QueueStore
 
 CLOCK = SystemClock()
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")

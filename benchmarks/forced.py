@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.delivery.stage import FORCED_ROWS
 from airflow_poison.core.policies.msmq4 import Msmq4
 from benchmarks.sessions import batches, nothing

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.delivery.sessions import open_session
-from airflow_poison.core.message import message_schema
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
+from airflow_poison.core.schema import message_schema
 
 if TYPE_CHECKING:
     from airflow_poison.core.message import Message

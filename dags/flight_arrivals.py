@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, DeltaTriggerTimetable, task
 
-from airflow_poison import Msmq4
-from airflow_poison.core.message import SubQueue
+from airflow_poison import Msmq4, SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle

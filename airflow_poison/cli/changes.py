@@ -26,7 +26,7 @@ _ORIGIN, _ALL = "origin", "all"
 )
 def return_due(args: Namespace) -> None:
     """End the retry cycle of what is due."""
-    from airflow_poison.core.passes.return_due import return_due as verb
+    from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
     output, table, clock = args.output, opened_queue(args), system_clock()
@@ -72,7 +72,7 @@ def move(args: Namespace) -> None:
 def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     from airflow_poison.core.passes.move import move as verb
     from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.send_to import send_to
+    from airflow_poison.core.passes.relay import send_to
 
     clock, store = system_clock(), opened_store(args)
     table = opened_queue(args)
@@ -93,7 +93,7 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
 def enable(args: Namespace) -> None:
     """Let a queue receive again."""
     from airflow_poison.core.passes.alter import enable as verb
-    from airflow_poison.core.passes.conversations.ending import Ending
+    from airflow_poison.core.passes.recovery import Ending
     from airflow_poison.core.store.control import QueueState
 
     output, table, clock = args.output, opened_queue(args), system_clock()
@@ -143,10 +143,10 @@ def disable(args: Namespace) -> None:
 )
 def alter(args: Namespace) -> None:
     """Change settings that are recorded in a queue."""
-    from airflow_poison.core.nearest import folded
     from airflow_poison.core.passes.alter import alter as verb
-    from airflow_poison.core.policies.described import settings_class, system_named
-    from airflow_poison.core.policies.typed import typed_settings
+    from airflow_poison.core.policies import policy_class
+    from airflow_poison.core.policies.described import system_named, typed_settings
+    from airflow_poison.core.texts import folded
 
     output = args.output
     typed = values.pairs("--set", args.set or [])
@@ -156,7 +156,7 @@ def alter(args: Namespace) -> None:
         raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
     table = opened_queue(args)
-    system = settings_class(other or str(table.snapshot().control.policy["system"]))
+    system = policy_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
         done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
@@ -177,7 +177,7 @@ def alter(args: Namespace) -> None:
 def restart(args: Namespace) -> None:
     """Restart what the queue's system restarts."""
     from airflow_poison.core.passes.restart import restart as verb
-    from airflow_poison.core.policies.restarts import Restart
+    from airflow_poison.core.policies.opening import Restart
 
     output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)

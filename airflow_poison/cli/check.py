@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from airflow_poison.core.passes.check import CheckResult
-    from airflow_poison.core.passes.checking.findings import Finding
-    from airflow_poison.core.passes.checking.ledger import Account
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.checking.check import CheckResult
+    from airflow_poison.core.checking.findings import Finding
+    from airflow_poison.core.checking.ledger import Account
+    from airflow_poison.core.store import QueueStore
 
 
 @command(
@@ -74,7 +74,7 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
 
 
 def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
-    from airflow_poison.core.passes.mend import repair, repair_store
+    from airflow_poison.core.passes.repair import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:
@@ -87,7 +87,7 @@ def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bo
 def _checked(store: QueueStore, names: list[str], *, whole: bool) -> list[CheckResult]:
     from pathlib import Path
 
-    from airflow_poison.core.passes.check import check_folder, check_store
+    from airflow_poison.core.checking.check import check_folder, check_store
 
     if whole:
         return list(check_store(store, system_clock()))

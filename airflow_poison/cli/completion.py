@@ -27,7 +27,7 @@ def queues(args: Namespace) -> Iterable[str]:
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
     from airflow_poison.cli.stores import queue_to_read
-    from airflow_poison.core.passes.conversations.browse import conversations
+    from airflow_poison.core.passes.conversations import conversations
 
     return [row.handle for row in conversations(queue_to_read(args))]
 
@@ -56,9 +56,10 @@ def events(_args: Namespace) -> Iterable[str]:
 
 def settings(args: Namespace) -> Iterable[str]:
     """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
-    from airflow_poison.core.policies.described import settings_class, settings_of, system_named
+    from airflow_poison.core.policies import policy_class
+    from airflow_poison.core.policies.described import settings_of, system_named
 
-    return [f"{setting.name}=" for setting in settings_of(settings_class(system_named(_system(args))))]
+    return [f"{setting.name}=" for setting in settings_of(policy_class(system_named(_system(args))))]
 
 
 def _system(args: Namespace) -> str:

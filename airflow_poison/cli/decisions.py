@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.decide import Decision
     from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint
-    from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.policies.recovery import EndConversation
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _MEANS = {
     "end": "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",
@@ -172,8 +172,8 @@ def _end(args: Namespace, wanted: Decision) -> EndConversation:
 
 def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
     """Return the halts of a queue. Nothing is changed."""
-    from airflow_poison.core.passes.alter import ENDPOINTS
-    from airflow_poison.core.passes.halts import Endpoints, halted_endpoint, suspect, suspect_conversation
+    from airflow_poison.core.passes.decide import suspect, suspect_conversation
+    from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints, halted_endpoint
 
     places = [Endpoints(place.value) for place in ENDPOINTS] if which is Endpoints.ANY else [which]
     halts = [halt for place in places if (halt := halted_endpoint(queue, place)) is not None]

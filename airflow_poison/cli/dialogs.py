@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.core.conversations.services import Contract, Service
-    from airflow_poison.core.passes.conversations.acts import ActResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.dialogs import ActResult
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 _BODIES = Argument(("bodies",), {"metavar": "BODY", "nargs": "+", "help": "messages, one argument each"})
@@ -49,7 +49,7 @@ _TYPE = option("--message-type", "TYPE", "type of every message (default: the on
 def services(args: Namespace) -> None:
     """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.conversations.services import services_of
+    from airflow_poison.core.passes.services import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
@@ -80,7 +80,7 @@ def services(args: Namespace) -> None:
 def conversations(args: Namespace) -> None:
     """Print conversation endpoints. Ends with exit code 1 when there is none."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.conversations.browse import conversations as verb
+    from airflow_poison.core.passes.conversations import conversations as verb
 
     output, table, clock = args.output, queue_to_read(args), system_clock()
     found = verb(table, handle=args.conversation, ended=args.ended)
@@ -115,11 +115,10 @@ def conversations(args: Namespace) -> None:
 )
 def begin_dialog(args: Namespace) -> None:
     """Begin a dialog, and print its handle."""
-    from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.core.conversations.services import SentBy
-    from airflow_poison.core.passes.conversations.acts import begin_dialogs
-    from airflow_poison.core.passes.conversations.services import service_in
+    from airflow_poison.core.passes.dialogs import begin_dialogs
+    from airflow_poison.core.passes.services import service_in
 
     output, table = args.output, opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
@@ -156,9 +155,9 @@ def begin_dialog(args: Namespace) -> None:
 def send_on(args: Namespace) -> None:
     """Send on a conversation."""
     from airflow_poison.core.conversations.services import SentBy
-    from airflow_poison.core.passes.conversations.acts import send_on as verb
-    from airflow_poison.core.passes.conversations.browse import conversations as look
-    from airflow_poison.core.passes.conversations.services import service_in
+    from airflow_poison.core.passes.conversations import conversations as look
+    from airflow_poison.core.passes.dialogs import send_on as verb
+    from airflow_poison.core.passes.services import service_in
 
     output, table = args.output, opened_queue(args)
     [row] = look(table, handle=args.conversation)
@@ -193,7 +192,7 @@ def send_on(args: Namespace) -> None:
 )
 def set_timer(args: Namespace) -> None:
     """Set a conversation's timer."""
-    from airflow_poison.core.passes.conversations.acts import set_timer as verb
+    from airflow_poison.core.passes.dialogs import set_timer as verb
 
     output, span, table = args.output, values.lasting("DURATION", args.timeout), opened_queue(args)
     done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=_span("--wait", args.wait) or timedelta(0))
@@ -203,7 +202,7 @@ def set_timer(args: Namespace) -> None:
 def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text: str) -> None:
     """Let messages leave, and say what was done."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.conversations.ending import left
+    from airflow_poison.core.passes.recovery import left
 
     done = left(opened_store(args), table, done, system_clock())
     if not done.repeated:
@@ -227,7 +226,7 @@ def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[s
 def _warn_of_errors(table: QueueTable, done: ActResult) -> None:
     """Say of Error messages that are here already."""
     from airflow_poison.core.conversations.endpoint import ConversationState
-    from airflow_poison.core.passes.conversations.browse import conversations as look
+    from airflow_poison.core.passes.conversations import conversations as look
 
     for handle in done.conversations:
         if look(table, handle=handle)[0].state == ConversationState.ERROR:
@@ -265,6 +264,6 @@ def _span(option: str, given: str | None) -> timedelta | None:
 
 
 def _key(args: Namespace, table: QueueTable) -> str:
-    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.runs import run_key
 
     return run_key(table.uri, uuid.uuid4().hex if args.send_key is None else args.send_key)

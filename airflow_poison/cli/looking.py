@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.schema import SubQueue
 
 _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
@@ -59,10 +59,10 @@ def list_queues(args: Namespace) -> None:
 def show(args: Namespace) -> None:
     """Print a queue and messages of it. Ends with exit code 1 when it is halted, or when a message that was asked for is not there."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.message import SubQueue
     from airflow_poison.core.passes import browse as verbs
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.policies.settings import LARGEST
+    from airflow_poison.core.schema import SubQueue
 
     output, limit = args.output, values.limit(args.limit)
     wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
@@ -119,7 +119,7 @@ def inspect(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.core.errors import QueueHaltedError
     from airflow_poison.core.passes.inspect import inspect as look
-    from airflow_poison.core.policies.inspection import NO_MESSAGE, Inspection
+    from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
 
     output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
@@ -156,14 +156,14 @@ def history(args: Namespace) -> None:
     """Print events. Ends with exit code 1 when there is none."""
     from airflow_poison.cli import tables
     from airflow_poison.core.events import EventType
-    from airflow_poison.core.passes.recall import recall
+    from airflow_poison.core.passes.history import recorded_events
 
     output, now = args.output, system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
     limit = values.limit(args.limit, least=1)
-    told = recall(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    told = recorded_events(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if output == "json":
         write_json(told.to_dict())
     elif told.events:

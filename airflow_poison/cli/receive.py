@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 _ENGINES = ("spark", "local")
@@ -84,11 +84,11 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 )
 def receive(args: Namespace) -> None:
     """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
-    from airflow_poison.core.passes.conversations.services import declare_services
-    from airflow_poison.core.passes.keys import run_key
     from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.passes.runs import run_key
+    from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
-    from airflow_poison.core.spark.shipping import checked_files
+    from airflow_poison.core.spark.executors import checked_files
 
     output, engine = args.output, values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
@@ -145,7 +145,7 @@ def _tell(result: ReceiveResult, output: str, policy: Policy) -> None:
 
 def _import_from_here(files: Sequence[str]) -> None:
     """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
-    from airflow_poison.core.spark.shipping import import_here
+    from airflow_poison.core.spark.executors import import_here
 
     here = str(Path.cwd())
     if here not in sys.path:
@@ -169,9 +169,9 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    from airflow_poison.core.passes.attended import AttendedEngine
+    from airflow_poison.core.passes.engine import SupervisedEngine
 
-    return AttendedEngine if engine == "local" else partial(AttendedEngine, spark, patience=_PATIENCE)
+    return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 
 
 def _stop_spark() -> None:
@@ -209,14 +209,13 @@ def _print(result: ReceiveResult) -> None:
 
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
-    from airflow_poison.core.passes.halt_texts import what_halted
-    from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.policies.inspection import Inspection
+    from airflow_poison.core.passes.halts import what_halted
+    from airflow_poison.core.policies.recovery import Inspection
 
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
-    what = what_halted(Halted(halt["how"]), result.queue, halt["lookup_id"], halt["error"], halt["details"])
+    what = what_halted(halt, result.queue)
     queue = result.queue
     return f"{what} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.conversations.ending import Ending
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.recovery import Ending
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @command(
@@ -52,7 +52,7 @@ def remove(args: Namespace) -> None:
     """Remove messages. Ends with exit code 1 when one is not there, or when the answer is no."""
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.remove import remove_messages
+    from airflow_poison.core.passes.move import remove_messages
 
     output, numbers = args.output, values.lookup_ids(args.lookup_ids)
     _check_asking(args)
@@ -80,7 +80,7 @@ def recover(args: Namespace) -> None:
     """Remove what halted a queue, and enable the queue. Ends with exit code 1 when nothing halted it, or when the answer is no."""
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.recover import recover as verb
+    from airflow_poison.core.passes.recovery import recover as verb
 
     output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
@@ -121,7 +121,7 @@ def end_conversation(args: Namespace) -> None:
     """End a conversation. Ends with exit code 1 when there is none of this handle, or when the answer is no."""
     from airflow_poison.cli.tables import print_waiting
     from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.conversations.browse import conversations
+    from airflow_poison.core.passes.conversations import conversations
     from airflow_poison.core.passes.messages import Chosen
 
     output, table = args.output, opened_queue(args)
@@ -159,7 +159,7 @@ def _told(ending: Ending, before: ConversationRow) -> str:
 
 def _ending(args: Namespace, table: QueueTable) -> Ending:
     """Return how the conversation is ended. Raises InputError."""
-    from airflow_poison.core.passes.conversations.ending import Ending
+    from airflow_poison.core.passes.recovery import Ending
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")

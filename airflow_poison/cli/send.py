@@ -61,7 +61,7 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
 )
 def send(args: Namespace) -> None:
     """Send, and print what was sent."""
-    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 
     output, clock = args.output, system_clock()
@@ -163,7 +163,7 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -178,7 +178,7 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
 
     from airflow_poison.cli import sources
     from airflow_poison.core.mapping import BATCH
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
         names = ("body", *sources.SAVED, "properties", "expires_at")

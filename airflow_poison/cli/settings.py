@@ -13,9 +13,9 @@ from airflow_poison.cli.values import policy_of
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.policies.described import Setting, System
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.simulated import Simulation
 
 
 _SYSTEM = Argument(("system",), {"metavar": "SYSTEM", "nargs": "?", "help": "the messaging system, for example Msmq4"}, "systems")
@@ -107,8 +107,8 @@ def _policy(args: Namespace) -> Policy:
 
 
 def _simulation(policy: Policy, args: Namespace) -> Simulation:
-    from airflow_poison.core.delivery import simulate as core
-    from airflow_poison.core.store.names import check_name
+    from airflow_poison.core.simulation import replay as core
+    from airflow_poison.core.store import check_name
 
     at = values.pairs("--at", args.at or [])
     return core.simulate(

@@ -11,12 +11,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from airflow_poison.cli.terminal import line, screen, table
-from airflow_poison.core.delivery.answer import shown
-from airflow_poison.core.delivery.script import OutcomeKind
-from airflow_poison.core.durations import show_duration
+from airflow_poison.core.clock import show_duration
 from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.policies.described import Kind, settings_class, settings_of
+from airflow_poison.core.policies import policy_class
+from airflow_poison.core.policies.described import Kind, settings_of
 from airflow_poison.core.policies.settings import seconds
+from airflow_poison.core.simulation.script import OutcomeKind
+from airflow_poison.core.simulation.simulated import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from airflow_poison.core.delivery.simulated import Simulation
     from airflow_poison.core.events import Event
     from airflow_poison.core.policies.described import Setting, System
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.simulated import Simulation
 
 
 WIDE: Final = 120
@@ -137,7 +138,7 @@ def headline(policy: Policy) -> str:
     now = policy.to_dict()
     changed = [
         f"{setting.name}={show_value(now[setting.name], is_duration=setting.kind is Kind.DURATION)}"
-        for setting in settings_of(settings_class(policy.system))
+        for setting in settings_of(policy_class(policy.system))
         if now[setting.name] != setting.default
     ]
     return f"{policy.system}: {', '.join(changed) or 'every setting as by default'}"

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
 
@@ -35,7 +36,7 @@ def opened_store(args: Namespace) -> QueueStore:
 def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
     """Return the queue QUEUE; a policy makes it when it is missing, and is recorded in it. Raises QueueNotFoundError."""
     from airflow_poison.core.errors import QueueNotFoundError
-    from airflow_poison.core.passes.declare import opened
+    from airflow_poison.core.passes.alter import opened
 
     try:
         with others_on_stderr():

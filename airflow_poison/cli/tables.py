@@ -8,8 +8,8 @@ from rich.text import Text
 
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
-from airflow_poison.core.message import DEFAULT_PRIORITY, SubQueue
-from airflow_poison.core.passes.messages import named
+from airflow_poison.core.passes.halts import named
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Contract, MessageType, Service
     from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.browse import QueueOverview
-    from airflow_poison.core.passes.conversations.acts import ActResult
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.dialogs import ActResult
+    from airflow_poison.core.passes.history import History
     from airflow_poison.core.passes.inspect import InspectResult
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.passes.recall import RecallResult
 
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
@@ -195,7 +194,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.core.policies.inspection import BINARY, EMPTY
+    from airflow_poison.core.policies.recovery import BINARY, EMPTY
 
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)
@@ -221,7 +220,7 @@ def print_inspected(seen: InspectResult, now: datetime) -> None:
         line(out, f"{terminal.messages(seen.more)} more; --every shows up to 100 of a conversation.")
 
 
-def print_events(told: RecallResult) -> None:
+def print_events(told: History) -> None:
     """Print a timeline."""
     out = screen()
     if told.earlier:

@@ -122,7 +122,7 @@ def size(count: int) -> str:
 
 def messages(count: int) -> str:
     """Return a number of messages."""
-    from airflow_poison.core.counted import counted
+    from airflow_poison.core.texts import counted
 
     return counted(count, "message")
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
-    from airflow_poison.core.delivery.script import Action
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.script import Action
 
 
 _DIGITS = 18
@@ -42,7 +42,7 @@ def whole(what: str, text: str, least: int = 0, most: int | None = None) -> int:
 def limit(text: str, least: int = 0) -> int | None:
     """Return how many are wanted at most; None: all. Raises InputError."""
     from airflow_poison.core.errors import InputError
-    from airflow_poison.core.nearest import folded
+    from airflow_poison.core.texts import folded
 
     if folded(text) == "all":
         return None
@@ -77,7 +77,7 @@ def lasting(what: str, text: str) -> timedelta:
 
 def one_of(what: str, text: str, known: Sequence[str]) -> str:
     """Return the known word that a text means, in any case and with any sign between its parts. Raises InputError."""
-    from airflow_poison.core.nearest import folded, nearest
+    from airflow_poison.core.texts import folded, nearest
 
     words = {folded(word): word for word in known}
     if folded(text) in words:
@@ -87,7 +87,7 @@ def one_of(what: str, text: str, known: Sequence[str]) -> str:
 
 def since(text: str, now: datetime) -> datetime:
     """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
-    from airflow_poison.core.durations import EXAMPLES, read_duration
+    from airflow_poison.core.clock import EXAMPLES, read_duration
 
     span = read_duration(text)
     try:
@@ -129,7 +129,7 @@ def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
 
 def duration(flag: str, text: str) -> timedelta:
     """Return a duration. Raises InputError."""
-    from airflow_poison.core.durations import EXAMPLES, read_duration
+    from airflow_poison.core.clock import EXAMPLES, read_duration
 
     span = read_duration(text)
     if span is None:
@@ -139,8 +139,8 @@ def duration(flag: str, text: str) -> timedelta:
 
 def action(text: str) -> Action:
     """Return what ``AT:VERB``, ``AT:VERB:MESSAGE`` or ``AT:alter:NAME=VALUE,...`` says. Raises InputError."""
-    from airflow_poison.core.delivery.script import Action, Verb
-    from airflow_poison.core.nearest import nearest
+    from airflow_poison.core.simulation.script import Action, Verb
+    from airflow_poison.core.texts import nearest
 
     at, _, rest = text.partition(":")
     word, _, what = rest.partition(":")
@@ -190,8 +190,7 @@ def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
 
     :param missing: what is said when neither does.
     """
-    from airflow_poison.core.policies.described import system_named
-    from airflow_poison.core.policies.typed import typed_policy
+    from airflow_poison.core.policies.described import system_named, typed_policy
 
     stored = policy_json(args.policy_json) if args.policy_json else {}
     named = stored.pop("system", None)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, Envelope, Outgoing
-from airflow_poison.core.message import CONVERSATION, DEFAULT_PRIORITY, DIALOG, TRANSMISSION_QUEUE, table_schema
+from airflow_poison.core.schema import CONVERSATION, DEFAULT_PRIORITY, DIALOG, TRANSMISSION_QUEUE, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

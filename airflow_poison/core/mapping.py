@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,7 +104,7 @@ def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetim
     """Return batches of messages from Python values: dicts are mapped like a frame's rows; bytes and text are bodies. Raises InputError."""
     import pyarrow as pa
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     messages = (_message(number, row, mapping, now) for number, row in enumerate(rows))
     while chunk := list(islice(messages, BATCH)):

@@ -1,10 +1,11 @@
-"""A message as handlers see it, and the Arrow schema of the table that keeps it."""
+"""A message as handlers see it."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, is_system
+from airflow_poison.core.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,102 +13,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.conversations.error_document import ErrorDocument
+    from airflow_poison.core.conversations.system_messages import ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
-
-
-class SubQueue(StrEnum):
-    """Where in an application queue a message waits (spec WCF-20).
-
-    Two are ours, and coming back from them is no move and counts nothing. In ``postponed`` waits what a handler gave back for later; in
-    ``transmission`` what was sent to a disabled queue: it is our place for ``sys.transmission_queue`` (spec SB-19), and nobody receives from it.
-    """
-
-    MAIN = "main"
-    RETRY = "retry"
-    POISON = "poison"
-    POSTPONED = "postponed"
-    TRANSMISSION = "transmission"
-
-
-EVENT = "_event"
-"""Partition of the events that commits recorded."""
-OUTBOX = "_outbox"
-"""Partition of the messages that leave for another queue."""
-CONVERSATION = "_conversation"
-"""Partition of the conversation endpoints: a row for each version of one, of which the highest counts."""
-TRANSMISSION_QUEUE = "_transmission"
-"""Partition of the dialog messages that wait at their sender until the target queue takes them: ``sys.transmission_queue`` (spec SB-19)."""
-DIALOG = "poison.dialog"
-"""The property that holds the envelope of a dialog's message."""
-DESTINATION = "poison.destination"
-"""The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
-TALLY = "_tally"
-"""What a task counted; only in a stage, never part of a table."""
-
-DEFAULT_PRIORITY = 5
-MAX_BODY_BYTES = 64 * 1024 * 1024
-
-
-@cache
-def message_schema() -> pa.Schema:
-    """Return the columns of a data file (the table adds the partition columns ``sub_queue`` and ``move_count``).
-
-    | column | meaning |
-    |---|---|
-    | lookup_id | gapless number in the order of arrival, unique in the queue |
-    | message_id | the sender's own identifier |
-    | priority | higher is received earlier; 0 to 10, default 5 |
-    | group_id, conversation_id, message_type | as sent; null when not given |
-    | body | the message itself, bytes |
-    | properties | further text values by name |
-    | enqueued_at, expires_at | when it was sent; when its time to live ends (null: never), UTC |
-    | abort_count | rollbacks since the last move (spec WCF-9) |
-    | crash_count | rollbacks of any cycle in which the process ended or timed out |
-    | due_at | when it may leave the retry sub-queue, UTC; stays when it has |
-    | last_error | the failure of its last delivery |
-    | reason | its last failure, one line; null before the first |
-    """
-    import pyarrow as pa
-
-    instant = pa.timestamp("us", tz="UTC")
-    fields: list[pa.Field[Any]] = [
-        pa.field("lookup_id", pa.int64(), nullable=True),
-        pa.field("message_id", pa.string()),
-        pa.field("priority", pa.int32()),
-        pa.field("group_id", pa.string()),
-        pa.field("conversation_id", pa.string()),
-        pa.field("message_type", pa.string()),
-        pa.field("body", pa.binary()),
-        pa.field("properties", pa.map_(pa.string(), pa.string())),
-        pa.field("enqueued_at", instant),
-        pa.field("expires_at", instant),
-        pa.field("abort_count", pa.int32()),
-        pa.field("crash_count", pa.int32()),
-        pa.field("due_at", instant),
-        pa.field(
-            "last_error",
-            pa.struct(
-                [
-                    pa.field("kind", pa.string()),
-                    pa.field("type", pa.string()),
-                    pa.field("message", pa.string()),
-                    pa.field("fingerprint", pa.string()),
-                    pa.field("trace", pa.string()),
-                ]
-            ),
-        ),
-        pa.field("reason", pa.string()),
-    ]
-    return pa.schema(fields)
-
-
-@cache
-def table_schema() -> pa.Schema:
-    """Return the columns of a queue table: those of a data file and the two partition columns."""
-    import pyarrow as pa
-
-    return message_schema().append(pa.field("sub_queue", pa.string())).append(pa.field("move_count", pa.int32()))
 
 
 class _Columns:
@@ -236,20 +143,17 @@ class Message:
     @property
     def group_id(self) -> str | None:
         """The group whose order matters to the sender."""
-        cell: str | None = self._columns.get("group_id", self._row)
-        return cell
+        return cast("str | None", self._columns.get("group_id", self._row))
 
     @property
     def conversation_id(self) -> str | None:
         """The conversation that the message belongs to."""
-        cell: str | None = self._columns.get("conversation_id", self._row)
-        return cell
+        return cast("str | None", self._columns.get("conversation_id", self._row))
 
     @property
     def message_type(self) -> str | None:
         """The type that the sender gave."""
-        cell: str | None = self._columns.get("message_type", self._row)
-        return cell
+        return cast("str | None", self._columns.get("message_type", self._row))
 
     @property
     def conversation(self) -> Conversation | None:
@@ -264,22 +168,16 @@ class Message:
     @property
     def is_error(self) -> bool:
         """Whether it says that the dialog has ended with an error (spec SB-38)."""
-        from airflow_poison.core.conversations.services import ERROR
-
         return self._system_type == ERROR
 
     @property
     def is_end_dialog(self) -> bool:
         """Whether it says that the partner has ended the dialog (spec SB-44)."""
-        from airflow_poison.core.conversations.services import END_DIALOG
-
         return self._system_type == END_DIALOG
 
     @property
     def is_timer(self) -> bool:
         """Whether it says that the conversation timer has expired (spec SB-45)."""
-        from airflow_poison.core.conversations.services import DIALOG_TIMER
-
         return self._system_type == DIALOG_TIMER
 
     @property
@@ -287,14 +185,12 @@ class Message:
         """What an Error message says; None for any other message. What is no Error document has code 0, and says why."""
         if not self.is_error:
             return None
-        from airflow_poison.core.conversations.arrivals import error_of
+        from airflow_poison.core.conversations.system_messages import error_of
 
         return error_of(self.body)
 
     @property
     def _system_type(self) -> str | None:
-        from airflow_poison.core.conversations.services import is_system
-
         return is_system(self.message_type)
 
     @property
@@ -305,14 +201,12 @@ class Message:
     @property
     def enqueued_at(self) -> datetime | None:
         """When it was sent."""
-        cell: datetime | None = self._columns.get("enqueued_at", self._row)
-        return cell
+        return cast("datetime | None", self._columns.get("enqueued_at", self._row))
 
     @property
     def expires_at(self) -> datetime | None:
         """When its time to live ends."""
-        cell: datetime | None = self._columns.get("expires_at", self._row)
-        return cell
+        return cast("datetime | None", self._columns.get("expires_at", self._row))
 
     @property
     def abort_count(self) -> int:

@@ -12,13 +12,13 @@ from airflow_poison.hooks.poison import QueueHook
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.conversations.acts import ActResult
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.dialogs import ActResult
+    from airflow_poison.core.passes.recovery import ConversationEnded
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _AT_ONCE = timedelta(0)
 
@@ -42,7 +42,7 @@ class ConversationHook(QueueHook):
 
     def drop_service(self, queue_name: str, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
-        from airflow_poison.core.passes.conversations.services import drop_service
+        from airflow_poison.core.passes.services import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
 
@@ -53,7 +53,7 @@ class ConversationHook(QueueHook):
         :param key: a second call with the same key begins nothing, and returns the same handles.
         Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
         """
-        from airflow_poison.core.passes.conversations.acts import begin_dialogs
+        from airflow_poison.core.passes.dialogs import begin_dialogs
 
         table = self.queue(queue_name)
         done = begin_dialogs(table, service=service, far_service=far_service, contract=contract, dialogs=dialogs, key=key, clock=SystemClock())
@@ -69,7 +69,7 @@ class ConversationHook(QueueHook):
         :param wait: how long to wait while a pass holds the conversation's group.
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError.
         """
-        from airflow_poison.core.passes.conversations.acts import send_on
+        from airflow_poison.core.passes.dialogs import send_on
 
         table = self.queue(queue_name)
         return self._leave(table, send_on(table, conversation, messages, key=key, clock=SystemClock(), wait=wait))
@@ -79,7 +79,7 @@ class ConversationHook(QueueHook):
 
         Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.passes.conversations.acts import set_timer
+        from airflow_poison.core.passes.dialogs import set_timer
 
         table = self.queue(queue_name)
         return self._leave(table, set_timer(table, conversation, timeout, key=key, clock=SystemClock(), wait=wait))
@@ -106,7 +106,7 @@ class ConversationHook(QueueHook):
             conversation removes it there (spec SB-31).
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.passes.conversations.ending import Ending
+        from airflow_poison.core.passes.recovery import Ending
 
         ending = Ending(
             self.queue(queue_name),
@@ -127,11 +127,11 @@ class ConversationHook(QueueHook):
         :param ended: also those that this side remembers only because they have ended.
         Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
         """
-        from airflow_poison.core.passes.conversations.browse import conversations
+        from airflow_poison.core.passes.conversations import conversations
 
         return conversations(self.queue(queue_name), handle=conversation, ended=ended)
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
-        from airflow_poison.core.passes.conversations.ending import left
+        from airflow_poison.core.passes.recovery import left
 
         return left(self.store(), table, done, SystemClock())

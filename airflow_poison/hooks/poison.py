@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.message import Message, SubQueue
+    from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.inspect import InspectResult
     from airflow_poison.core.passes.maintain import MaintainResult
-    from airflow_poison.core.passes.recover import RecoverResult
-    from airflow_poison.core.passes.remove import RemoveResult
+    from airflow_poison.core.passes.move import RemoveResult
+    from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
+    from airflow_poison.core.passes.relay import SendToResult
     from airflow_poison.core.passes.restart import RestartResult
-    from airflow_poison.core.passes.send_to import SendToResult
-    from airflow_poison.core.policies.inspection import Inspection
-    from airflow_poison.core.policies.restarts import Restart
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.opening import Restart
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.recovery import Inspection
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @renamed(name="queue_name")
@@ -92,12 +93,12 @@ class QueueHook(BaseHook):
         Raises QueueNotFoundError, SystemChangeError for a policy of another messaging system than the queue's, and SettingError for services of a
         queue without Service Broker's rules, or that another queue has.
         """
-        from airflow_poison.core.passes.declare import opened
+        from airflow_poison.core.passes.alter import opened
 
         store, clock = self.store(), SystemClock()
         table = opened(store, queue_name, policy, clock, _this_run())
         if services:
-            from airflow_poison.core.passes.conversations.services import declare_services
+            from airflow_poison.core.passes.services import declare_services
 
             declare_services(store, table, services, clock)
         return table
@@ -108,7 +109,7 @@ class QueueHook(BaseHook):
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
         """
         from airflow_poison.core.passes.alter import enable
-        from airflow_poison.core.passes.conversations.ending import Ending
+        from airflow_poison.core.passes.recovery import Ending
 
         store, clock = self.store(), SystemClock()
         table = store.open(queue_name)
@@ -139,7 +140,7 @@ class QueueHook(BaseHook):
         Raises MessageClaimedError while a pass receives, SettingError.
         """
         from airflow_poison.core.passes.restart import restart
-        from airflow_poison.core.policies.restarts import Restart
+        from airflow_poison.core.policies.opening import Restart
         from airflow_poison.core.policies.settings import choice
 
         return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))
@@ -180,7 +181,7 @@ class QueueHook(BaseHook):
         :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
         Raises QueueNotFoundError, InputError, MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
-        from airflow_poison.core.passes.send_to import send_to
+        from airflow_poison.core.passes.relay import send_to
 
         store = self.store()
         return send_to(store.open(queue_name), store, SystemClock(), lookup_ids, queue, run=run)
@@ -200,13 +201,13 @@ class QueueHook(BaseHook):
 
         Raises MessageNotFoundError and MessageClaimedError.
         """
-        from airflow_poison.core.passes.remove import remove
+        from airflow_poison.core.passes.move import remove
 
         return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
     def remove_conversation(self, queue_name: str, conversation_id: str) -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError."""
-        from airflow_poison.core.passes.remove import remove_messages
+        from airflow_poison.core.passes.move import remove_messages
 
         return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id)
 
@@ -221,7 +222,7 @@ class QueueHook(BaseHook):
         :param on_conversation_ended: called after the commit, at least once, for whoever keeps state for the conversation here (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
-        from airflow_poison.core.passes.recover import recover
+        from airflow_poison.core.passes.recovery import recover
 
         store = self.store()
         return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
@@ -270,7 +271,7 @@ class QueueHook(BaseHook):
         """Let this process import what the connection and the caller ship to executors. Raises SettingError."""
         files = self.shipped(py_files)
         if files:
-            from airflow_poison.core.spark.shipping import import_here
+            from airflow_poison.core.spark.executors import import_here
 
             import_here(files)
 
@@ -278,7 +279,7 @@ class QueueHook(BaseHook):
         """Return the whole paths of what the connection and the caller ship to executors. Raises SettingError."""
         if not py_files and not self.settings.py_files:
             return ()
-        from airflow_poison.core.spark.shipping import checked_files
+        from airflow_poison.core.spark.executors import checked_files
 
         return checked_files(self.settings.py_files, py_files)
 

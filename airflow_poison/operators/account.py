@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.counted import counted
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
 
 _ENDS = {
     "settled": "settled",
@@ -41,15 +41,14 @@ def halted(result: ReceiveResult, system: str = "") -> str:
 
     :param system: the name of the messaging system.
     """
-    from airflow_poison.core.passes.halt_texts import what_halted, what_to_do_when_halted
-    from airflow_poison.core.policies.decisions import Halted
+    from airflow_poison.core.passes.halts import what_halted, what_to_do_when_halted
 
-    assert result.halted is not None
-    halt, how = result.halted, Halted(result.halted["how"])
+    halt = result.halted
+    assert halt is not None
     return (
-        f"{what_halted(how, result.queue, halt['lookup_id'], halt['error'], halt['details'])} "
+        f"{what_halted(halt, result.queue)} "
         f"{counted(result.settled, 'message was', 'messages were')} settled before, {counted(result.untouched, 'was', 'were')} not reached. "
-        f"{what_to_do_when_halted(how, result.queue, halt['lookup_id'], system)}"
+        f"{what_to_do_when_halted(halt, result.queue, system)}"
     )
 
 

@@ -136,7 +136,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 
     def _question(self, halt: HaltedEndpoint) -> Question:
-        from airflow_poison.core.passes.halts import suspect, suspect_conversation
+        from airflow_poison.core.passes.decide import suspect, suspect_conversation
         from airflow_poison.operators.question import question
 
         table = QueueHook(self.conn_id).queue(self.queue_name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.durations import EXAMPLES, read_duration
+from airflow_poison.core.clock import EXAMPLES, read_duration
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
@@ -21,9 +21,9 @@ from airflow_poison.operators.identity import task_key
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
 
 
@@ -80,7 +80,7 @@ def ended_with_error(error: int | str, description: str) -> EndConversation:
 
 
 def _dialog(given: object, common: Mapping[str, Any]) -> Dialog:
-    from airflow_poison.core.conversations.dialog import Dialog
+    from airflow_poison.core.conversations.acts import Dialog
 
     if isinstance(given, Dialog):
         return given

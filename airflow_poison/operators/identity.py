@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError, SettingError
-from airflow_poison.core.passes.keys import installed, is_known, run_key
+from airflow_poison.core.passes.runs import installed, is_known, run_key
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
     from airflow_poison.core.passes.restart import RestartResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 class Action(StrEnum):
@@ -141,8 +141,8 @@ class QueueInspectOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
-        from airflow_poison.core.passes.conversations.services import printed_body
-        from airflow_poison.core.policies.inspection import NO_MESSAGE
+        from airflow_poison.core.passes.services import printed_body
+        from airflow_poison.core.policies.recovery import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)
@@ -193,7 +193,7 @@ class QueueMaintainOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.durations import EXAMPLES, read_duration
+        from airflow_poison.core.clock import EXAMPLES, read_duration
         from airflow_poison.core.passes.maintain import maintain
 
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
@@ -309,7 +309,7 @@ class QueueRemoveOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        from airflow_poison.core.passes.remove import remove_messages
+        from airflow_poison.core.passes.move import remove_messages
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)
@@ -345,7 +345,7 @@ class QueueReturnOperator(QueueOperator):
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
         from airflow_poison import stats
-        from airflow_poison.core.passes.return_due import return_due
+        from airflow_poison.core.passes.due import return_due
         from airflow_poison.core.policies import policy_from_dict
 
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)

@@ -8,21 +8,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import Alert, AlertKind
 from airflow_poison.core.passes.decide import Decision, choices
-from airflow_poison.core.passes.messages import named
+from airflow_poison.core.passes.halts import named
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.ui.pages import neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.policies.recovery import EndConversation
 
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
-from airflow_poison.core.passes.keys import check_named_once
+from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import account, halted
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.passes.receive_many import ReceiveManyResult
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveManyResult, ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
 
@@ -164,7 +163,7 @@ class OneQueue:
         self._tell()
 
     def _pass(self, table: QueueTable) -> ReceivePass:
-        from airflow_poison.core.passes.giving_up import INTERRUPTS
+        from airflow_poison.core.passes.delivering import INTERRUPTS
         from airflow_poison.core.passes.receive import ReceivePass
         from airflow_poison.core.policies import policy_from_dict
 
@@ -184,9 +183,9 @@ class OneQueue:
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
-        from airflow_poison.core.error_handler import install_error_handler
+        from airflow_poison.core.failures import install_error_handler
         from airflow_poison.core.passes.alerts import alert_subscription
-        from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
+        from airflow_poison.core.passes.history import error_subscription, hand_over
 
         task, name, clock = self._task, subscriber(self._context, self._hook, table), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
@@ -209,7 +208,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
 
     Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted.
     """
-    from airflow_poison.core.passes.receive_many import QueueRun, receive_many
+    from airflow_poison.core.passes.runs import QueueRun, receive_many
 
     ones = {queue.queue_name: OneQueue(task, hook, queue, context) for queue in queues}
     untold: dict[str, Exception] = {}

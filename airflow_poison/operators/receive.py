@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.error_handler import ErrorHandler
+    from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
 
@@ -154,7 +154,7 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
 
     def _receive(self, one: OneQueue, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
-        from airflow_poison.core.passes.receive_many import stoppable
+        from airflow_poison.core.passes.runs import stoppable
 
         try:
             result = stoppable(receive, self.stop).run(key)

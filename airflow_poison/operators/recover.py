@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.decide import DecideResult
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
 
 UNDECIDED = "UNDECIDED"
@@ -77,9 +77,9 @@ class QueueRecoverOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
-        from airflow_poison.core.counted import counted
         from airflow_poison.core.passes.decide import Decision, decide
         from airflow_poison.core.passes.halts import HaltedEndpoint
+        from airflow_poison.core.texts import counted
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)

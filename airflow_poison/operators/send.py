@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.passes.keys import run_key
+from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.spark.send_stage import FrameSource
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 class QueueSendOperator(WithLineage, QueueOperator):

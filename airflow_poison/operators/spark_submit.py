@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.errors import SettingError, SparkDistributionError
-from airflow_poison.core.passes.giving_up import give_up
-from airflow_poison.core.passes.keys import finished
+from airflow_poison.core.passes.delivering import release
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.submitted import Order, Submission, fullest, needed, recorded, without_spark
+from airflow_poison.core.passes.runs import finished
+from airflow_poison.core.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.operators.base import whole
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 
@@ -131,14 +131,14 @@ class Try:
         """Give the run's claim up, when nobody works on it any more."""
         for claim in self.table.snapshot().claims:
             if claim.key.startswith(f"{self._order.key}-"):
-                give_up(self.table, claim, SystemClock(), self._task.log.info)
+                release(self.table, claim, SystemClock(), self._task.log.info)
 
     def _recorded(self) -> ReceiveResult | None:
         return recorded(self.table, self._order.key, self._order.since)
 
-    def _ordered(self, key: str) -> Order:
+    def _ordered(self, key: str) -> PassOrder:
         task, settings, since = self._task, self._hook.settings, self.submission.since()
-        order = Order(
+        order = PassOrder(
             store=self._hook.store().uri,
             durable=settings.durable,
             queue=self.table.name,

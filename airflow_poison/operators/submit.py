@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.operators.spark_submit import Target, Try
 
 _OURS = ("application", "application_args", "java_class")

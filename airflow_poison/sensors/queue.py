@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.watching.conditions import Condition, EndpointCondition
-    from airflow_poison.core.watching.look import Look
+    from airflow_poison.core.watching.poller import QueueReader
 
 
 Match = StrEnum("Match", ["ANY", "ALL"])
@@ -67,18 +67,17 @@ class QueueSensor(BaseSensorOperator):
         self.match = choice("match", match, Match)
         self.deferrable = deferrable
         self.conn_id = conn_id
-        self._look: Look | None = None
+        self._look: QueueReader | None = None
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once. Raises QueueNotFoundError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.watching.look import Look
-        from airflow_poison.core.watching.poller import Looked, Until
+        from airflow_poison.core.watching.poller import QueueReader, Readings, Until
 
         if self._look is None:
-            self._look = Look(QueueHook(self.conn_id).store())
+            self._look = QueueReader(QueueHook(self.conn_id).store())
         names = self._names()
-        look = Looked(self._look.at(names), SystemClock().now())
+        look = Readings(self._look.at(names), SystemClock().now())
         for name in names:
             self.log.info("Queue %r: %s", name, look.ask(name, self.condition).facts)
         met = Until(names, self.condition, self.match is Match.ALL)(look).result
@@ -242,7 +241,7 @@ class QueuePoisonGoneSensor(QueueSensor):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; reads no message while the files are there in which those were that are waited for."""
         del context
-        from airflow_poison.core.watching.poison import poison_files
+        from airflow_poison.core.watching.news import poison_files
 
         table = QueueHook(self.conn_id).queue(str(self.queue_name))
         snapshot = table.snapshot()
@@ -256,7 +255,7 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     def _chosen(self, context: Context) -> frozenset[int] | None:
         """Return the messages to wait for; None: all."""
-        from airflow_poison.core.watching.poison import poisoned
+        from airflow_poison.core.watching.news import poisoned
 
         if self.lookup_ids is not None:
             return frozenset(numbers(self.lookup_ids))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Script, Scripted
-from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.delivery.handler_wrappers import sessiongram
+from airflow_poison.core.simulation.replay import replay
+from airflow_poison.core.simulation.script import Action, Script, Scripted
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing.conversing import conversation
-from airflow_poison.testing.received import Call, Outcome, Received
-from airflow_poison.testing.receiving import receive
+from airflow_poison.testing.receiving import Call, Outcome, Received, receive
 
 __all__ = [
     "Action",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, SentBy, Service
-from airflow_poison.core.conversations.transaction import Begun, Conversation
+from airflow_poison.core.conversations.transaction import BegunDelivery, Conversation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,4 +44,4 @@ def conversation(
         state=ConversationState(state),
         failures=failures,
     )
-    return Conversation(Begun(endpoint, endpoint, now or datetime.now(UTC)), {"Service": Service("Service", [given])})
+    return Conversation(BegunDelivery(endpoint, endpoint, now or datetime.now(UTC)), {"Service": Service("Service", [given])})

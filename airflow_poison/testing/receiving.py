@@ -13,30 +13,31 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, resolve_handler
-from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import Message, SubQueue, message_schema
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.message import Message
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import SENT, checked
+from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.testing.received import Call, Outcome, Received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 MOST_PASSES = 1_000
 
@@ -48,6 +49,107 @@ _numbers = count(1)
 
 lent = SimpleNamespace()
 """Handlers under test, by the name with which a pass finds them: so the very function is called, not a copy, and a test sees what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the handler.
+
+    :param at: when, on the virtual clock, UTC.
+    :param abort_count: what the handler saw.
+    :param move_count: what the handler saw.
+    :param error: what it raised; None when it returned.
+    """
+
+    at: datetime
+    abort_count: int
+    move_count: int
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one message.
+
+    :param place: the sub-queue where it is (``main``, ``retry``, ``poison``, ``postponed``), ``dead_letter`` (the sender's), the name of the queue
+        that it was sent to, or what became of it: ``processed``, ``dropped``, ``lost`` (consumed before its handler failed). The words are those
+        of ``replay``.
+    :param abort_count: its rollbacks since the last move; 0 when it has left the queue.
+    :param move_count: its moves between main and the sub-queues; 0 when it has left the queue.
+    :param calls: the calls of the handler, in order.
+    :param last_error: the failure of its last delivery; None when that succeeded.
+    """
+
+    lookup_id: int
+    body: bytes
+    place: str
+    abort_count: int
+    move_count: int
+    calls: tuple[Call, ...]
+    last_error: Failure | None
+
+    @property
+    def deliveries(self) -> int:
+        """Calls of the handler."""
+        return len(self.calls)
+
+    def __str__(self) -> str:
+        error = f", last error {self.last_error.type}: {self.last_error.text}" if self.last_error else ""
+        return f"message {self.lookup_id} {self.body[:40]!r}: {self.place} after {self.deliveries} deliveries{error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The result of ``receive``. Iterates over the outcomes, in the order in which the messages were given.
+
+    :param passes: the result of each pass.
+    :param events: what was recorded, ``DELIVERED``, ``COMMITTED`` and ``ROLLED_BACK`` among it.
+    :param table: the queue, for a look inside.
+    :param store: its store, which also has the dead-letter queues.
+    :param elapsed: time that went by on the virtual clock.
+    :param endless: it was stopped at its limit of passes and would have gone on.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    passes: tuple[ReceiveResult, ...]
+    events: tuple[Event, ...]
+    table: QueueTable
+    store: MemoryStore
+    elapsed: timedelta
+    endless: bool = False
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return iter(self.outcomes)
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, number: int) -> Outcome:
+        return self.outcomes[number]
+
+    @property
+    def places(self) -> list[str]:
+        """The place of each message."""
+        return [outcome.place for outcome in self.outcomes]
+
+    @property
+    def deliveries(self) -> int:
+        """Calls of the handler, all together."""
+        return sum(outcome.deliveries for outcome in self.outcomes)
+
+    @property
+    def halted(self) -> str | None:
+        """How the last pass halted the queue (``faulted`` …); None when the queue goes on."""
+        halt = self.passes[-1].halted if self.passes else None
+        return halt["how"] if halt else None
+
+    def __str__(self) -> str:
+        lines = [str(outcome) for outcome in self.outcomes]
+        if self.halted:
+            lines.append(f"The queue is {self.halted}.")
+        if self.endless:
+            lines.append(f"Stopped after {len(self.passes)} passes; it would go on.")
+        return "\n".join(lines)
 
 
 def receive(

@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError, SettingError
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.watching.happenings import Happening, News, Position
+from airflow_poison.core.watching.news import Happening, News, Position
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.triggers.stream import Interest, Interests, Notice, interests, notices
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow.triggers.shared_stream import SharedStreamProducer
 
-    from airflow_poison.core.watching.look import Sight
+    from airflow_poison.core.watching.poller import Reading
 
 
 SETTLED = 10.0
@@ -136,7 +136,7 @@ class QueueEventTrigger(BaseEventTrigger):
         return getattr(self, "asset_state_store", None)
 
 
-def _look_into(event: Happening, sight: Sight, position: Position | None, now: datetime) -> News:
+def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
     from airflow_poison.core.watching.news import begin, news
 

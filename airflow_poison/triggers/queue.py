@@ -14,7 +14,7 @@ from airflow_poison.hooks.poison import QueueHook
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.watching.poller import Poller
 
 

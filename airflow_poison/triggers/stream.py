@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.watching.happenings import Happening, ripens
-from airflow_poison.core.watching.poller import Looked, Waits
+from airflow_poison.core.watching.news import Happening, ripens
+from airflow_poison.core.watching.poller import Readings, Waits
 from airflow_poison.triggers.queue import poller_at
 
 try:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_poison.core.watching.look import Sight
+    from airflow_poison.core.watching.poller import Reading
 
 
 @dataclass(eq=False, slots=True)
@@ -41,13 +41,13 @@ class Interest:
     seen: int | str | None = None
     not_before: datetime | None = None
 
-    def wants(self, sight: Sight | PoisonError, now: datetime) -> bool:
+    def wants(self, sight: Reading | PoisonError, now: datetime) -> bool:
         """Say whether there is something to look into."""
         if _what(sight) != self.seen:
             return True
         return self.not_before is not None and self.not_before <= now
 
-    def looked(self, sight: Sight | PoisonError, now: datetime) -> None:
+    def looked(self, sight: Reading | PoisonError, now: datetime) -> None:
         """Note what was looked into."""
         self.seen = _what(sight)
         self.not_before = None if isinstance(sight, PoisonError) else ripens(self.happening, sight.snapshot, now)
@@ -61,7 +61,7 @@ class Notice:
     """
 
     queue_name: str
-    sight: Sight | PoisonError
+    sight: Reading | PoisonError
     now: datetime
     wanted_by: frozenset[Interest]
     _when_recorded: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Interests:
         """Return the queues."""
         return {interest.queue_name for interest in self._all}
 
-    def __call__(self, look: Looked) -> Waits[list[Notice]]:
+    def __call__(self, look: Readings) -> Waits[list[Notice]]:
         """Return a notice for each queue that somebody wants to look into."""
         wanted: dict[str, set[Interest]] = {}
         for interest in self._all:
@@ -139,7 +139,7 @@ def interests(conn_id: str) -> Interests:
     return _interests.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, Interests())
 
 
-def _what(sight: Sight | PoisonError) -> int | str:
+def _what(sight: Reading | PoisonError) -> int | str:
     return str(sight) if isinstance(sight, PoisonError) else sight.snapshot.version
 
 

@@ -13,7 +13,7 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.ui import pages
 from airflow_poison.ui.pages import NotReadableError, NotThereError, neutral

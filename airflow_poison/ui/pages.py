@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from airflow_poison.core.events import EventType
-    from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.passes.browse import QueueOverview
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.message_rows import MessageRow
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 log = logging.getLogger(__name__)
@@ -89,10 +89,10 @@ def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
     """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.recall import recall
+    from airflow_poison.core.passes.history import recorded_events
 
     with opened(conn_id, name) as table:
-        found = recall(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
+        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
         return {"conn_id": conn_id, **found.to_dict()}
 
 
@@ -103,8 +103,7 @@ def _overview(seen: QueueOverview) -> dict[str, object]:
 
 def _conversations(table: QueueTable) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
-    from airflow_poison.core.passes.conversations.at_hand import has_conversations
-    from airflow_poison.core.passes.conversations.browse import number
+    from airflow_poison.core.passes.conversations import has_conversations, number
 
     if not has_conversations(table.snapshot()):
         return {"has_conversations": False, "conversations": 0}
@@ -117,7 +116,7 @@ def _conversations(table: QueueTable) -> dict[str, object]:
 
 def _with_body(row: MessageRow) -> dict[str, object]:
     """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
-    from airflow_poison.core.passes.message_rows import MOST_BODY_BYTES
+    from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 
     shown = row.shown(MOST_BODY_BYTES)
     return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
@@ -135,7 +134,7 @@ _TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
 
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
     """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.conversations.browse import conversations as browse
+    from airflow_poison.core.passes.conversations import conversations as browse
 
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
         return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
@@ -148,7 +147,7 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
 
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.conversations.browse import conversation as browse
+    from airflow_poison.core.passes.conversations import conversation as browse
 
     with opened(conn_id, name) as table:
         try:
@@ -182,7 +181,7 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.conversations.services import Directory
+    from airflow_poison.core.passes.services import Directory
 
     try:
         found = Directory(store).queue_of(service)

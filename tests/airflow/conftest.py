@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,11 +17,11 @@ from airflow_poison.core.errors import (
     QueueNotFoundError,
     SettingError,
 )
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
@@ -31,8 +31,9 @@ from airflow_poison.operators.send import QueueSendOperator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison import Message
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 
@@ -67,7 +67,7 @@ def error_of(run_dag: Callable[..., Ran], request: pytest.FixtureRequest) -> Cal
 def orders(store: QueueStore) -> QueueStore:
     """A store whose queue ``orders`` holds one message."""
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.declare import declare
+    from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.send import messages_to_batches, send
 
     send(declare(store, "orders", POLICY, SystemClock()), messages_to_batches([b"{}"]), key="first", clock=SystemClock())

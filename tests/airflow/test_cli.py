@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.cli.main import COMMANDS
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.get_provider_info import get_provider_info
 from tests.unit.cli.test_completion import completed
@@ -21,7 +21,7 @@ from tests.unit.cli.test_completion import completed
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 AIRFLOW = Path(sys.executable).with_name("airflow")
 
@@ -113,7 +113,7 @@ def test_a_pass_runs_on_the_spark_of_the_connection(store: QueueStore, spark: ob
 
 def test_a_send_with_the_key_of_a_task_sends_nothing_twice(store: QueueStore, poison: Callable[..., tuple[str, str]]) -> None:
     """The command's ``--send-key`` and the operator's ``send_key`` are the same word for the same thing."""
-    from airflow_poison.core.passes.keys import run_key
+    from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import messages_to_batches, send
 
     table = declare(store, "orders", Msmq4(), SystemClock())

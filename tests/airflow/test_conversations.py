@@ -10,9 +10,9 @@ from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import ERROR, Contract, MessageType, Service
+from airflow_poison.core.conversations.acts import Dialog
+from airflow_poison.core.conversations.services import Contract, MessageType, Service
+from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import (
     ConversationNotFoundError,
@@ -22,7 +22,7 @@ from airflow_poison.core.errors import (
     SettingError,
 )
 from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.conversations.browse import conversations
+from airflow_poison.core.passes.conversations import conversations
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.store.control import QueueState
@@ -48,7 +48,8 @@ from .test_recovery import Airflow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

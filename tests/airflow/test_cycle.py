@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

@@ -26,8 +26,8 @@ from .conftest import HOME, define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore
 
     from .conftest import Ran
 

@@ -12,10 +12,10 @@ from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, OKRespo
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError, SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.keys import is_known
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
+from airflow_poison.core.passes.runs import is_known
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store import open_store
 from airflow_poison.hooks.poison import QueueHook
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = SystemClock()
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.airflow.conftest import Ran
 
 pytest.importorskip("airflow.providers.openlineage")

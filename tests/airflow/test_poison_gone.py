@@ -13,11 +13,10 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueueNotFoundError, SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.move import put_back
+from airflow_poison.core.passes.move import put_back, remove_messages
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove_messages
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.sensors.queue import QueuePoisonGoneSensor
 from airflow_poison.triggers.queue import QueueTrigger
@@ -25,7 +24,8 @@ from airflow_poison.triggers.queue import QueueTrigger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 
@@ -125,7 +125,7 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
 
 
 def test_a_poke_reads_no_message_while_nothing_has_left(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.watching import poison as module
+    from airflow_poison.core.watching import news as module
 
     _, told = poison(store)
     task = sensor()

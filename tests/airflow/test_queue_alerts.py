@@ -11,7 +11,7 @@ from airflow.sdk import AssetAny, AssetOrTimeSchedule, BaseNotifier, DeltaTrigge
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import AlertError, QueueNameError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -22,8 +22,8 @@ from airflow_poison.taskgroups import retry_cycle
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

@@ -16,12 +16,11 @@ from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroke
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -11,11 +11,11 @@ from airflow.sdk import DAG
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageNotFoundError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.manage import QueueAlterOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
     from .conftest import Ran
 

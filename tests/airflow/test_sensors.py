@@ -14,12 +14,11 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueueNotFoundError, SettingError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
 from airflow_poison.triggers.queue import QueueTrigger
 
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.sensors.queue import QueueSensor
 
     from .conftest import Ran

@@ -12,11 +12,10 @@ from airflow.sdk import DAG
 from airflow_poison import Msmq4, stats
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.receive_result import ReceiveResult
+from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.send import send
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
@@ -24,7 +23,8 @@ from airflow_poison.operators.send import QueueSendOperator
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.airflow.conftest import Ran
 
 pytest.importorskip("statsd")

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.spark.places.servers import Cluster
 
     from .conftest import Ran

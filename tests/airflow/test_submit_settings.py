@@ -17,9 +17,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError, SparkDistributionError
-from airflow_poison.core.passes.alter import alter
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.receive_result import ReceiveResult
+from airflow_poison.core.passes.alter import alter, declare
+from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
@@ -30,7 +29,7 @@ from .test_submit import POLICY, Store, context, sent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
 

@@ -18,7 +18,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = SystemClock()
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

@@ -25,15 +25,14 @@ from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.message import CONVERSATION, table_schema
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
+from airflow_poison.core.schema import CONVERSATION, table_schema
 from airflow_poison.core.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
 from tests.airflow.conftest import define_connection
@@ -49,7 +48,8 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 SCRIPT = "<script>document.title = 'taken'</script>"
 SECRET = "hunter2-and-more"
@@ -283,7 +283,7 @@ def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Bro
     from airflow_poison.core.store.delta import store
 
     monkeypatch.setattr(store, "FORMAT_VERSION", FORMAT_VERSION + 1)
-    monkeypatch.setattr("airflow_poison.core.store.table.upgrading.upgrade", lambda _table: pytest.fail("the table was upgraded"))
+    monkeypatch.setattr("airflow_poison.core.store.table.rows.upgrade", lambda _table: pytest.fail("the table was upgraded"))
     for path, query in READS.items():
         assert browser.ask(path, **query).status_code == 200
 

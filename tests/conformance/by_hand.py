@@ -5,21 +5,20 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.script import Action, Verb
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.passes.alter import alter, disable, enable
-from airflow_poison.core.passes.move import put_back
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.move import put_back, remove
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.simulation.script import Action, Verb
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 OPENING = frozenset({Verb.OPEN, Verb.ENABLE, Verb.RESTART, Verb.RESTART_SERVER})
 """After these an endpoint that was closed is open."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.schema import SubQueue
 from tests.conformance.played import DROPPED, PROCESSED, QUEUE, REMOVED, Place, place_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 _FEEDBACK = "JMS_IBM_Feedback"
 """The property of a report message."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.script import Action, Scripted, Verb, as_span
-from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.delivery.handler_wrappers import sessiongram
 from airflow_poison.core.events import OWN
-from airflow_poison.core.message import SubQueue, message_schema
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.schema import SubQueue, message_schema
+from airflow_poison.core.simulation.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from tests.conformance import by_hand
 from tests.conformance.found import Found, by_message, is_removal
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.conformance.examples.shape import Calls, Example
 
 MOST_PASSES = 1_000

@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.script import OutcomeKind, Outcomes
 from airflow_poison.core.failures import Postpone, Unprocessable
+from airflow_poison.core.simulation.script import OutcomeKind, Outcomes
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.delivery.sessiongram import Session
+    from airflow_poison.core.delivery.handler_wrappers import Session
     from airflow_poison.core.message import Message
 
 

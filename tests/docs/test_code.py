@@ -16,11 +16,11 @@ import pytest
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
 from tests.docs.pages import PAGES, ROOT, name, script
 

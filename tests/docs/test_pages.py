@@ -11,8 +11,8 @@ import pytest
 
 from airflow_poison import Msmq4
 from airflow_poison.core import errors
-from airflow_poison.core.message import table_schema
-from airflow_poison.core.passes.receive_result import ReceiveResult
+from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.core.schema import table_schema
 from airflow_poison.hooks.connection import FIELDS
 from tests.docs.pages import PAGES, ROOT, blocks, name
 

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import SYSTEMS, policy_class, settings
-from airflow_poison.core.policies.base import SystemSettings
+from airflow_poison.core.policies.policy import Policy
 from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def page(system: str) -> Path:
     return REFERENCE / f"{PAGES[system]}.md"
 
 
-def settings_of(system: str) -> type[SystemSettings]:
+def settings_of(system: str) -> type[Policy]:
     found = policy_class(system)
-    assert issubclass(found, SystemSettings)
+    assert issubclass(found, Policy)
     return found
 
 
@@ -115,7 +115,7 @@ def choices(system: str, name: str) -> Iterator[str]:
             yield from (value.value for value in kind if accepts(policy, name, value))
 
 
-def accepts(policy: type[SystemSettings], name: str, value: str) -> bool:
+def accepts(policy: type[Policy], name: str, value: str) -> bool:
     try:
         policy.from_dict({name: value})
     except SettingError:

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes import keys
+from airflow_poison.core.passes import runs
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
 from tests.faults.world import FastClock, Strangers, queues
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.table.queue import Queue
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Task:
     @property
     def run_key(self) -> str:
         """Under what the store remembers it."""
-        return keys.installed(self.installation, self.key)
+        return runs.installed(self.installation, self.key)
 
     @property
     def name(self) -> str:
@@ -106,6 +106,6 @@ class Actor:
         return self.place.store
 
     @cached_property
-    def table(self) -> Queue:
+    def table(self) -> QueueTable:
         """The queue, opened when it is first asked for: a repair must not open what is refused."""
         return self.store.open(self.task.queue)

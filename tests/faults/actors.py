@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConversationLockedError, QueueHaltedError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.relay import dead_letter_queue
+from airflow_poison.core.schema import SubQueue
 from tests.faults import maintainers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.administrators import administers, intrudes, maintains, recovers_or_enables, repairs

@@ -6,15 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import alter, disable, enable
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.passes.recover import recover
-from airflow_poison.core.passes.relay import dead_letter_queue
-from airflow_poison.core.passes.remove import remove_messages
+from airflow_poison.core.passes.move import move, put_back, remove_messages
+from airflow_poison.core.passes.recovery import recover
+from airflow_poison.core.passes.relay import dead_letter_queue, send_to
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.passes.send_to import send_to
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.faults import maintainers
 from tests.faults.workers import gives_up, send_as
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.faults.actor import Actor
 
 _PATIENCE = 1.5

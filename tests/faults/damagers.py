@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store import durability
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store import disk
 from tests.faults import maintainers
 from tests.faults.keeping import damaged_in
 from tests.faults.ledger import note
@@ -196,7 +196,7 @@ def _put_files_back(there: Victim) -> None:
         with suppress(FileExistsError, FileNotFoundError):  # another one was faster
             _link(path, there.root / name)
         with suppress(FileNotFoundError):
-            durability.sync_files(str(there.root), [str(name)])
+            disk.sync_files(str(there.root), [str(name)])
         with suppress(FileNotFoundError):
             _unlink(path)
 

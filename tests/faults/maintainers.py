@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from airflow_poison.core.passes.check import check
-from airflow_poison.core.passes.checking.findings import Severity
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.mend import RepairResult, repair
+from airflow_poison.core.passes.repair import RepairResult, repair
 from airflow_poison.core.store.delta import store as stores
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.table import rows
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.delta.store import DeltaStore
     from airflow_poison.core.store.log import Commit
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def maintain_one(table: QueueTable, store: DeltaStore, clock: Clock) -> None:

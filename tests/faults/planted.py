@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
-from airflow_poison.core.delivery.sessions import dialoghost, dialogs, journalfile, tries, work
+from airflow_poison.core.delivery.sessions import dialogs, endpoint, journal, tries, work
 from airflow_poison.core.delivery.sessions.words import State, word
-from airflow_poison.core.passes import keys
-from airflow_poison.core.passes.conversations import carrying
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import acknowledged, repair
+from airflow_poison.core.passes import runs, transmission
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.table import base, stage
 
 if TYPE_CHECKING:
@@ -64,12 +63,12 @@ def _no_revalidation() -> None:
 
 def _no_sync() -> None:
     """The data files of a commit are not forced to disk before it."""
-    replace(durability, "sync_files", lambda _root, _names: None)
+    replace(disk, "sync_files", lambda _root, _names: None)
 
 
 def _charge_the_batch() -> None:
     """Where a process died, every message of its batch that was not settled is charged."""
-    read = journalfile.sections
+    read = journal.sections
 
     def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
         for ids, words in read(*content):
@@ -82,7 +81,7 @@ def _charge_the_batch() -> None:
 
 def _ghosts() -> None:
     """What a delivery that was rolled back did in its conversation counts all the same."""
-    rolled_back = dialoghost.DialogHost.rolled_back
+    rolled_back = endpoint.DialogHost.rolled_back
 
     def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
         conversation = Conversation(begun, services, self._clock.now)
@@ -95,12 +94,12 @@ def _ghosts() -> None:
         rolled_back(self, entries, culprit, failure)
 
     replace(work.Endpoint, "call_in_dialog", call)
-    replace(dialoghost.DialogHost, "rolled_back", applied)
+    replace(endpoint.DialogHost, "rolled_back", applied)
 
 
 def _remove_first() -> None:
     """What leaves for the partner is taken from the sender's side before the partner's queue has it."""
-    holds = carrying._holds
+    holds = transmission._holds
 
     def removing(target: Any, table: Any, messages: Any) -> bool:
         if holds(target, table, messages):
@@ -108,7 +107,7 @@ def _remove_first() -> None:
         table.remove_transmissions(table.snapshot().transmissions[:1], datetime.now(UTC))
         return False
 
-    replace(carrying, "_holds", removing)
+    replace(transmission, "_holds", removing)
 
 
 def _no_effects() -> None:
@@ -119,23 +118,23 @@ def _no_effects() -> None:
 
 def _no_marks() -> None:
     """A newest entry that is cut is taken for one that a loss of power has cut short, whatever its mark says."""
-    diagnose = repair.diagnose
+    diagnose = entries.diagnose
 
-    def forgetful(root: str) -> repair.Diagnosis:
+    def forgetful(root: str) -> entries.Diagnosis:
         found = diagnose(root)
         if not found.unmarked:
             return found
-        torn = Path(root, repair.LOG, f"{found.version:020d}.json")
-        return repair.Diagnosis(found.version - 1, (torn,), found.shortcuts)
+        torn = Path(root, entries.LOG, f"{found.version:020d}.json")
+        return entries.Diagnosis(found.version - 1, (torn,), found.shortcuts)
 
-    replace(acknowledged, "read", lambda _root: {})
-    replace(acknowledged, "note", lambda *_, **__: None)
-    replace(repair, "diagnose", forgetful)
+    replace(entries, "read_marks", lambda _root: {})
+    replace(entries, "note", lambda *_, **__: None)
+    replace(entries, "diagnose", forgetful)
 
 
 def _one_airflow() -> None:
     """The keys of two Airflows that run the same are the same."""
-    replace(keys, "installed", lambda _installation, key: key)
+    replace(runs, "installed", lambda _installation, key: key)
 
 
 BUGS: dict[str, Callable[[], None]] = {

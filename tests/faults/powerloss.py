@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.store import durability
+from airflow_poison.core.store import disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class Disk:
 
         :param replace: puts a function in the place of another one.
         """
-        sync, whole = os.fsync, durability._sync_file_system
+        sync, whole = os.fsync, disk._sync_file_system
 
         def fsync(descriptor: Any) -> None:
             path = Path(f"/proc/self/fd/{descriptor}").readlink()
@@ -76,7 +76,7 @@ class Disk:
             return done
 
         replace(os, "fsync", fsync)
-        replace(durability, "_sync_file_system", syncfs)
+        replace(disk, "_sync_file_system", syncfs)
 
     def synced(self, path: Path) -> None:
         """Note that a file or a folder is on disk as it is now; for two processes at once, in the order in which they look."""

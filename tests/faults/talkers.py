@@ -7,19 +7,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.errors import ConversationError, ConversationLockedError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations import ledger as endpoints
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, send_on, set_timer
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.ending import Ending
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes import conversations as endpoints
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs, send_on, set_timer
+from airflow_poison.core.passes.recovery import Ending, recover
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
+from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.store.control import QueueState
 from tests.faults.ledger import note
 from tests.faults.talks import CONTRACT, GIVEN_UP, TALKERS, partner_of, services, words
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
+    from airflow_poison.core.passes.recovery import ConversationEnded
     from tests.faults.actor import Actor, Place
 
 Messages = list[tuple[str, bytes]]

@@ -13,7 +13,7 @@ import pytest
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

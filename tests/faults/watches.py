@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.store import queue_table as tables
 from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.table import queue as tables
 from airflow_poison.core.store.table import stage
 from tests.faults.ledger import note
 from tests.faults.planted import replace
@@ -37,7 +37,7 @@ def watch_commits() -> None:
 
 def watch_claims() -> None:
     """Note which claims this process makes and holds: the controller sees whose claim has been taken over."""
-    claim, take_over, made = tables.Queue.claim, tables.Queue.take_over, stage.Attempt.made
+    claim, take_over, made = tables.QueueTable.claim, tables.QueueTable.take_over, stage.Attempt.made
 
     def noted(held: Claim | None) -> Claim | None:
         if held is not None:
@@ -49,6 +49,6 @@ def watch_claims() -> None:
         note("made", key=attempt.key, attempt=name)
         return name
 
-    replace(tables.Queue, "claim", lambda *given, **named: noted(claim(*given, **named)))
-    replace(tables.Queue, "take_over", lambda *given, **named: noted(take_over(*given, **named)))
+    replace(tables.QueueTable, "claim", lambda *given, **named: noted(claim(*given, **named)))
+    replace(tables.QueueTable, "take_over", lambda *given, **named: noted(take_over(*given, **named)))
     replace(stage.Attempt, "made", noted_made)

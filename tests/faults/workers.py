@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import send
 from tests.faults.ledger import note
 from tests.faults.world import LEASE, bodies, queues
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.faults.actor import Actor
 
 HANDLER = "tests.faults.handler:handle"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 SPEED = 60.0
 """Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""

@@ -28,7 +28,7 @@ from tools.airflow.services import WITH_TRIGGERER, Services
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.live.statsd_listener import Listener
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ def options(folder: Path) -> str:
 def _make(archive: Path) -> None:
     """Run what a task runs, and let the JVM write down at its end which classes that took."""
     from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.declare import declare
+    from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.send import messages_to_batches, send
     from airflow_poison.core.policies.msmq4 import Msmq4

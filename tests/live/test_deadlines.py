@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.move import put_back
+from airflow_poison.core.passes.move import put_back, remove_messages
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove_messages
 from airflow_poison.core.passes.send import messages_to_batches, send
 from tests.live.beside import beside
 from tests.live.deadline_file import MISSED
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run
 

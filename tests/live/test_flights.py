@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from tests.live.beside import beside
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.live.live_airflow import LiveAirflow
 
 CLOCK = SystemClock()

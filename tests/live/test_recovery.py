@@ -9,8 +9,7 @@ import pytest
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -18,8 +17,8 @@ from airflow_poison.core.store.control import QueueState
 from tests.live.beside import beside
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run
 

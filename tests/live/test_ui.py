@@ -13,22 +13,21 @@ import pytest
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, send_on
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs, send_on
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from tests.live import chromium
 from tools.airflow.client import API
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.chromium import Page
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from tests.live.beside import beside
 from tools.airflow.client import API
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run
 

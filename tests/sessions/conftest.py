@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies.msmq4 import Msmq4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions import ServerSession
+    from airflow_poison.core.delivery.sessions.batchrecord import ServerSession
 
 
 class Opener(Protocol):

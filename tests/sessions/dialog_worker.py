@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.sessions import open_session
-from airflow_poison.core.delivery.sessions.blame import read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_story
+from airflow_poison.core.delivery.sessions.session import open_session
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
 from tests.sessions.endpoints import broker
 

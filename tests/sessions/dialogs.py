@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.conversations.at_hand import AtHand
+from airflow_poison.core.conversations.dialog_state import DialogState
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, MessageType, SentBy, Service
-from airflow_poison.core.message import DIALOG, message_schema
+from airflow_poison.core.conversations.services import Contract, MessageType, SentBy, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.core.schema import DIALOG, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.session import BatchReport
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ORDER, QUESTION, ANSWER = "Order", "Question", "Answer"
@@ -92,13 +92,13 @@ def _row(each: Outgoing | bytes | str) -> dict[str, Any]:
     }
 
 
-def at_hand(endpoints: Iterable[ConversationEndpoint] = (), waiting: Mapping[str, tuple[str, ...]] | None = None) -> AtHand:
+def at_hand(endpoints: Iterable[ConversationEndpoint] = (), waiting: Mapping[str, tuple[str, ...]] | None = None) -> DialogState:
     """What a pass has at hand of these conversations.
 
     :param waiting: types by the conversation's name, of the target's side.
     """
     named = {target_handle(name): types for name, types in (waiting or {}).items()}
-    return AtHand({"Shop": SHOP}, {each.handle: each for each in endpoints}, named)
+    return DialogState({"Shop": SHOP}, {each.handle: each for each in endpoints}, named)
 
 
 @dataclass

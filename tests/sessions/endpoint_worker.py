@@ -11,8 +11,8 @@ import sys
 import warnings
 from pathlib import Path
 
-from airflow_poison.core.delivery.sessions import open_session
-from airflow_poison.core.delivery.sessions.blame import read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_story
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies import policy_from_dict
 from tests.sessions.endpoints import saying
 from tests.sessions.messages import batch_of

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.store import durability
+from airflow_poison.core.store import disk
 
 PLATTER, MACHINE = "POISON_TEST_PLATTER", "POISON_TEST_MACHINE"
 """Environment of a process that watches: where it keeps what is forced, and which machine it runs on."""
@@ -21,7 +21,7 @@ PLATTER, MACHINE = "POISON_TEST_PLATTER", "POISON_TEST_MACHINE"
 
 def watch(platter: Path, machine: str) -> None:
     """Run on a machine of that name, and keep what this process forces to disk."""
-    force, force_names, sync = platform.force, platform.force_names, durability.sync
+    force, force_names, sync = platform.force, platform.force_names, disk.sync
 
     def forced(descriptor: int) -> None:
         force(descriptor)
@@ -36,7 +36,7 @@ def watch(platter: Path, machine: str) -> None:
         if Path(path).name == "begun":
             _keep(platter, Path(path))
 
-    platform.force, platform.force_names, durability.sync = forced, forced_names, synced
+    platform.force, platform.force_names, disk.sync = forced, forced_names, synced
     platform.machine = lambda: machine
 
 

@@ -19,7 +19,7 @@ from airflow_poison.core.failures import Postpone, Unprocessable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from airflow_poison.core.delivery.sessiongram import Session
+    from airflow_poison.core.delivery.handler_wrappers import Session
     from airflow_poison.core.message import Message
 
 

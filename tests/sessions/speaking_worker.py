@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.sessions import open_session
+from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_poison import track_failures
 from airflow_poison.core.conversations.endpoint import target_handle
-from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
-from airflow_poison.core.conversations.services import BOTH_ENDED, END_DIALOG, ERROR
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.policies.decisions import Dispose, Halt, Park
 from tests.sessions.conftest import policy as msmq4
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import Outgoing
-    from airflow_poison.core.delivery.sessions import BatchReport
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.policies.policy import Policy
     from tests.sessions.conftest import Opener
 
 pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
@@ -45,7 +44,7 @@ class Delivering:
         return message(name, sequence, f"{self.folder} {words}", **envelope)
 
     def __call__(
-        self, messages: Sequence[Outgoing | bytes | str], hand: AtHand | None = None, policy: Policy | None = None, handler: object = HANDLER
+        self, messages: Sequence[Outgoing | bytes | str], hand: DialogState | None = None, policy: Policy | None = None, handler: object = HANDLER
     ) -> BatchReport:
         with self._session(handler, self._isolation, policy=policy or broker(1), at_hand=hand or at_hand()) as session:
             report = session.deliver(dialog_batch(messages))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.sessions import effects
-from airflow_poison.core.delivery.sessions.blame import read_story
+from airflow_poison.core.delivery.sessions import failurelog
+from airflow_poison.core.delivery.sessions.crash_attribution import read_story
 from airflow_poison.core.delivery.sessions.words import State
 from tests.sessions.dialog_worker import deliver, die_at
 from tests.sessions.endpoints import deliveries
@@ -160,7 +160,7 @@ def test_a_committed_message_whose_effects_are_lost_is_delivered_again(tmp_path:
     assert work_here(tmp_path, messages=messages).code == 0
     (log,) = (tmp_path / "journal-0").glob("*.log")
     lines = [line for line in log.read_bytes().split(b"\n") if line]
-    kept = [line for line in lines if effects.effect_of(line) is None or effects.effect_of(line).lookup_id != 2]  # type: ignore[union-attr]
+    kept = [line for line in lines if failurelog.effect_of(line) is None or failurelog.effect_of(line).lookup_id != 2]  # type: ignore[union-attr]
     assert len(kept) == len(lines) - 1
     log.write_bytes(b"\n".join([*kept[:-1], kept[-1][: len(kept[-1]) // 2]]))  # the last one is torn besides
 

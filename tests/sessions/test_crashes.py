@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions import launcher, wire
-from airflow_poison.core.delivery.sessions.child import Task
+from airflow_poison.core.delivery.sessions import wire, zygote
+from airflow_poison.core.delivery.sessions.wire import Task
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
@@ -123,7 +123,7 @@ def test_the_end_of_the_worker_ends_the_zygote(session: Opener) -> None:
     session().deliver(batch_of(["ok"]))
     zygotes = psutil.Process().children()
 
-    launcher.end_zygote()
+    zygote.end_zygote()
 
     assert not [zygote for zygote in zygotes if zygote.is_running()]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions import launcher, wire
-from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions import wire, zygote
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import FailureKind
@@ -145,10 +145,10 @@ def test_a_session_that_was_stopped_and_then_killed_while_idle_charges_nobody(se
 def test_sessions_that_cannot_be_started_charge_nobody(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = session(SCRIPT, policy=specification(2))
 
-    def refuse(*_: int) -> launcher.ChildProcess:
+    def refuse(*_: int) -> zygote.ChildProcess:
         raise ServerSessionError("no process can be forked")
 
-    monkeypatch.setattr(launcher, "start_child", refuse)
+    monkeypatch.setattr(zygote, "start_child", refuse)
     with pytest.raises(ServerSessionError, match="forked"):
         opened.deliver(batch_of(["ok"] * 3))
     opened.close()
@@ -175,15 +175,15 @@ def test_a_handler_that_is_not_found_where_it_runs_charges_nobody(
 def test_a_child_that_cannot_be_kept_running_is_not_restarted_for_ever(session: Opener, journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = session(SCRIPT, policy=specification(1))
     opened.deliver(batch_of(["ok"]))
-    start = launcher.start_child
+    start = zygote.start_child
 
-    def start_dying(*descriptors: int) -> launcher.ChildProcess:
+    def start_dying(*descriptors: int) -> zygote.ChildProcess:
         child = start(*descriptors)
         os.kill(child.pid, signal.SIGKILL)
         return child
 
     kill_and_wait(living_sessions())
-    monkeypatch.setattr(launcher, "start_child", start_dying)
+    monkeypatch.setattr(zygote, "start_child", start_dying)
     with pytest.raises(ServerSessionError, match="nothing was delivered by it"):
         opened.deliver(batch_of(["ok"], first_id=1))
     opened.close()

@@ -21,7 +21,7 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions import BatchReport
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from tests.sessions.conftest import Opener
 
 RECORDED = "tests.sessions.endpoint_handlers:recorded"

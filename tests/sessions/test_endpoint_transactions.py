@@ -153,7 +153,7 @@ def test_without_room_for_its_journal_nothing_of_a_batch_is_delivered(
 def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_try(
     session: Opener, isolation: str, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.delivery.sessions.journal import read_journals
+    from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 
     opened = session(RECORDED, isolation, policy=specification(1))
     monkeypatch.setattr(failurelog, "_write_all", full)
@@ -168,19 +168,19 @@ def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_tr
 def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
     session: Opener, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.delivery.sessions import launcher
-    from airflow_poison.core.delivery.sessions.journal import read_journals
+    from airflow_poison.core.delivery.sessions import zygote
+    from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 
     opened = session(RECORDED, policy=specification(3))
-    start, started = launcher.start_child, list[int]()
+    start, started = zygote.start_child, list[int]()
 
-    def start_two(*descriptors: int) -> launcher.ChildProcess:
+    def start_two(*descriptors: int) -> zygote.ChildProcess:
         if len(started) == 2:
             raise ServerSessionError("no process can be forked")
         started.append(len(started))
         return start(*descriptors)
 
-    monkeypatch.setattr(launcher, "start_child", start_two)
+    monkeypatch.setattr(zygote, "start_child", start_two)
     with pytest.raises(ServerSessionError, match="forked"):
         opened.deliver(batch_of(saying(tmp_path, "sleep 0.3", "raise-once", "ok")))
     opened.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from tests.sessions.conftest import policy as msmq4
@@ -22,7 +22,7 @@ from tests.sessions.endpoints import NEVER, deliveries, specification
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ROOT = Path(__file__).parents[2]
 CRASHED = (State.CRASHED, 1, 1)

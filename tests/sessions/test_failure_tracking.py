@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import track_failures
-from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.system_messages import ErrorDocument
 from airflow_poison.core.delivery.sessions.words import State
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
 from tests.sessions.endpoints import broker, written

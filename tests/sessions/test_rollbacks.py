@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessiongram import sessiongram
+from airflow_poison.core.delivery.handler_wrappers import sessiongram
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import HandlerNotFoundError, InputError
 from airflow_poison.core.failures import FailureKind
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.sessions.conftest import Opener
 
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.sessions import open_session
-from airflow_poison.core.delivery.sessions.journal import read_journals
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.core.delivery.sessions.session import open_session
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 

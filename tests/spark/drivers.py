@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 SMALL = {
     "spark.driver.memory": "1g",

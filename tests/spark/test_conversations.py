@@ -9,15 +9,16 @@ import pytest
 
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.conversations.services import BOTH_ENDED, Contract, Service
+from airflow_poison.core.conversations.acts import Dialog
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.spark.conversing import Warehouse
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store.queue_table import QueueTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})

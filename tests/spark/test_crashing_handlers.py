@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ServerSessionError, SparkJobError
-from airflow_poison.core.spark.failed_jobs import told
+from airflow_poison.core.spark.failed_jobs import readable_error
 from tests.spark.drivers import Work
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ TASK = """Job aborted due to stage failure: Task 0 failed 1 times: org.apache.sp
 
 
 def test_an_error_of_ours_comes_out_of_the_job_as_it_was() -> None:
-    error = told(Exception(TASK.format(raised="airflow_poison.core.errors.ServerSessionError: It ended.\nLast output: x")), "run")
+    error = readable_error(Exception(TASK.format(raised="airflow_poison.core.errors.ServerSessionError: It ended.\nLast output: x")), "run")
 
     assert (type(error), str(error)) == (ServerSessionError, "It ended.\nLast output: x")
 
@@ -57,7 +57,7 @@ def test_an_error_of_ours_comes_out_of_the_job_as_it_was() -> None:
     [("OSError: [Errno 28] No space left", "failed: OSError: [Errno 28] No space left\n"), ("AssertionError", "failed: AssertionError\n")],
 )
 def test_other_errors_come_with_the_next_step(raised: str, why: str) -> None:
-    error = told(Exception(TASK.format(raised=raised)), "run")
+    error = readable_error(Exception(TASK.format(raised=raised)), "run")
 
     assert isinstance(error, SparkJobError)
     assert why in str(error)

@@ -13,11 +13,10 @@ import pytest
 from airflow_poison import ActivationSpecification, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.receive_many import QueueRun, receive_many
+from airflow_poison.core.passes.runs import QueueRun, Stop, receive_many
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore
 
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 CLOCK = SystemClock()

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from airflow_poison.core import fault_points
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
 from tests.store import dialogs
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.files import Transaction
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot, Transaction
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.store.children"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, table_schema
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, table_schema
 from airflow_poison.core.store.files import Transaction
 from tests.store.given import NOW
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Cells = dict[str, Any]
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import Control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.results import Sent
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.files import Claim, Manifest, Sent
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 LEASE = timedelta(minutes=10)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from airflow_poison.core.checking.check import check_folder
+from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.check import check_folder
-from airflow_poison.core.passes.checking.findings import Kind
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults import test_damage as faults
@@ -24,7 +24,7 @@ from tests.store.given import send as send_some
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LONG_AFTER = VirtualClock(datetime(2014, 1, 1, tzinfo=UTC))
 FILES = {Kind.FILE_MISSING, Kind.FILE_CHANGED}
@@ -127,4 +127,4 @@ def test_a_file_that_is_not_what_was_committed(table: QueueTable, place: str, da
 
 
 def _live(table: QueueTable, place: str) -> list[Path]:
-    return [Path(table.uri, file.path) for file in table.table.log.load().files if file.sub_queue == place]  # type: ignore[attr-defined]  # below the seam
+    return [Path(table.uri, file.path) for file in table.table.log.load().files if file.sub_queue == place]

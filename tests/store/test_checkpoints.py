@@ -18,14 +18,14 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta import checkpoints
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)
@@ -105,7 +105,7 @@ def test_keys_of_sends_and_runs_and_the_last_lookup_id_survive_where_only_the_ch
 
 
 def test_maintenance_forgets_removed_files_only_where_they_are_gone(used: QueueTable) -> None:
-    removed = {path for path in used._table.log.removals() if path.startswith("sub_queue=main/")}  # type: ignore[attr-defined]
+    removed = {path for path in used.table.log.removals() if path.startswith("sub_queue=main/")}
     kept = min(removed)
     for path in removed - {kept}:
         Path(used.uri, path).unlink()

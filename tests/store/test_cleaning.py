@@ -18,13 +18,12 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.delta import actions, shortening
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta import checkpoints, state
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.core.store.files import Cleaned, Replacement
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.results import Cleaned
 from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)
@@ -50,7 +49,7 @@ def on_disk(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue._table.log.load().files}  # type: ignore[attr-defined]
+    return {file.path for file in queue.table.log.load().files}
 
 
 def orphan(queue: QueueTable, name: str = "left.parquet") -> Path:
@@ -104,7 +103,7 @@ def test_a_reader_of_an_older_version_within_the_retention_reads_it(delta_queue:
 def test_a_file_removed_before_the_retention_goes_and_later_ones_stay(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 1, "1")
     with monkeypatch.context() as patch:
-        patch.setattr(actions, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
+        patch.setattr(state, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
         settle(delta_queue, "1")
     entry = max(Path(delta_queue.uri, "_delta_log").glob("*.json"))
     os.utime(entry, (time.time() - 8 * 24 * 3_600,) * 2)
@@ -376,7 +375,7 @@ def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_fo
     delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many(delta_queue, 60)
-    log, changes = Path(delta_queue.uri, "_delta_log"), shortening._changes
+    log, changes = Path(delta_queue.uri, "_delta_log"), checkpoints._changes
 
     def beside_another(entry: Path) -> tuple[set[str], set[str]]:
         if entry == log / f"{5:020d}.json":
@@ -384,7 +383,7 @@ def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_fo
                 (log / f"{version:020d}.json").unlink(missing_ok=True)
         return changes(entry)
 
-    monkeypatch.setattr(shortening, "_changes", beside_another)
+    monkeypatch.setattr(checkpoints, "_changes", beside_another)
     assert delta_queue.shorten_log(retention=NONE).oldest == 60
     assert ids(delta_queue) == list(range(1, 61))
 
@@ -473,7 +472,7 @@ def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueT
 
 def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs 1.6.6 refuses it by itself; the protocol does not."""
-    log = delta_queue._table.log  # type: ignore[attr-defined]
+    log = delta_queue.table.log
     base = log.load()
     monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: self._json(base.version).unlink())
     with pytest.raises(TableChangedError, match="shortened beyond version"):

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.files import Compacted
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.results import Compacted
 from airflow_poison.core.store.table import compaction
 from airflow_poison.core.store.table.history import as_ranges, from_ranges
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 
@@ -187,7 +187,7 @@ def event_files(queue: QueueTable) -> int:
 
 
 def live_paths(queue: QueueTable) -> list[str]:
-    return [file.path for file in queue._table.log.load().files]  # type: ignore[attr-defined]
+    return [file.path for file in queue.table.log.load().files]
 
 
 def on_disk(queue: QueueTable) -> int:

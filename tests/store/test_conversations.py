@@ -14,7 +14,7 @@ import pytest
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.store.table import rows as as_rows
@@ -22,9 +22,8 @@ from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Claim, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)
@@ -36,7 +35,7 @@ def files_of(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue.table.log.load().files}  # type: ignore[attr-defined]  # below the seam
+    return {file.path for file in queue.table.log.load().files}
 
 
 # What a transaction does ------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.check import check
-from airflow_poison.core.passes.checking.findings import Severity
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters
@@ -18,8 +18,8 @@ from tests.store.given import NOW, ids, send
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.passes.checking.findings import Finding
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.checking.findings import Finding
+    from airflow_poison.core.store.queue_table import QueueTable
 
 POINTS = [
     *(("transact", f"store.transact.{point}") for point in ("before_files", "after_files", "before_commit", "after_commit")),

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.conversations_as_rows import newest
 from airflow_poison.core.errors import ConservationError, TableChangedError
-from airflow_poison.core.store.results import Compacted
+from airflow_poison.core.store.files import Compacted
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
 from tests.store.given import NOW, claim, put, rows_of, seal, send
 from tests.store.test_conversations import files_of, live
@@ -19,7 +19,7 @@ from tests.store.test_conversations import files_of, live
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

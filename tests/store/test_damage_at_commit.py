@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.errors import PoisonError, TableChangedError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.delta import acknowledged, repair
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta import entries, repair
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.test_damage import stopped_at
@@ -20,43 +20,43 @@ from tests.store.given import CONTROL, NOW, ids, send
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.table.queue import Queue
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @pytest.fixture
-def queue(tmp_path: Path) -> Queue:
+def queue(tmp_path: Path) -> QueueTable:
     made = DeltaStore(str(tmp_path)).create("orders", CONTROL, NOW)
     send(made, 3)
     return made
 
 
-def entries(queue: Queue) -> list[Path]:
+def entries_of(queue: QueueTable) -> list[Path]:
     return sorted(Path(queue.uri, "_delta_log").glob("*.json"))
 
 
-def dies_unmarked(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def dies_unmarked(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send, and die between the commit and its mark."""
     with monkeypatch.context() as patch:
-        patch.setattr(acknowledged, "_write", lambda *_, **__: None)
+        patch.setattr(entries, "_write", lambda *_, **__: None)
         stopped_at("store.log.before_mark_is_synced", lambda: send(queue, 1, key="dies"))
 
 
-def test_every_version_of_a_new_queue_has_a_mark(queue: Queue) -> None:
-    assert sorted(acknowledged.read(queue.uri)) == [int(path.stem) for path in entries(queue)]
+def test_every_version_of_a_new_queue_has_a_mark(queue: QueueTable) -> None:
+    assert sorted(entries.read_marks(queue.uri)) == [int(path.stem) for path in entries_of(queue)]
 
 
-def test_what_a_dead_process_has_committed_can_be_put_back_when_others_built_upon_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_dead_process_has_committed_can_be_put_back_when_others_built_upon_it(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_unmarked(queue, monkeypatch)
     send(queue, 1, key="later")
-    for path in entries(queue)[-2:]:
+    for path in entries_of(queue)[-2:]:
         path.unlink()
     assert len(repair.put_back(queue.uri)) == 2
     assert ids(queue, SubQueue.MAIN) == [1, 2, 3, 4, 5]
 
 
-def test_what_a_commit_rests_on_has_a_mark_before_it_is_made(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_commit_rests_on_has_a_mark_before_it_is_made(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_unmarked(queue, monkeypatch)
-    unmarked = entries(queue)[-1]
+    unmarked = entries_of(queue)[-1]
     stopped_at("store.append.before_commit", lambda: send(queue, 1, key="later"))
     unmarked.unlink()
     assert repair.put_back(queue.uri) == [int(unmarked.stem)]
@@ -78,14 +78,14 @@ def _replace(entry: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_remove, _cut, _replace])
 def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
-    queue: Queue, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+    queue: QueueTable, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = DeltaLog._write
 
     def damaged(log: DeltaLog, base: object, *given: object) -> None:
         monkeypatch.undo()
         write(log, base, *given)  # type: ignore[arg-type]
-        damage(entries(queue)[-1])
+        damage(entries_of(queue)[-1])
 
     monkeypatch.setattr(DeltaLog, "_write", damaged)
     with pytest.raises(TableChangedError, match="somebody has changed, removed or replaced it"):
@@ -95,13 +95,13 @@ def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
     assert ids(there, SubQueue.MAIN) == [1, 2, 3, 4, *([5] if damage is _replace else [])]
 
 
-def test_a_commit_that_meets_a_damaged_entry_in_its_place_looks_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_meets_a_damaged_entry_in_its_place_looks_again(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in its place is no commit, and no reason to say that the disk cannot be written."""
     write = DeltaLog._write
 
     def late(log: DeltaLog, base: object, *given: object) -> None:
         monkeypatch.undo()
-        entries(queue)[-1].with_name(f"{len(entries(queue)):020d}.json").write_text('{"commitInfo"')
+        entries_of(queue)[-1].with_name(f"{len(entries_of(queue)):020d}.json").write_text('{"commitInfo"')
         write(log, base, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DeltaLog, "_write", late)
@@ -109,9 +109,9 @@ def test_a_commit_that_meets_a_damaged_entry_in_its_place_looks_again(queue: Que
     assert ids(queue, SubQueue.MAIN) == [1, 2, 3, 4]
 
 
-def test_what_strangers_build_upon_a_cut_entry_does_not_count_either(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_strangers_build_upon_a_cut_entry_does_not_count_either(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     dies_unmarked(queue, monkeypatch)
-    entries(queue)[-1].write_bytes(b"")
+    entries_of(queue)[-1].write_bytes(b"")
     DeltaTable(queue.uri).delete("sub_queue = 'main'")
     there = DeltaStore(str(Path(queue.uri).parent)).open("orders")
     assert ids(there, SubQueue.MAIN) == [1, 2, 3]
@@ -120,28 +120,28 @@ def test_what_strangers_build_upon_a_cut_entry_does_not_count_either(queue: Queu
     assert len([*Path(queue.uri, "_repaired").iterdir()]) == 2
 
 
-def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a release without marks, perhaps."""
     for number in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(acknowledged, "note", lambda *_, **__: None)
+            patch.setattr(entries, "note", lambda *_, **__: None)
             send(queue, 1, key=f"unmarked-{number}")
-    entries(queue)[-2].write_bytes(b"")
-    assert json.loads(entries(queue)[-1].read_text().splitlines()[0])
+    entries_of(queue)[-2].write_bytes(b"")
+    assert json.loads(entries_of(queue)[-1].read_text().splitlines()[0])
     with pytest.raises(PoisonError):
         DeltaStore(str(Path(queue.uri).parent)).open("orders")
     assert repair.set_aside(queue.uri) == []
 
 
-def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A diagnosis lists the entries, and the oldest go before it has read them."""
     DeltaTable(queue.uri).create_checkpoint()
-    is_lost = repair._is_lost
+    is_lost = entries._is_lost
 
-    def late(entry: Path, mark: acknowledged.Acknowledged) -> bool:
-        for old in entries(queue)[:-1]:
+    def late(entry: Path, mark: entries.Acknowledged) -> bool:
+        for old in entries_of(queue)[:-1]:
             old.unlink()
         return is_lost(entry, mark)
 
-    monkeypatch.setattr(repair, "_is_lost", late)
-    assert repair.diagnose(queue.uri).lost == ()
+    monkeypatch.setattr(entries, "_is_lost", late)
+    assert entries.diagnose(queue.uri).lost == ()

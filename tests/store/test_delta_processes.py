@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
 from tests.store.given import CONTROL, NOW, ids, park_all, send
@@ -19,7 +19,7 @@ from tests.store.given import CONTROL, NOW, ids, park_all, send
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 def test_processes_that_create_one_queue_at_once_all_succeed(delta_root: str) -> None:

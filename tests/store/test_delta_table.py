@@ -20,17 +20,16 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import SubQueue, table_schema
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import actions
+from airflow_poison.core.schema import SubQueue, table_schema
+from airflow_poison.core.store import disk, log
+from airflow_poison.core.store.delta import state
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import sequence
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 Row = tuple[int, str, int, bytes]
@@ -225,7 +224,7 @@ def test_a_file_system_without_hard_links_gets_copies(delta_queue: QueueTable, m
 def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta forgets the numbers of applications 30 days after they were set: keys of sends may be forgotten, the last id never."""
     with monkeypatch.context() as long_ago:
-        long_ago.setattr(actions, "now_ms", _forty_days_ago)
+        long_ago.setattr(state, "now_ms", _forty_days_ago)
         send(delta_queue, 3, "long ago")
         claimed = claim(delta_queue)
         delta_queue.finish(claimed, seal(delta_queue, claimed), now=NOW)
@@ -237,7 +236,7 @@ def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, del
 
 def test_a_last_lookup_id_that_was_forgotten_is_read_from_the_files(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 3)
-    monkeypatch.setattr(sequence, "SEQUENCE", "forgotten")
+    monkeypatch.setattr(log, "SEQUENCE", "forgotten")
     send(delta_queue, 2, "second")
     assert ids(delta_queue) == [1, 2, 3, 4, 5]
 
@@ -286,7 +285,7 @@ def test_files_and_folders_are_forced_to_disk_before_the_commit_and_the_log_afte
     delta_queue: QueueTable, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(durability, "sync", lambda path: order.append(str(Path(path).relative_to(delta_queue.uri))))
+    monkeypatch.setattr(disk, "sync", lambda path: order.append(str(Path(path).relative_to(delta_queue.uri))))
     at_point.do("store.append.before_commit", lambda: order.append("commit"))
     version = delta_queue.snapshot().version
     send(delta_queue, 2)
@@ -304,7 +303,7 @@ def test_a_manifest_is_forced_to_disk_before_and_after_it_gets_its_name(
     delta_queue.stage_table(claimed, put(rows_of(delta_queue, claimed), "poison"))
     own = Path(delta_queue.stage(claimed))
     order: list[Path] = []
-    monkeypatch.setattr(durability, "sync", lambda path: order.append(Path(path)))
+    monkeypatch.setattr(disk, "sync", lambda path: order.append(Path(path)))
     at_point.do("store.seal.before_rename", lambda: order.append(Path("rename")))
     seal(delta_queue, claimed)
     (staged,) = (own / "out").rglob("*.parquet")
@@ -319,8 +318,8 @@ def test_many_files_are_forced_to_disk_together(tmp_path: Path, monkeypatch: pyt
     for name in names:
         (tmp_path / name).touch()
     single: list[object] = []
-    monkeypatch.setattr(durability, "sync", single.append)
-    durability.sync_files(str(tmp_path), names)
+    monkeypatch.setattr(disk, "sync", single.append)
+    disk.sync_files(str(tmp_path), names)
     assert len(single) == (0 if sys.platform.startswith("linux") else 41)
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import QueueNameError, StoreUnreachableError
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.delta.store import DeltaStore, local_path
 from tests.store.given import CONTROL, LATER, NOW, all_rows, ids, park_all, put, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 FOLDERS = [
     "two words",

@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import DESTINATION, SubQueue
-from airflow_poison.core.passes.mend import repair
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.passes.repair import repair
+from airflow_poison.core.schema import DESTINATION, SubQueue
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta import acknowledged
+from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
@@ -28,7 +28,8 @@ from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PLACE = "new/parents of/the store"
 
@@ -219,7 +220,7 @@ def _into_the_outbox(queue: QueueTable) -> None:
     found = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
     import pyarrow as pa
 
-    from airflow_poison.core.message import table_schema
+    from airflow_poison.core.schema import table_schema
 
     queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [], NOW)
 
@@ -262,8 +263,8 @@ def test_an_acknowledged_commit_has_its_mark_on_disk_and_one_that_nobody_was_tol
 
     after = Path(disk.after_power_loss(tmp_path / "after"), PLACE, "orders")
 
-    assert max(acknowledged.read(str(after))) == version
-    assert max(acknowledged.read(queue.uri)) == version
+    assert max(entries.read_marks(str(after))) == version
+    assert max(entries.read_marks(queue.uri)) == version
     assert DeltaStore(str(after.parent)).open("orders").snapshot().version == version
 
 

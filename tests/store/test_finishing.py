@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue, message_schema
+from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.store.control import QueueState
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

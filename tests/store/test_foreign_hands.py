@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Replacement
 from tests.store import dialogs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deltalake.table import TableMerger
 
     from airflow_poison.core.store.files import Claim, DataFile, Manifest
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 ROW = dict.fromkeys(table_schema().names) | {"lookup_id": 7, "sub_queue": "main", "move_count": 0}

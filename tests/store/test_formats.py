@@ -13,24 +13,26 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
+from airflow_poison.core.conversations.system_messages import END_DIALOG
 from airflow_poison.core.errors import NewerFormatError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations.carrying import pull
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.restart import restart
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store import log
 from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta import foreign
+from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import sequence
 from tests.store import given
 from tests.store.given import CONTROL, NOW, ids, send
 from tests.unit.passes.given import Handler, Queue, calls
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TABLES = Path(__file__).with_name("tables")
@@ -38,15 +40,25 @@ TABLES = Path(__file__).with_name("tables")
 
 @pytest.fixture(params=sorted(path.name for path in TABLES.glob("format-*")))
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaStore:
-    """A copy of the tables that were written in a format."""
-    shutil.copytree(TABLES / request.param, tmp_path / "store")
-    return DeltaStore(str(tmp_path / "store"), durable=False)
+    """A copy of the tables that were written in a format, this version's included."""
+    return copied(request.param, tmp_path)
+
+
+@pytest.fixture(params=range(1, FORMAT_VERSION))
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaStore:
+    """A copy of the tables that were written in an earlier format."""
+    return copied(f"format-{request.param}", tmp_path)
 
 
 @pytest.fixture
-def earlier_format(written: DeltaStore) -> int:
+def earlier_format(earlier: DeltaStore) -> int:
     """The format that the tables are in; looking does not upgrade them."""
-    return written.open("orders", upgrade=False).snapshot().control.format_version
+    return earlier.open("orders", upgrade=False).snapshot().control.format_version
+
+
+def copied(name: str, folder: Path) -> DeltaStore:
+    shutil.copytree(TABLES / name, folder / "store")
+    return DeltaStore(str(folder / "store"), durable=False)
 
 
 def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
@@ -57,9 +69,9 @@ def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
 
 
 def newest(table: QueueTable) -> object:
-    info = foreign.commit_info(foreign.json_path(table.uri, table.snapshot().version))
+    info = entries.commit_info(entries.entry_path(table.uri, table.snapshot().version))
     assert info is not None
-    details = foreign.details_of(info)
+    details = entries.details_of(info)
     assert details is not None
     return {name: value for name, value in details.items() if name not in {"mark", "actions"}}
 
@@ -67,32 +79,32 @@ def newest(table: QueueTable) -> object:
 # What is upgraded --------------------------------------------------------------------------------------------------
 
 
-def test_a_table_of_an_earlier_format_is_upgraded_in_one_commit_when_it_is_opened(written: DeltaStore, earlier_format: int) -> None:
+def test_a_table_of_an_earlier_format_is_upgraded_in_one_commit_when_it_is_opened(earlier: DeltaStore, earlier_format: int) -> None:
     assert earlier_format < FORMAT_VERSION
-    log = Path(written.uri, "orders", "_delta_log")
+    log = Path(earlier.uri, "orders", "_delta_log")
     before = len(list(log.glob("*.json")))
-    table = written.open("orders")
+    table = earlier.open("orders")
     assert table.snapshot().control.format_version == FORMAT_VERSION
     assert newest(table) == {"operation": "upgrade", "from": earlier_format, "to": FORMAT_VERSION}
-    written.open("orders")
+    earlier.open("orders")
     assert len(list(log.glob("*.json"))) == before + 1
 
 
-def test_an_upgrade_that_died_is_made_by_the_next_open(written: DeltaStore, at_point: AtPoint) -> None:
+def test_an_upgrade_that_died_is_made_by_the_next_open(earlier: DeltaStore, at_point: AtPoint) -> None:
     def die() -> None:
         raise KeyboardInterrupt
 
     at_point.do("store.upgrade.before_commit", die)
     with pytest.raises(KeyboardInterrupt):
-        written.open("orders")
-    assert written.open("orders").snapshot().control.format_version == FORMAT_VERSION
+        earlier.open("orders")
+    assert earlier.open("orders").snapshot().control.format_version == FORMAT_VERSION
 
 
-def test_upgrades_at_the_same_time_make_one_commit(written: DeltaStore, at_point: AtPoint) -> None:
-    log = Path(written.uri, "orders", "_delta_log")
+def test_upgrades_at_the_same_time_make_one_commit(earlier: DeltaStore, at_point: AtPoint) -> None:
+    log = Path(earlier.uri, "orders", "_delta_log")
     before = len(list(log.glob("*.json")))
-    at_point.do("store.upgrade.before_commit", lambda: DeltaStore(written.uri, durable=False).open("orders"))
-    written.open("orders")
+    at_point.do("store.upgrade.before_commit", lambda: DeltaStore(earlier.uri, durable=False).open("orders"))
+    earlier.open("orders")
     assert len(list(log.glob("*.json"))) == before + 1
 
 
@@ -101,51 +113,51 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     with monkeypatch.context() as format_1:
         format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
         format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
-        format_1.setattr(sequence, "SEQUENCE", "forgotten")
+        format_1.setattr(log, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
     table = store.open("orders")
-    assert table._table.log.load().number("seq") == 3  # type: ignore[attr-defined]  # the log is no part of the seam
+    assert table.table.log.load().number("seq") == 3
     assert send(table, 2, "more").first_lookup_id == 4
 
 
-def test_who_looks_for_services_and_for_what_partners_hold_upgrades_no_queue_of_others(written: DeltaStore, earlier_format: int) -> None:
+def test_who_looks_for_services_and_for_what_partners_hold_upgrades_no_queue_of_others(earlier: DeltaStore, earlier_format: int) -> None:
     """Else a pass over one queue would stop the passes of workers that still run an earlier version, whatever queues they are on."""
     clock = VirtualClock()
-    table = declare(written, "dialogs", ServiceBroker(), clock)
-    declare_services(written, table, [Service("Dialogs", [DEFAULT_CONTRACT])], clock)
-    pull(written, table, clock)
-    assert written.open("orders", upgrade=False).snapshot().control.format_version == earlier_format
+    table = declare(earlier, "dialogs", ServiceBroker(), clock)
+    declare_services(earlier, table, [Service("Dialogs", [DEFAULT_CONTRACT])], clock)
+    pull(earlier, table, clock)
+    assert earlier.open("orders", upgrade=False).snapshot().control.format_version == earlier_format
 
 
 # What is refused ---------------------------------------------------------------------------------------------------
 
 
-def test_a_newer_format_is_refused_and_nothing_is_written(written: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = written.open("orders").snapshot().version
+def test_a_newer_format_is_refused_and_nothing_is_written(earlier: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = earlier.open("orders").snapshot().version
     monkeypatch.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
     says = rf"'orders' has table format {FORMAT_VERSION}; .* knows formats up to {earlier_format}\. Install"
     with pytest.raises(NewerFormatError, match=says):
-        DeltaStore(written.uri).open("orders")
+        DeltaStore(earlier.uri).open("orders")
     monkeypatch.undo()
-    assert written.open("orders").snapshot().version == version
+    assert earlier.open("orders").snapshot().version == version
 
 
 def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(
-    written: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch
+    earlier: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as then:
         for module in ("delta.store", "table.rows"):
             then.setattr(f"airflow_poison.core.store.{module}.FORMAT_VERSION", earlier_format)
-        earlier = written.open("letters")
-        claimed = given.claim(earlier)
-        earlier.stage_table(claimed, given.put(given.rows_of(earlier, claimed), "poison"))
-        manifest = given.seal(earlier, claimed)
-    DeltaStore(written.uri).open("letters")
+        holder = earlier.open("letters")
+        claimed = given.claim(holder)
+        holder.stage_table(claimed, given.put(given.rows_of(holder, claimed), "poison"))
+        manifest = given.seal(holder, claimed)
+    DeltaStore(earlier.uri).open("letters")
     with monkeypatch.context() as then:
         then.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
         with pytest.raises(NewerFormatError):
-            earlier.finish(claimed, manifest, now=NOW)
-    assert ids(written.open("letters"), SubQueue.MAIN) == [4]
+            holder.finish(claimed, manifest, now=NOW)
+    assert ids(earlier.open("letters"), SubQueue.MAIN) == [4]
 
 
 # What goes on ------------------------------------------------------------------------------------------------------
@@ -196,3 +208,19 @@ def test_its_verbs_are_those_of_this_version(written: DeltaStore, tmp_path: Path
     assert queue.receive("blocked").received == 0
     restart(queue.table, queue.clock, Restart.BROKER)
     assert queue.receive("free").received == 1
+
+
+def test_a_pass_that_died_before_its_commit_is_finished_as_it_was_staged(tmp_path: Path) -> None:
+    queue = an_hour_later(copied(f"format-{FORMAT_VERSION}", tmp_path), "sealed", tmp_path)
+    result = queue.receive("later")
+    assert set(calls(queue.handler)) == set()
+    assert (result.received, result.settled, result.parked, result.poisoned, result.passes) == (3, 1, 1, 1, 1)
+
+
+def test_an_answer_that_a_dead_pass_has_staged_reaches_its_partner_once(tmp_path: Path) -> None:
+    store = copied(f"format-{FORMAT_VERSION}", tmp_path)
+    warehouse = an_hour_later(store, "warehouse", tmp_path)
+    warehouse.receive("later")
+    assert set(calls(warehouse.handler)) == set()
+    said = [(row["message_type"], row["body"]) for row in given.all_rows(store.open("shop")) if row["sub_queue"] == "main"]
+    assert said == [("DEFAULT", b"there is"), (END_DIALOG, b"")]

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.checking.check import check_store
+from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import ServerSessionError, StoreUnreachableError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.check import check_store
-from airflow_poison.core.passes.checking.findings import Severity
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.mend import RepairResult, repair
 from airflow_poison.core.passes.move import put_back
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.repair import RepairResult, repair
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import dialogs

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ConservationError, QueueHaltedError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.return_due import return_held
+from airflow_poison.core.passes.due import return_held
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.results import Sent
+from airflow_poison.core.store.files import Sent
 from tests.store import children
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, numbered, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TRANSMISSION, MAIN = SubQueue.TRANSMISSION, SubQueue.MAIN
@@ -166,11 +166,11 @@ def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: Que
 
 def test_a_send_does_not_list_the_files_of_a_queue(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue may have ten thousand."""
-    from airflow_poison.core.store.delta import actions
+    from airflow_poison.core.store.delta import state
 
     send(delta_queue, 1, "numbered")
     listed: list[object] = []
-    monkeypatch.setattr(actions, "files_of", listed.append)
+    monkeypatch.setattr(state, "files_of", listed.append)
     send(delta_queue, 1, "unlisted")
     assert listed == []
 
@@ -187,10 +187,10 @@ def test_what_a_restored_table_holds_back_is_returned(queue: QueueTable) -> None
 
 def forget_held(queue: QueueTable) -> None:
     """Enable the queue as a version of the package would that knows nothing of held messages."""
-    from airflow_poison.core.store.table import moving
+    from airflow_poison.core.store.table import changing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moving, "held_files", lambda *_: [])
+        patch.setattr(changing, "held_files", lambda *_: [])
         enable(queue)
     assert ids(queue, TRANSMISSION) == [1, 2, 3]
 

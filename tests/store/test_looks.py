@@ -11,15 +11,15 @@ import deltalake
 import pytest
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.delta.state import Looks
+from airflow_poison.core.store.delta.state import Reader
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.log import Commit
 from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 
@@ -60,8 +60,8 @@ def test_the_state_that_a_commit_was_made_on_stays_before_it(log: DeltaLog) -> N
 def test_a_pass_reads_the_whole_log_once(delta_root: str, delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 3)
     found: list[str] = []
-    afresh = Looks._afresh
-    monkeypatch.setattr(Looks, "_afresh", lambda self: found.append("") or afresh(self))  # type: ignore[func-returns-value]
+    afresh = Reader._afresh
+    monkeypatch.setattr(Reader, "_afresh", lambda self: found.append("") or afresh(self))  # type: ignore[func-returns-value]
     queue = DeltaStore(delta_root).open("orders")
     held = claim(queue)
     queue.stage_table(held, put(rows_of(queue, held), "poison"))

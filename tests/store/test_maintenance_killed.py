@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
@@ -18,7 +18,7 @@ from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 POINTS = [
@@ -68,7 +68,7 @@ def test_maintenance_that_is_killed_and_run_again_changes_nothing_that_is_read(d
     children.keep_tidy(used)
 
     assert (all_rows(used), list(used.events())) == (rows, events)
-    live = {file.path for file in used._table.log.load().files}  # type: ignore[attr-defined]
+    live = {file.path for file in used.table.log.load().files}
     manifest = used.manifest(held)
     assert manifest is not None
     assert {str(path.relative_to(used.uri)) for path in Path(used.uri).glob("sub_queue=*/*/*")} == live

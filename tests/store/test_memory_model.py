@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.memory import MemoryStore
 from tests.store.given import CONTROL, LEASE, NOW, numbered, put, rows_of, seal

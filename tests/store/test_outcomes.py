@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
-from airflow_poison.core.message import table_schema
+from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store.table import outcomes
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 from tests.store.given import NOW

@@ -16,7 +16,7 @@ from tests.store.given import CONTROL, NOW, ids, send
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 
 def test_a_queue_that_exists_is_returned_with_what_it_holds(store: QueueStore) -> None:

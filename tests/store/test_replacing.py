@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.files import Replacement
 from tests.store.given import NOW, all_rows, claim, ids, put, send
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)

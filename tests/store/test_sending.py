@@ -8,16 +8,16 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.results import Sent
-from airflow_poison.core.store.table import incoming
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.files import Sent
+from airflow_poison.core.store.table import appending
 from tests.store.given import NOW, all_rows, batch, ids, numbered, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 
@@ -86,8 +86,8 @@ def test_a_batch_that_is_no_messages_is_refused_and_nothing_sent(queue: QueueTab
 
 
 def test_a_source_that_breaks_off_sends_nothing(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "FILE_ROWS", 5)
-    monkeypatch.setattr(incoming, "GROUP_ROWS", 5)
+    monkeypatch.setattr(appending, "FILE_ROWS", 5)
+    monkeypatch.setattr(appending, "GROUP_ROWS", 5)
 
     def source() -> Iterator[pa.RecordBatch]:
         yield numbered(17)
@@ -108,16 +108,16 @@ def test_a_send_that_was_overtaken_numbers_its_messages_anew(queue: QueueTable, 
 
 
 def test_files_are_cut_by_rows(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "FILE_ROWS", 10)
-    monkeypatch.setattr(incoming, "GROUP_ROWS", 5)
+    monkeypatch.setattr(appending, "FILE_ROWS", 10)
+    monkeypatch.setattr(appending, "GROUP_ROWS", 5)
     assert queue.append([numbered(23), numbered(4), numbered(1)], "k", NOW).messages == 28
     assert [file.rows for file in queue.snapshot().files] == [10, 10, 8]
     assert [(file.min_lookup_id, file.max_lookup_id) for file in queue.snapshot().files] == [(1, 10), (11, 20), (21, 28)]
 
 
 def test_files_are_cut_by_bytes(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "FILE_BYTES", 40_000)
-    monkeypatch.setattr(incoming, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(appending, "FILE_BYTES", 40_000)
+    monkeypatch.setattr(appending, "GROUP_BYTES", 10_000)
     queue.append([batch(*[bytes(1_000)] * 100)], "k", NOW)
     files = queue.snapshot().files
     assert len(files) >= 3
@@ -126,8 +126,8 @@ def test_files_are_cut_by_bytes(queue: QueueTable, monkeypatch: pytest.MonkeyPat
 
 
 def test_files_cut_by_rows_keep_their_ids_gapless_when_numbered_anew(queue: QueueTable, monkeypatch: pytest.MonkeyPatch, at_point: AtPoint) -> None:
-    monkeypatch.setattr(incoming, "FILE_ROWS", 10)
-    monkeypatch.setattr(incoming, "GROUP_ROWS", 5)
+    monkeypatch.setattr(appending, "FILE_ROWS", 10)
+    monkeypatch.setattr(appending, "GROUP_ROWS", 5)
     at_point.do("store.append.after_files", lambda: send(queue, 3, "faster"))
     queue.append([numbered(23)], "k", NOW)
     assert ids(queue) == list(range(1, 27))

@@ -11,17 +11,16 @@ import pytest
 
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.errors import ClaimLostError, SparkJobError
-from airflow_poison.core.passes.carry_out import carry_out
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.receive_result import ReceiveResult
-from airflow_poison.core.passes.submitted import OUTCOME, Order, Submission
+from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.core.passes.submitted import OUTCOME, PassOrder, Submission, carry_out
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 KEY = "run"
 
@@ -31,8 +30,8 @@ def table(tmp_path: Path) -> QueueTable:
     return DeltaStore(str(tmp_path / "store"), durable=False).create("orders", CONTROL, NOW)
 
 
-def order(table: QueueTable, since: int = 0) -> Order:
-    told = Order(
+def order(table: QueueTable, since: int = 0) -> PassOrder:
+    told = PassOrder(
         store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY, policy=Msmq4().to_dict(), handler="json:loads", since=since
     )
     return told.handled_by(resolve_handler("json:loads"))

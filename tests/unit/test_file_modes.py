@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.handed_on import FOLDER, handing_on, handler_log
-from airflow_poison.core.delivery.sessions import lastoutput
-from airflow_poison.core.delivery.sessions.carry import Carry
+from airflow_poison.core.delivery.log_forwarding import FOLDER, forwarding, handler_log
+from airflow_poison.core.delivery.sessions import output
 from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.passes.submitted import write_whole
-from airflow_poison.core.store.table import fairness
+from airflow_poison.core.store.table import appending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,15 +24,15 @@ def journal(folder: Path) -> None:
 
 
 def saved_carry(folder: Path) -> None:
-    Carry().save(folder / "carry.npy")
+    RecoveredAttempts().save(folder / "carry.npy")
 
 
 def last_output(folder: Path) -> None:
-    os.close(lastoutput.create(folder / "0.output"))
+    os.close(output.create(folder / "0.output"))
 
 
 def turn_of_a_sender(folder: Path) -> None:
-    with fairness.turn(str(folder / "_send.lock")) as mine:
+    with appending.turn(str(folder / "_send.lock")) as mine:
         assert mine
 
 
@@ -59,7 +59,7 @@ def test_others_get_no_right_and_the_group_what_the_umask_leaves_it(make: Callab
 
 
 def test_a_handlers_output_is_as_private(allowed: int, tmp_path: Path) -> None:
-    with handing_on(str(tmp_path / "journal"), "0"):
+    with forwarding(str(tmp_path / "journal"), "0"):
         handler_log.info("what it prints")
     assert [oct(file.stat().st_mode & 0o777) for file in (tmp_path / FOLDER).iterdir()] == [oct(allowed)]
 
@@ -69,5 +69,5 @@ def test_a_sender_that_may_not_open_the_lock_goes_on_without_a_turn(tmp_path: Pa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)
-    with fairness.turn(str(tmp_path / "_send.lock")) as mine:
+    with appending.turn(str(tmp_path / "_send.lock")) as mine:
         assert not mine

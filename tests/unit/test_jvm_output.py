@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from airflow_poison.core.spark.jvm_output import jvm_output_logged, level_of
+from airflow_poison.core.spark.session import jvm_output_logged, level_of
 
 
 @pytest.mark.parametrize(

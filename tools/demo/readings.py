@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
-from airflow_poison.core.store.table.layout import stage_folder
+from airflow_poison.core.store.table.stage import stage_folder
 from tools.demo.account import Depth
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Queue:
     def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
 
-        from airflow_poison.core.delivery.sessions.journalfile import sections
+        from airflow_poison.core.delivery.sessions.journal import sections
         from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, STATE_MASK, State
 
         messages = attempts = 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.policies.inspection import Inspection
+from airflow_poison.core.policies.recovery import Inspection
 from airflow_poison.core.store import open_store
 from tools.airflow.client import HEALTH
 from tools.airflow.home import AirflowError

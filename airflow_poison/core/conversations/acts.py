@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.changes import SENDS, TIMES, both_ended, changed, ended_with, to_partner
-from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Final
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import END_DIALOG, SentBy
+from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
+from airflow_poison.core.conversations.services import SentBy
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.errors import (
     ConversationEndedError,
     ConversationNotFoundError,
@@ -19,10 +19,12 @@ from airflow_poison.core.errors import (
 from airflow_poison.core.policies import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from airflow_poison.core.conversations.services import Contract
+    from airflow_poison.core.conversations.system_messages import BrokerError
+
 
 S = ConversationState
 LOWEST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 1, 5, 10
@@ -162,3 +164,87 @@ def _refuse_closed(endpoint: ConversationEndpoint) -> None:
 
 def _shown(states: Collection[ConversationState]) -> str:
     return ", ".join(sorted(state.value for state in states))
+
+
+# What acts and arrivals have in common ---------------------------------------------------------------------------------
+
+
+SENDS = frozenset({ConversationState.STARTED_OUTBOUND, ConversationState.STARTED_INBOUND, ConversationState.CONVERSING})
+"""The states in which this side may send."""
+TIMES = SENDS | {ConversationState.DISCONNECTED_INBOUND}
+"""The states in which it may set a timer."""
+
+
+def changed(endpoint: ConversationEndpoint, **changes: object) -> ConversationEndpoint:
+    """Return the next version of an endpoint."""
+    return replace(endpoint, version=endpoint.version + 1, **changes)  # type: ignore[arg-type]  # names and types are those of the class
+
+
+def ended_with(endpoint: ConversationEndpoint, document: ErrorDocument) -> Change:
+    """Close an endpoint and tell the partner an error, which drops what has not left yet (spec SB-54)."""
+    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
+    return Change(after, (to_partner(after, ERROR, document.to_xml(), final=Final.ERROR),))
+
+
+def both_ended(endpoint: ConversationEndpoint) -> Change:
+    """Close an endpoint and tell the partner's broker that this side has ended the dialog, too."""
+    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
+    return Change(after, (to_partner(after, BOTH_ENDED),))
+
+
+def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
+    """Return the message with the last sequence number of an endpoint."""
+    envelope = Envelope(
+        conversation_id=endpoint.conversation_id,
+        from_initiator=endpoint.is_initiator,
+        from_service=endpoint.service,
+        to_service=endpoint.far_service,
+        contract=endpoint.contract,
+        group=endpoint.initiator_group,
+        sequence=endpoint.sent,
+        expires_at=endpoint.expires_at,
+        final=final,
+    )
+    return Outgoing(envelope, message_type, body, endpoint.priority)
+
+
+def local(endpoint: ConversationEndpoint, timer: int = 0) -> Envelope:
+    """Return the envelope of a message that the local broker makes for this side: it comes as if from the partner."""
+    return Envelope(
+        conversation_id=endpoint.conversation_id,
+        from_initiator=not endpoint.is_initiator,
+        from_service=endpoint.far_service,
+        to_service=endpoint.service,
+        contract=endpoint.contract,
+        group=endpoint.initiator_group,
+        timer=timer,
+    )
+
+
+def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: str = "") -> Outgoing:
+    """Return an Error message that the local broker makes for this side (spec SB-38)."""
+    return Outgoing(local(endpoint), ERROR, problem.document(details).to_xml(), endpoint.priority)
+
+
+def undeliverable(message: Outgoing, problem: BrokerError) -> Outgoing:
+    """Return the Error that the sender of a message gets into its own queue, because the message cannot be delivered (spec SB-57)."""
+    back = replace(message.envelope, from_initiator=not message.envelope.from_initiator, sequence=0, final=Final.NO)
+    back = replace(back, from_service=message.envelope.to_service, to_service=message.envelope.from_service)
+    return Outgoing(back, ERROR, problem.document(message.envelope.to_service).to_xml(), message.priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialog:
+    """A dialog that is to be begun, with its first messages.
+
+    :param messages: types and bodies, at least one: nobody hears of a dialog on which nothing is sent.
+    :param group_id: the group of a conversation that it is related to; None: a group of its own.
+    :param priority: 1 to 10. :param lifetime: how long it may last at most; None: for ever.
+    :param timer: a conversation timer of this side, set at once; None: none.
+    """
+
+    messages: Sequence[tuple[str, bytes]]
+    group_id: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    lifetime: timedelta | None = None
+    timer: timedelta | None = None

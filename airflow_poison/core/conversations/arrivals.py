@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.changes import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
+from airflow_poison.core.conversations.acts import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Outgoing
-from airflow_poison.core.conversations.error_document import BrokerError, ErrorDocument
-from airflow_poison.core.conversations.services import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, is_system
-from airflow_poison.core.errors import ErrorDocumentError
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, error_of, is_system
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -152,14 +150,6 @@ def _without_timer(endpoint: ConversationEndpoint, number: int) -> ConversationE
     """Return an endpoint that does not expect the message of a timer any more."""
     rest = tuple(timer for timer in endpoint.expired_timers if timer[0] != number)
     return changed(endpoint, expired_timers=rest, timer_at=None if number == endpoint.timer_number else endpoint.timer_at)
-
-
-def error_of(body: bytes) -> ErrorDocument:
-    """Return what the body of an Error message says; code 0 for what is no such document."""
-    try:
-        return ErrorDocument.from_xml(body)
-    except ErrorDocumentError as error:
-        return ErrorDocument(0, str(error))
 
 
 def _receive_error(endpoint: ConversationEndpoint, message: Outgoing) -> Reception:

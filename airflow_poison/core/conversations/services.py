@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from airflow_poison.core.conversations import json_schemas, plain_xml
-from airflow_poison.core.conversations.error_document import NAMESPACE, NAMESPACES, BrokerError
-from airflow_poison.core.counted import counted
+from airflow_poison.core.conversations import system_messages
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, is_system
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.inspection import Validation
+from airflow_poison.core.policies.recovery import Validation
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from typing import NoReturn
 
-ERROR = f"{NAMESPACE}/Error"
-END_DIALOG = f"{NAMESPACE}/EndDialog"
-DIALOG_TIMER = f"{NAMESPACE}/DialogTimer"
-BOTH_ENDED = "poison.both-ended"
-"""From broker to broker: whoever has ended a dialog first hears that its partner has, too. No application receives it."""
+
 DEFAULT = "DEFAULT"
 """The name of SQL Server's own message type, and of its contract."""
 
 LONGEST_NAME = 128
 _MANUAL_WORDS = {"EMPTY": Validation.EMPTY, "NONE": Validation.NONE, "WELL_FORMED_XML": Validation.XML}
-_SYSTEM_NAMES = {name.replace(NAMESPACE, printed, 1): name for name in (ERROR, END_DIALOG, DIALOG_TIMER) for printed in NAMESPACES}
 _GIVEN = {ERROR: Validation.XML, END_DIALOG: Validation.EMPTY, DIALOG_TIMER: Validation.EMPTY, DEFAULT: Validation.NONE}
 
 
 Named = TypeVar("Named", "MessageType", "Contract")
-
-
-def is_system(message_type: str | None) -> str | None:
-    """Return the name of a system message type as the sources print it, also for ``http``; None for any other type (spec SB-35)."""
-    return None if message_type is None else _SYSTEM_NAMES.get(message_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ class MessageType:
             raise SettingError("validation", str(validation), f"{given.value}, without a schema: {name} is SQL Server's own message type")
         if self.schema is not None and validation is not Validation.NONE:
             raise SettingError("validation", str(validation), f"{Validation.NONE.value} together with a schema")
-        schema = None if self.schema is None else json_schemas.checked_schema(self.schema)
+        schema = None if self.schema is None else checked_schema(self.schema)
         settings.put(self, name=name, validation=validation, schema=schema)
 
     def check(self, body: bytes | None) -> InvalidBody | None:
@@ -85,7 +77,7 @@ class MessageType:
             return f"it has {counted(len(body), 'byte')}, expected none" if body else None
         if self.validation is Validation.XML:
             return _why_no_xml(body)
-        return None if self.schema is None else json_schemas.misfit(self.schema, body)
+        return None if self.schema is None else misfit(self.schema, body)
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values, without the name."""
@@ -233,8 +225,8 @@ def _mapping(kind: str, values: object) -> Mapping[str, Any]:
 
 def _why_no_xml(body: bytes) -> str | None:
     try:
-        plain_xml.read(body)
-    except plain_xml.NotWellFormedError as error:
+        system_messages.read_xml(body)
+    except system_messages.NotWellFormedError as error:
         return f"it is no well-formed XML: {error}"
     return None
 
@@ -243,3 +235,97 @@ SYSTEM_MESSAGE_TYPES = {name: MessageType(name, _GIVEN[name]) for name in (ERROR
 """Available to every service, whatever its contracts say (spec SB-35, SB-36)."""
 DEFAULT_CONTRACT = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
 """SQL Server's own: both sides send messages of type DEFAULT, whose bodies nobody validates."""
+
+
+# JSON Schema: beyond Service Broker, whose schemas are XML -------------------------------------------------------------
+
+
+_REFERENCES = ("$ref", "$dynamicRef")
+_LONGEST_REASON = 300
+
+
+def checked_schema(schema: object) -> dict[str, Any]:
+    """Return a schema as plain JSON values. Raises SettingError for one that is none, or that needs another document.
+
+    It is read as Draft 2020-12, or as the draft that its ``$schema`` names. ``format`` says something to people and refuses nothing.
+    """
+    from jsonschema.exceptions import SchemaError
+
+    if not isinstance(schema, dict):
+        raise SettingError("schema", schema, "a JSON Schema: a dict")
+    plain = _plain(schema)
+    _check_dialect(plain)
+    try:
+        _validator(plain).check_schema(plain)
+    except SchemaError as error:
+        raise SettingError("schema", schema, f"a valid JSON Schema ({error.message})") from error
+    _check_references(plain)
+    return plain
+
+
+def misfit(schema: Mapping[str, Any], body: bytes) -> str | None:
+    """Return why a body is no JSON that fits a schema; None: it fits."""
+    from jsonschema.exceptions import best_match
+
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+        error = best_match(_validator(schema).iter_errors(value))
+    except (ValueError, RecursionError, OverflowError) as problem:  # no JSON; nested too deeply; a number beyond all numbers
+        return f"it is no JSON that can be checked: {problem}"[:_LONGEST_REASON]
+    return None if error is None else f"at {error.json_path}: {error.message}"[:_LONGEST_REASON]
+
+
+def _validator(schema: Mapping[str, Any]) -> Any:
+    """Return a validator that reads no other document: nothing is fetched."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+
+def _plain(schema: dict[Any, Any]) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(schema, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SettingError("schema", schema, f"JSON values only ({error})") from error
+    return plain
+
+
+def _check_dialect(schema: dict[str, Any]) -> None:
+    from jsonschema.validators import validator_for
+
+    if "$schema" in schema and validator_for(schema, default=None) is None:
+        raise SettingError("$schema", schema["$schema"], "a draft of JSON Schema, for example 'https://json-schema.org/draft/2020-12/schema'")
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    """Raise SettingError for a reference that leads out of the schema, or nowhere in it."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012, specification_with
+
+    kind = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
+    resolver = Registry().resolver_with_root(kind.create_resource(schema))
+    for place in _places(schema):
+        if place is not schema and isinstance(place.get("$id"), str):
+            raise SettingError("$id", place["$id"], "only at the top of a schema")
+        for reference in (place[word] for word in _REFERENCES if isinstance(place.get(word), str)):
+            try:
+                inside = reference.startswith("#") and resolver.lookup(reference)
+            except Unresolvable:
+                inside = False
+            if not inside:
+                raise SettingError("$ref", reference, "a place in the same schema, for example '#/$defs/item'")
+
+
+def _places(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in inner:
+        yield from _places(part)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")

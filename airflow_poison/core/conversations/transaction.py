@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from airflow_poison.core.conversations import acts
 from airflow_poison.core.conversations.endpoint import Change, Final
-from airflow_poison.core.conversations.services import BOTH_ENDED, SentBy
+from airflow_poison.core.conversations.services import SentBy
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.errors import ConversationError, InputError, SettingError
-from airflow_poison.core.message import MAX_BODY_BYTES
-from airflow_poison.core.policies.failure_tracking import FailureTracking
+from airflow_poison.core.policies.recovery import FailureTracking
+from airflow_poison.core.schema import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunDelivery:
     """A delivery of a dialog's message, as it begins; picklable.
 
     :param saved: the endpoint at the savepoint: with what has arrived, before the message was received (spec SB-58).
@@ -63,7 +64,7 @@ class Conversation:
     :param clock: tells the time.
     """
 
-    def __init__(self, begun: Begun, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, begun: BegunDelivery, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
         self._begun, self._services = begun, services
         self._clock = clock or (lambda: begun.now)
         self._endpoint = begun.handed

@@ -1,21 +1,34 @@
-"""Ends: how a message leaves a pass. Made from its journal word by the same policy that the delivering process asked."""
+"""Ends: how messages leave a pass. Made from their journal words by the same policy that the delivering process asked.
+
+The delivering process only journals; here its words become ends. Messages with the same counts, attempts and state share one decision, so
+the cost follows the number of different ends, not of messages.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, assert_never
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
-from airflow_poison.core.delivery.sessions.words import State
+import numpy as np
+
+from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attempts
+from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import OUTBOX, SubQueue
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
+from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
-    from airflow_poison.core.policies.seam import Receiver
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.sessions.batchrecord import Decided
+    from airflow_poison.core.delivery.sessions.dialogs import Conversed
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 
 HALT_EVENTS: Mapping[Halted, EventType] = {
@@ -24,18 +37,6 @@ HALT_EVENTS: Mapping[Halted, EventType] = {
     Halted.FAULTED: EventType.FAULTED,
 }
 """The event of an endpoint that ends receiving."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """A message as the rules see it."""
-
-    lookup_id: int
-    counts: Counts
-    size: int
-    expires_at: datetime | None
-    group: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,6 @@ class GiveBack:
     due_at: datetime
 
 
-_EARLIER = Failure(FailureKind.EXCEPTION)
-"""A rollback that the message has outlived: only that it happened is known."""
-
 End = Stay | GiveBack | Park | Dispose | Block | Halt
 
 
@@ -72,7 +70,7 @@ class Journaled:
     failure: Failure | None
 
 
-def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime) -> End:
+def end_of(receiver: Receiver, entry: BatchEntry, journaled: Journaled, now: datetime) -> End:
     """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
 
     The attempts may be those of a dead pass under another policy: where this one would have ended earlier, it ends there; where it
@@ -80,13 +78,9 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
     nobody lived to answer for stopped nothing.
     """
     last, halt = journaled.failure or Failure(FailureKind.CRASH), None
-    for attempt in range(journaled.attempts):
-        delivery = receiver.before(entry, now)
-        if not isinstance(delivery, Deliver):
-            return delivery
-        entry.counts = delivery.counts
-        after = receiver.after_rollback(entry, last if attempt == journaled.attempts - 1 else _EARLIER, now)
-        entry.counts = after.counts
+    for before, _, after in counted_attempts(receiver, entry, journaled.attempts, now, last):
+        if not isinstance(before, Deliver):
+            return before
         if isinstance(after, Halt):
             halt = after
         elif not isinstance(after, Return):
@@ -98,7 +92,7 @@ def end_of(receiver: Receiver, entry: Entry, journaled: Journaled, now: datetime
     return _last_decision(receiver, entry, last, now)
 
 
-def _last_decision(receiver: Receiver, entry: Entry, last: Failure, now: datetime) -> End:
+def _last_decision(receiver: Receiver, entry: BatchEntry, last: Failure, now: datetime) -> End:
     if last.kind is FailureKind.POSTPONED:
         return GiveBack(entry.counts, now + last.delay)
     if last.kind in {FailureKind.UNREADABLE, FailureKind.UNPROCESSABLE}:
@@ -167,3 +161,128 @@ def due_at_of(end: End) -> datetime | None:
             return end.until
         case _:
             return None
+
+
+# Batches after their delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A batch after its delivery.
+
+    :param batch: columns of ``message_schema()`` and ``move_count``.
+    :param words: int32, one per row, as the server session reported them.
+    :param failures: the last failure by row, of messages that are not committed.
+    :param at: when their fate is decided, UTC.
+    :param decided: what an endpoint decided; None: the policy is asked here, with the words.
+    :param conversed: what became of conversations; None: the queue has none.
+    """
+
+    batch: pa.RecordBatch
+    words: NDArray[np.int32]
+    failures: Mapping[int, Failure]
+    at: datetime
+    decided: Decided | None = None
+    conversed: Conversed | None = None
+
+    def entry(self, row: int) -> BatchEntry:
+        """Return the message of a row with the counts that it came with."""
+        cell = {name: self.batch.column(name)[row] for name in ("lookup_id", "abort_count", "move_count", "body", "expires_at")}
+        body = cell["body"].as_buffer()
+        counts = Counts(cell["abort_count"].as_py() or 0, cell["move_count"].as_py() or 0)
+        size = body.size if body is not None else 0
+        return BatchEntry(row, cell["lookup_id"].as_py(), size, cell["expires_at"].as_py(), counts, batch=self.batch)
+
+    def properties(self, row: int) -> dict[str, str]:
+        """Return the properties of a row's message."""
+        return dict(self.batch.column("properties")[row].as_py() or ())
+
+
+class Fate(NamedTuple):
+    """What a decision may depend on; messages that share it share their end."""
+
+    abort_count: int
+    move_count: int
+    attempts: int
+    state: int
+    kind: FailureKind | None
+    delay: float
+    expired: bool
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+class Shared(NamedTuple):
+    """An end, and the rows that share it.
+
+    :param kind: of the failure that they ended with.
+    """
+
+    end: End
+    rows: list[int]
+    kind: FailureKind | None
+
+
+def shared_ends(delivered: Delivered, policy: Policy, opening: Opening) -> Iterator[Shared]:
+    """Yield each end of messages that are not committed: as the endpoint decided it, else as the policy says of the words."""
+    if delivered.decided is not None:
+        yield from _decided(delivered)
+        return
+    for fate, rows in _fates(delivered, with_properties=policy.reads_properties).items():
+        journaled = Journaled(fate.attempts, State(fate.state), delivered.failures.get(rows[0]))
+        yield Shared(end_of(policy.open(opening), delivered.entry(rows[0]), journaled, delivered.at), rows, fate.kind)
+
+
+def _fates(delivered: Delivered, *, with_properties: bool) -> dict[Fate, list[int]]:
+    """Return the rows that are not committed, by what their end depends on."""
+    states, attempts = states_of(delivered.words), attempts_of(delivered.words)
+    fates: dict[Fate, list[int]] = {}
+    for row, abort_count, move_count, expires_at in _open_rows(delivered, "abort_count", "move_count", "expires_at"):
+        failure = delivered.failures.get(row)
+        fate = Fate(
+            abort_count or 0,
+            move_count or 0,
+            int(attempts[row]),
+            int(states[row]),
+            failure.kind if failure else None,
+            failure.delay.total_seconds() if failure else 0.0,
+            expires_at is not None and expires_at <= delivered.at,
+            tuple(sorted(delivered.properties(row).items())) if with_properties else (),
+        )
+        fates.setdefault(fate, []).append(row)
+    return fates
+
+
+def _open_rows(delivered: Delivered, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield each row that is not committed, with its cells of these columns."""
+    import pyarrow as pa
+
+    rows = np.flatnonzero(states_of(delivered.words) != State.COMMITTED)
+    if len(rows):
+        columns = (delivered.batch.column(name).take(pa.array(rows, pa.int64())).to_pylist() for name in names)
+        yield from zip(rows.tolist(), *columns, strict=True)
+
+
+def _decided(delivered: Delivered) -> Iterator[Shared]:
+    """Yield the ends that an endpoint decided, equal ones together; what it did not receive stays as it came."""
+    assert delivered.decided is not None
+    kept = delivered.decided.ends
+    groups: dict[object, Shared] = {}
+    for row, abort_count, move_count in _open_rows(delivered, "abort_count", "move_count"):
+        end = kept.get(row)
+        failure = delivered.failures.get(row)
+        kind = failure.kind if failure else None
+        key = (abort_count, move_count, kind) if end is None else (*_key(end), kind)
+        if key not in groups:
+            groups[key] = Shared(end or Stay(Counts(abort_count or 0, move_count or 0)), [], kind)
+        groups[key].rows.append(row)
+    yield from groups.values()
+
+
+def _key(end: End) -> tuple[object, ...]:
+    """Return what makes two ends the same."""
+    parts: list[object] = [end.counts, type(end), due_at_of(end), name_of(end)]
+    if isinstance(end, Park | Dispose | Block | Halt):
+        parts += [end.events, end.place if isinstance(end, Park) else tuple(sorted(end.details.items()))]
+    if isinstance(end, Dispose):
+        parts += [end.destination, tuple(sorted(end.headers.items())), end.reports]
+    return tuple(parts)

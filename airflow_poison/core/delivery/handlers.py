@@ -255,3 +255,22 @@ def _is_importable(handler: object, name: str) -> bool:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     return found is handler
+
+
+def load_types(names: tuple[str | type[BaseException], ...]) -> tuple[type[BaseException], ...]:
+    """Return exception types given as types or as ``module:Type``. Raises HandlerNotFoundError."""
+    types: list[type[BaseException]] = []
+    for name in names:
+        found: object = name
+        if isinstance(name, str):
+            module, _, attribute = name.partition(":")
+            try:
+                found = getattr(importlib.import_module(module), attribute)
+            except (Exception, SystemExit) as error:
+                raise HandlerNotFoundError(
+                    f"unprocessable={name!r} cannot be found ({type(error).__name__}: {error}); name an exception type as 'module:Type'."
+                ) from error
+        if not (isinstance(found, type) and issubclass(found, BaseException)):
+            raise HandlerNotFoundError(f"unprocessable={name!r} is no exception type; name one as 'module:Type'.")
+        types.append(found)
+    return tuple(types)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never
 
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
-from airflow_poison.core.policies.seam import Entry
+from airflow_poison.core.policies.policy import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
     Ended = Park | Dispose | Block | Halt
 

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
-from airflow_poison.core.delivery.delivered import shared_ends
-from airflow_poison.core.delivery.ends import name_of
-from airflow_poison.core.delivery.event_rows import EventRows
-from airflow_poison.core.delivery.remaining import fingerprint, remaining, summary
+from airflow_poison.core.delivery.ends import HALT_EVENTS, due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord, Tally
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies.decisions import Block, Dispose, Halt
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.policies.decisions import BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.schema import DESTINATION, OUTBOX, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
+    from typing import Any
 
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.delivered import Delivered
-    from airflow_poison.core.delivery.ends import End
-    from airflow_poison.core.message import SubQueue
+    from airflow_poison.core.delivery.ends import Delivered, End
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
 
 
 class Settler:
@@ -102,3 +107,202 @@ def _halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) ->
         move_count=halt.counts.move_count,
         details=dict(halt.details),
     )
+
+
+# Rows that remain
+
+
+_SENDERS = "the sender's dead-letter queue"
+
+
+def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from: SubQueue) -> list[pa.Table]:
+    """Return the members' rows where the end keeps them, with their new counts and error, and the reports of a disposition.
+
+    :param read_from: the sub-queue that they were read from; what is untouched stays there.
+    """
+    partition = partition_of(end, read_from)
+    if partition is None:
+        return []
+    rows = delivered.batch.take(pa.array(members, pa.int64()))
+    failures = [delivered.failures.get(row) for row in members]
+    size = len(members)
+    changed: dict[str, pa.Array[Any]] = {
+        "abort_count": _constant(end.counts.abort_count, size),
+        "move_count": _constant(end.counts.move_count, size),
+        "crash_count": _crash_counts(rows, crashes_of(delivered.words)[np.asarray(members)]),
+        "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
+        "last_error": _last_errors(rows, failures),
+        "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()),
+        "sub_queue": pa.array([partition] * size, pa.string()),
+    }
+    if isinstance(end, Dispose) and partition == OUTBOX:
+        changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
+    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
+    kept = pa.table(columns, schema=table_schema())
+    return [kept, *_reports(kept, end)]
+
+
+def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
+    """Yield the report messages of a disposition: copies of the messages with as much of the body as was asked for (spec WMQ-24)."""
+    for report in end.reports if isinstance(end, Dispose) else ():
+        bodies = [(body or b"")[: report.data] for body in disposed.column("body").to_pylist()]
+        given = {DESTINATION: report.to, "JMS_IBM_Feedback": str(report.feedback)}
+        changed: dict[str, pa.Array[Any]] = {
+            "body": pa.array(bodies, pa.binary()),
+            "properties": _properties([given] * disposed.num_rows),
+            "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
+        }
+        columns = [changed[name] if name in changed else disposed.column(name) for name in table_schema().names]
+        yield pa.table(columns, schema=table_schema())
+
+
+def fingerprint(failure: Failure) -> str:
+    """Return 12 hexadecimal digits that failures of the same type at the same place share."""
+    return _fingerprint(failure.kind, failure.type, failure.trace)
+
+
+@lru_cache(1_000)
+def _fingerprint(kind: FailureKind, type_: str, trace: str) -> str:
+    frames = [line.strip() for line in trace.splitlines() if line.lstrip().startswith("File ")]
+    return hashlib.sha256(f"{kind}|{type_}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
+
+
+def summary(failure: Failure | None) -> str | None:
+    """Return a failure in one line; None for none."""
+    return None if failure is None else f"{failure.type}: {failure.text}".splitlines()[0][:200]
+
+
+def _reason(end: End) -> str | None:
+    """Return why a message leaves for another queue, one line; None for one that does not."""
+    if not isinstance(end, Dispose) or (end.how is Disposition.DROP and not end.to_dead_letter) or end.how is Disposition.MOVE_TO_POISON:
+        return None
+    return f"{name_of(end)}: for {end.destination or _SENDERS}"
+
+
+def _addressed(properties: Mapping[str, str], end: Dispose) -> dict[str, str]:
+    """Return the properties of a message that leaves; where it goes is not its sender's to say."""
+    kept = {name: value for name, value in properties.items() if name != DESTINATION}
+    return kept | ({DESTINATION: end.destination, **end.headers} if end.how is Disposition.SEND else {})
+
+
+def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array([list(cell.items()) for cell in cells], message_schema().field("properties").type)
+    return column
+
+
+def _constant(value: int, size: int) -> pa.Array[Any]:
+    return pa.array(np.full(size, min(value, LARGEST), np.int32))
+
+
+def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
+    before = [count or 0 for count in rows.column("crash_count").to_pylist()]
+    return pa.array([min(old + int(new), LARGEST) for old, new in zip(before, crashes, strict=True)], pa.int32())
+
+
+def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
+    """Return the errors column: the failures of this pass, and what stood there where a message had none."""
+    before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
+    of_failures = {failure: _error_cell(failure) for failure in {*failures} if failure is not None}
+    cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
+    column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
+    return column
+
+
+def _error_cell(failure: Failure) -> dict[str, str]:
+    return {
+        "kind": failure.kind.value,
+        "type": failure.type,
+        "message": failure.text,
+        "fingerprint": fingerprint(failure),
+        "trace": failure.trace,
+    }
+
+
+# Events
+
+
+class EventRows:
+    """Makes rows of the ``_event`` partition, numbered in the order in which they are asked for."""
+
+    def __init__(self, policy: Policy, read_from: SubQueue, opening: Opening) -> None:
+        self._policy, self._read_from, self._opening = policy, read_from, opening
+        self._written = 0
+
+    def of_end(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
+        """Return the decision's events, one row for each message; those of the endpoint itself are the final commit's to tell."""
+        if not isinstance(end, Park | Dispose | Block | Halt):
+            return []
+        details = _facts(end) | {"place": self._place(end)}
+        ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
+        tables = []
+        for kind in end.events:
+            if kind in HALT_EVENTS.values():
+                continue
+            one = events_to_table([Event(kind, delivered.at, None, end.counts.abort_count, end.counts.move_count, details)])
+            many = one.take(pa.array([0] * len(members), pa.int64()))
+            numbers = pa.array(np.arange(self._written, self._written + len(members)), pa.int32())
+            self._written += len(members)
+            for name, column in (("lookup_id", ids), ("priority", numbers)):
+                many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
+            tables.append(many)
+        return tables
+
+    def _place(self, end: Park | Dispose | Block | Halt) -> str:
+        if isinstance(end, Park):
+            return end.place
+        if isinstance(end, Dispose) and end.destination:
+            return end.destination
+        return partition_of(end, self._read_from) or ""
+
+    def routine(self, delivered: Delivered) -> list[pa.Table]:
+        """Return the routine events: as the endpoint told them, or as the words say."""
+        if delivered.decided is None:
+            return [self._from_words(delivered)]
+        events = delivered.decided.events
+        self._written += len(events)
+        return [events_to_table(events, self._written - len(events))]
+
+    def _from_words(self, delivered: Delivered) -> pa.Table:
+        """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
+        states, attempts = states_of(delivered.words), attempts_of(delivered.words)
+        events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, State(states[row]), int(attempts[row]))]
+        self._written += len(events)
+        return events_to_table(events, self._written - len(events))
+
+    def _routine_of(self, delivered: Delivered, row: int, state: State, attempts: int) -> Iterator[Event]:
+        """Yield the routine events of one message; what its handler gave back was delivered, too."""
+        entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.failures.get(row)
+        given_back = last is not None and last.kind is FailureKind.POSTPONED
+        found: list[tuple[EventType, Counts]] = []
+        for before, seen, after in counted_attempts(receiver, entry, attempts, delivered.at, None if given_back else last):
+            found += [*_delivery(before, seen), (EventType.ROLLED_BACK, after.counts)]
+        if state is State.COMMITTED or given_back:
+            decision = receiver.before(entry, delivered.at)
+            found += _delivery(decision, decision.counts)
+            if state is State.COMMITTED and not (isinstance(decision, Deliver) and decision.at_most_once):
+                found.append((EventType.COMMITTED, decision.counts))
+        for kind, counts in found:
+            yield Event(kind, delivered.at, entry.lookup_id, counts.abort_count, counts.move_count)
+
+
+def _delivery(before: BeforeDelivery, seen: Counts) -> Iterator[tuple[EventType, Counts]]:
+    """Yield what happens before the handler has ended; one delivered at most once is committed first."""
+    if isinstance(before, Deliver) and before.at_most_once:
+        yield EventType.COMMITTED, seen
+    yield EventType.DELIVERED, seen
+
+
+def _facts(end: Park | Dispose | Block | Halt) -> dict[str, str]:
+    """Return what a decision's events say of it: its details, the properties that the message gets, until when it is blocked."""
+    match end:
+        case Park():
+            return {}
+        case Dispose():
+            return {**end.headers, **end.details}
+        case Block():
+            until = end.until.isoformat() if end.until else "restart"
+            return {"until": until, "blocks": "queue" if end.whole_queue else "message", **end.details}
+        case Halt():
+            return dict(end.details)
+        case _:
+            assert_never(end)

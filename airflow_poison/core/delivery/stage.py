@@ -12,8 +12,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import TALLY, SubQueue, table_schema
 from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand, Place
-    from airflow_poison.core.delivery.delivered import Delivered
+    from airflow_poison.core.conversations.dialog_state import DialogState, Place
+    from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import Tally
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""
@@ -111,8 +111,8 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
-    from airflow_poison.core.delivery.delivered import Delivered
-    from airflow_poison.core.delivery.sessions import open_session
+    from airflow_poison.core.delivery.ends import Delivered
+    from airflow_poison.core.delivery.sessions.session import open_session
 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -184,14 +184,14 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
-def _known(job: StageJob, partition: str) -> Carry:
+def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.blame import read_partition
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.sessions.crash_attribution import read_partition
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
-    carry = Carry.load(Path(job.carry)) if job.carry else Carry()
+    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     return carry.merged(read_partition(Path(job.journal_folder), partition))
 
 
@@ -201,15 +201,15 @@ def exceptions_of(job: StageJob) -> Mapping[int, Place]:
     return {} if at_hand is None else at_hand.exceptions
 
 
-def _at_hand(job: StageJob) -> AtHand | None:
+def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
     from pathlib import Path
 
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
 
-    return AtHand.load(Path(job.dialogs))
+    return DialogState.load(Path(job.dialogs))
 
 
 def _tally_row(tally: Tally) -> pa.RecordBatch:

@@ -1,1 +1,1 @@
-"""The verbs: what can be done with a queue, one file each."""
+"""Passes: what is done with a queue and its conversations, each in commits that can be repeated."""

@@ -1,4 +1,4 @@
-"""Alerts: what people are told about a queue, made from its recorded events after the commit that recorded them."""
+"""Alerts: what people are told about a queue, from its recorded events after the commit that recorded them, or because what waits has become old."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.alert_texts import HALTS, reason, what_to_do
-from airflow_poison.core.passes.conversations.acts import ENDED
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.passes.remove import BY_HAND
-from airflow_poison.core.passes.subscription import Subscription
+from airflow_poison.core.passes.halts import HALTS, halt_of, what_halted, what_to_do_when_halted
+from airflow_poison.core.passes.history import BY_HAND, ENDED, Cursor, Subscription
+from airflow_poison.core.passes.runs import run_key
+from airflow_poison.core.schema import OUTBOX, SubQueue
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 NAMED = 20
 UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
@@ -34,7 +37,7 @@ class AlertKind(StrEnum):
     QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
     POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
     BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
-    BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``backlog``
+    BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``send_backlog_alert``
 
 
 EVENTS: Mapping[EventType, AlertKind] = {
@@ -120,7 +123,7 @@ def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: 
 
 
 @dataclass(slots=True)
-class _Told:
+class _Group:
     """The events of one alert."""
 
     first: Event
@@ -135,7 +138,7 @@ class _Told:
 
 def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[Alert]:
     """Return one alert for each halt, and one for each other type of event."""
-    told: dict[str, _Told] = {}
+    told: dict[str, _Group] = {}
     halts = 0
     for event in events:
         if event.details.get("by") in UNTOLD:
@@ -144,11 +147,11 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
         if event.type in HALTS:
             halts += 1
             name = f"{name}-{halts}"
-        told.setdefault(name, _Told(event)).add(event)
+        told.setdefault(name, _Group(event)).add(event)
     return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
 
 
-def _alert(table: QueueTable, key: str, told: _Told) -> Alert:
+def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
     event, queue = told.first, table.name
     details = {name: fact for name, fact in event.details.items() if fact}
     return Alert(
@@ -161,4 +164,178 @@ def _alert(table: QueueTable, key: str, told: _Told) -> Alert:
         reason=reason(queue, event, told.count),
         what_to_do=what_to_do(queue, event),
         details=details,
+    )
+
+
+# What an alert says ----------------------------------------------------------------------------------------------------
+
+_BECAME: Mapping[EventType, str] = {
+    EventType.MOVED_POISON: "moved to the poison sub-queue",
+    EventType.DROPPED: "dropped",
+    EventType.REJECTED: "rejected to the sender's dead-letter queue",
+    EventType.DEAD_LETTERED: "moved to the dead-letter queue",
+    EventType.REQUEUED: "moved to the backout queue",
+    EventType.EXCEPTIONED: "moved to the exception destination",
+}
+_SENT_ON = {EventType.DEAD_LETTERED, EventType.REQUEUED, EventType.EXCEPTIONED}
+RESTART = "restart"
+"""Until when a message is blocked that only a restart of the broker lets go on."""
+
+
+def reason(queue: str, event: Event, count: int) -> str:
+    """Say what happened.
+
+    :param event: the first of the ``count`` events of its type.
+    """
+    facts = event.details
+    if event.type in HALTS:
+        return what_halted(halt_of(event), facts.get("endpoint", queue))
+    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type] + _named(_destination(event))
+    sentences = [f"{counted(count, 'message')} of queue {queue!r}: {became}"]
+    sentences += [facts[name].rstrip(".") for name in ("reason", "obstacle", "warning") if facts.get(name)]
+    return f"{'. '.join(sentences)}."
+
+
+def what_to_do(queue: str, event: Event) -> str:
+    """Say the next step after the event."""
+    match event.type:
+        case EventType.MOVED_POISON:
+            return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
+        case EventType.DROPPED:
+            return "They are gone from the queue; only their sender can send them again."
+        case _ if place := _destination(event):
+            return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
+        case EventType.REJECTED | EventType.DEAD_LETTERED:
+            return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
+        case EventType.BLOCKED:
+            return _what_to_do_when_blocked(queue, event)
+        case _:
+            return what_to_do_when_halted(halt_of(event), queue, event.details.get("system", ""))
+
+
+def _destination(event: Event) -> str:
+    """Return the queue that the messages went to, where the event names it."""
+    place = event.details.get("place", "")
+    return place if event.type in _SENT_ON and place != OUTBOX else ""
+
+
+def _named(place: str) -> str:
+    return f" {place!r}" if place else ""
+
+
+def _blocked(facts: Mapping[str, str]) -> str:
+    until = facts.get("until", RESTART)
+    waits = "the whole queue waits" if facts.get("blocks") == "queue" else "waiting at their place"
+    return f"blocked, {waits} until {'the broker is restarted' if until == RESTART else until}"
+
+
+def _what_to_do_when_blocked(queue: str, event: Event) -> str:
+    remove = f"take the message out with QueueHook().remove({queue!r}, {event.lookup_id})"
+    if event.details.get("until", RESTART) == RESTART:
+        return f"It does not go on by itself: mend the cause and call QueueHook().restart({queue!r}, 'broker'), or {remove}."
+    return f"It goes on by itself then. Mend the cause, or {remove}."
+
+
+# What waits too long ---------------------------------------------------------------------------------------------------
+
+
+TOO_OLD = "BACKLOG_TOO_OLD"
+"""The ``event`` of the alert. It is no event of the queue: nothing happens when a message comes of age."""
+PLACES = (SubQueue.MAIN, SubQueue.RETRY)
+"""Where messages wait to be received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """The message that has waited longest."""
+
+    lookup_id: int
+    enqueued_at: datetime
+    sub_queue: SubQueue
+
+
+def oldest(table: QueueTable, snapshot: Snapshot, before: datetime, *, other_than: int | None = None) -> Oldest | None:
+    """Return the message of ``main`` and ``retry`` that was sent first, until then; None when there is none. Reads one file, in general."""
+    found: Oldest | None = None
+    for earliest, file in sorted(_old_files(snapshot, before), key=lambda each: each[0]):
+        if found is not None and earliest > found.enqueued_at:
+            break
+        first = _first(table, file, other_than)
+        if first is not None and first.enqueued_at <= before:
+            found = first if found is None else min(found, first, key=lambda each: (each.enqueued_at, each.lookup_id))
+    return found
+
+
+def _old_files(snapshot: Snapshot, before: datetime) -> list[tuple[datetime, DataFile]]:
+    dated = [(file.min_enqueued_at, file) for file in snapshot.files if file.sub_queue in PLACES]
+    return [(earliest, file) for earliest, file in dated if earliest is not None and earliest <= before]
+
+
+def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = table.read(file, ["enqueued_at", "lookup_id"])
+    if other_than is not None:
+        rows = rows.filter(pc.not_equal(rows["lookup_id"], pa.scalar(other_than, pa.int64())))
+    first = pc.min(rows["enqueued_at"]).as_py()
+    if first is None:
+        return None
+    number = pc.min(rows.filter(pc.equal(rows["enqueued_at"], pc.min(rows["enqueued_at"])))["lookup_id"]).as_py()
+    return Oldest(number, first, SubQueue(file.sub_queue))
+
+
+def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, tell: Callable[[Alert], None], clock: Clock) -> list[Alert]:
+    """Tell when a message of ``main`` or ``retry`` was sent longer ago than that; return what was told.
+
+    The cursor counts messages: its ``told`` is the lookup id of the one whose age was told; below 0: since then everything too old has gone.
+    One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
+    too old is told, and the one that was told before is not.
+
+    :param subscriber: who is told, the same name in every run.
+    Raises AlertError when telling failed: it is told again next time, with the same key.
+    """
+    state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
+    told, telling = state.read(snapshot.control)
+    if told is not None and told > 0:
+        if not _old_files(snapshot, now - older_than):
+            state.write(told=-told, telling=None)
+        return []
+    first = oldest(table, snapshot, now - older_than, other_than=None if told is None else -told)
+    if first is None:
+        if telling is not None:  # it has gone before anybody heard of it
+            state.write(told=told, telling=None)
+        return []
+    about = first.lookup_id if telling is None else telling
+    if telling is None:
+        state.write(told=told, telling=about)
+    alert = _backlog_alert(table, snapshot, first, about, now)
+    reach("pass.backlog.before_telling")
+    try:
+        tell(alert)
+    except Exception as error:
+        raise AlertError(
+            f"The alert that queue {table.name!r} has a backlog failed ({type(error).__name__}: {error}). "
+            "Mend the notifier and run the task again: the alert is repeated with the same key."
+        ) from error
+    reach("pass.backlog.after_telling")
+    state.write(told=about, telling=None)
+    return [alert]
+
+
+def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: int, now: datetime) -> Alert:
+    """Return the alert; its key is that of the message that the backlog was first told of."""
+    waiting = {place: snapshot.depth(place, now).messages for place in PLACES}
+    said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
+    sent = f"{first.enqueued_at:%Y-%m-%d %H:%M:%S} UTC"
+    return Alert(
+        key=run_key(table.uri, TOO_OLD, about),
+        kind=AlertKind.BACKLOG,
+        queue=table.name,
+        event=TOO_OLD,
+        lookup_ids=(first.lookup_id,),
+        count=sum(waiting.values()),
+        reason=f"Queue {table.name!r} has a backlog: message {first.lookup_id} in {first.sub_queue.value} was sent at {sent}; {said} wait.",
+        what_to_do="See whether its receive tasks run and succeed, whether the queue is halted or blocked, and whether they keep up.",
+        details={"oldest_enqueued_at": first.enqueued_at.isoformat(), "sub_queue": first.sub_queue.value},
     )

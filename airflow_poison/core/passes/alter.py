@@ -1,36 +1,32 @@
-"""Alter: what people change of a queue at run time: whether it receives, and the settings of its messaging system."""
+"""Alter: make a queue with its policy, change its settings at run time, and let it receive or not."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import MessageClaimedError, SettingError
+from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError, SystemChangeError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations.carrying import tick
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.passes.halts import ENDPOINTS, LONGEST_REASON, STARTED
+from airflow_poison.core.passes.messages import signed
+from airflow_poison.core.passes.transmission import tick
+from airflow_poison.core.policies import SYSTEMS, checked_policy, policy_from_dict
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.control import Control, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
-ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
-"""The sub-queues that an endpoint can read."""
-LONGEST_REASON = 500
+
 _BY_HAND = "somebody switched it off"
-_STARTED: Mapping[QueueState, EventType] = {
-    QueueState.DISABLED: EventType.QUEUE_ENABLED,
-    QueueState.STOPPED: EventType.STARTED,
-    QueueState.FAULTED: EventType.STARTED,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +163,7 @@ def policy_changed(before: Control, after: Control, clock: Clock) -> Sequence[Ev
 def started(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
     """Return an event for each endpoint that receives again."""
     states = [(before.endpoint(reads)[0], after.endpoint(reads)[0]) for reads in ENDPOINTS]
-    return tuple(Event(_STARTED[old], clock.now()) for old, new in states if new is QueueState.ENABLED and old is not new)
+    return tuple(Event(STARTED[old], clock.now()) for old, new in states if new is QueueState.ENABLED and old is not new)
 
 
 def _altered(control: Control, settings: Mapping[str, object], system: str | None) -> Policy:
@@ -200,3 +196,75 @@ def _refuse_change_of_system(table: QueueTable, control: Control, policy: Policy
 def _warn(policy: Policy) -> None:
     """Construct the policy once more: a policy that is read from settings warns of nothing."""
     dataclasses.replace(cast("Any", policy))
+
+
+# Declared by a DAG -----------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
+
+
+def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: str | None = None) -> QueueTable:
+    """Return the queue, made when it is missing; its control row names this policy.
+
+    The state (enabled, faulted …) of a queue that exists is never touched: that is people's decision. A new one begins as its policy says
+    (spec WMQ-27). Other settings than the recorded ones are recorded, with an event and a warning in the log.
+
+    :param run: who declares, for the event.
+    Raises SettingError for what is no policy, QueueNameError, StoreUnreachableError, NewerFormatError, and SystemChangeError for a policy of
+    another messaging system.
+    """
+    checked_policy(policy)
+    settings = policy.to_dict()
+    table = store.create(queue, _new(policy, settings), clock.now())
+    told: list[Event] = []
+
+    def change(control: Control) -> Control:
+        _refuse_other_system(queue, control, policy)
+        return replace(control, policy=settings)
+
+    def events(before: Control, after: Control) -> Sequence[Event]:
+        told[:] = [signed(event, run) for event in policy_changed(before, after, clock)]
+        return told
+
+    if dict(table.snapshot().control.policy) != settings:
+        table.alter(change, events, clock.now())
+    for event in told:
+        log.warning("Queue %r has other settings now, which this run declares: %s", queue, event.details["changed"])
+    return table
+
+
+def opened(store: QueueStore, queue: str, policy: Policy | None, clock: Clock, run: str | None = None) -> QueueTable:
+    """Return a queue that verbs work on.
+
+    :param policy: makes the queue when it is missing and is recorded in it; a reader of a sub-queue does not rule the queue, so its policy is not.
+    :param run: who declares the policy, for the event of a change.
+    Raises QueueNotFoundError, SettingError for what is no policy, and SystemChangeError for a policy of another messaging system.
+    """
+    policy = checked_policy(policy)
+    if policy is None:
+        return store.open(queue)
+    if policy.reads is not SubQueue.MAIN:
+        try:
+            return store.open(queue)
+        except QueueNotFoundError as error:
+            raise QueueNotFoundError(f"{error} {policy.system} reads the sub-queue {policy.reads} of a queue that exists, and makes none.") from error
+    return declare(store, queue, policy, clock, run)
+
+
+def _refuse_other_system(queue: str, control: Control, policy: Policy) -> None:
+    recorded = control.policy.get("system")
+    if recorded in SYSTEMS and recorded != policy.system:  # what no system of ours has recorded has no rules to keep
+        raise SystemChangeError(
+            f"Queue {queue!r} has the rules of {recorded}, and the policy given here has those of {policy.system}: its messages are counted by the "
+            "rules of the first. Nothing was changed, received or sent. Correct the policy or the queue's name; if the queue is to change its "
+            f"system, alter it first: 'airflow poison alter {queue} --system {policy.system}', or QueueAlterOperator(queue_name={queue!r}, "
+            f"action='alter', system={policy.system!r})."
+        )
+
+
+def _new(policy: Policy, settings: Mapping[str, object]) -> Control:
+    halted = policy.starts_halted
+    if halted is None:
+        return Control(settings)
+    return Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")

@@ -13,7 +13,7 @@ from pathlib import Path
 def main(order: str) -> int:
     """Carry an order out. Returns the exit code: 0 where a pass ended, also one that halted its queue."""
     sys.path[:0] = json.loads(Path(order).read_text())["imports"]
-    from airflow_poison.core.passes.carry_out import carry_out
+    from airflow_poison.core.passes.submitted import carry_out
 
     return carry_out(Path(order))
 

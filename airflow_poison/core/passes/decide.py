@@ -4,41 +4,40 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
-from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue
 from airflow_poison.core.passes.alter import started
-from airflow_poison.core.passes.conversations.carrying import tick
-from airflow_poison.core.passes.conversations.ending import Ending, ended_with, open_endpoint, recovery_steps
-from airflow_poison.core.passes.halts import SUSPECTS, suspect
-from airflow_poison.core.passes.messages import EVERYWHERE, RUN, Change, Chosen, named, signed, with_columns
-from airflow_poison.core.passes.relay import dead_letter_queue, relay
-from airflow_poison.core.passes.remove import BY_HAND
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.halts import STARTS, SUSPECTS, named
+from airflow_poison.core.passes.inspect import inspect
+from airflow_poison.core.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
+from airflow_poison.core.passes.move import moved_events, moved_rows
+from airflow_poison.core.passes.recovery import Ending, ended_with, open_endpoint, recovery_steps
+from airflow_poison.core.passes.relay import addressed, dead_letter_queue, relay, sent_events
+from airflow_poison.core.passes.transmission import tick
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.counts import moved
-from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.policies.recovery import REMOVAL, RecoveryStep
+from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryStep
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import pyarrow as pa
+    from collections.abc import Callable
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.passes.message_rows import MessageRow
+    from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.recovery import EndConversation
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
-_ENABLED = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
 _MOVED = frozenset({EventType.MOVED_POISON, EventType.REQUEUED, EventType.RETURNED})
 
 
@@ -140,7 +139,7 @@ def decide(
     ending = Ending(table, clock, store, end.error, end.description, told=told, allowed=act.allowed)
     for step in recovery_steps(control):
         reach("pass.decide.before_step")
-        if step is RecoveryStep.ENABLE and not before & _ENABLED:
+        if step is RecoveryStep.ENABLE and not before & STARTS:
             act.enable()
         elif step is RecoveryStep.END_CONVERSATION and wanted is Decision.END:
             result = act.end(ending, result)
@@ -150,6 +149,23 @@ def decide(
     relay(store, table, clock)
     ending.carry()
     return replace(result, repeated=result.repeated or bool(before))
+
+
+def suspect_conversation(table: QueueTable, message: MessageRow | None) -> ConversationRow | None:
+    """Return the conversation of a suspect, where it is one of the queue's services and has not ended here."""
+    endpoint = None if message is None else open_endpoint(table, message.conversation_id)
+    return None if endpoint is None else conversations(table, handle=endpoint.handle)[0]
+
+
+def suspect(table: QueueTable, clock: Clock, halt: HaltedEndpoint) -> tuple[MessageRow | None, int]:
+    """Return the suspect, and how many other messages of its conversation are in the queue. Nothing is changed (spec SB-28, SB-33)."""
+    if halt.lookup_id is None:
+        return None, 0
+    seen = inspect(table, clock, lookup_id=halt.lookup_id, mode=Inspection.BROWSE).messages
+    if not seen or not seen[0].conversation_id:
+        return (seen[0] if seen else None), 0
+    together = inspect(table, clock, conversation_id=seen[0].conversation_id, mode=Inspection.BROWSE)
+    return seen[0], len(together.messages) + together.more - 1
 
 
 def check(halt: HaltedEndpoint, control: Control) -> None:
@@ -189,9 +205,9 @@ class _Act:
 
     def done(self) -> frozenset[EventType]:
         """Return what an earlier try of this run has done. Reads what was recorded after the halt was seen."""
-        events = self.table.events(self.halt.version, types=_ENABLED | _MOVED)
+        events = self.table.events(self.halt.version, types=STARTS | _MOVED)
         found = frozenset(event.type for event in events if event.details.get(RUN) == self.run)
-        self.enabled = bool(found & _ENABLED)
+        self.enabled = bool(found & STARTS)
         return found
 
     def enable(self) -> None:
@@ -232,16 +248,28 @@ class _Act:
 
     def put_back(self) -> int:
         """Give the suspect fresh attempts in ``main``."""
-        return self._commit(Change(self._suspect, lambda rows: _moved(rows, SubQueue.MAIN), self._told_of_return))
+        return self._commit(
+            ByHand(
+                self._suspect,
+                partial(moved_rows, place=SubQueue.MAIN, counted=True),
+                partial(moved_events, place=SubQueue.MAIN, now=self.clock.now(), counted=True),
+            )
+        )
 
     def remove(self, target: str) -> int:
         """Put the suspect out of the way, with its conversation; 0 when somebody has taken it out before."""
         seen, _ = suspect(self.table, self.clock, self.halt)
         chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
+        now = self.clock.now()
         if target == named(self.halt.queue, SubQueue.POISON):
-            change = Change(chosen, lambda rows: _moved(rows, SubQueue.POISON), self._told_of_poison, EVERYWHERE - {SubQueue.POISON})
+            become, told = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
+            change = ByHand(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
         else:
-            change = Change(chosen, lambda rows: _addressed(rows, target), lambda rows: self._told_of_sending(rows, target))
+            change = ByHand(
+                chosen,
+                lambda rows: addressed(rows, [target] * rows.num_rows),
+                lambda rows: sent_events(rows, [target] * rows.num_rows, now),
+            )
         try:
             return self._commit(change)
         except MessageNotFoundError:
@@ -252,42 +280,7 @@ class _Act:
         assert self.halt.lookup_id is not None
         return Chosen.ids([self.halt.lookup_id])
 
-    def _commit(self, change: Change) -> int:
+    def _commit(self, change: ByHand) -> int:
         """Make the change; before the endpoint is enabled, only while it is halted as it was seen."""
         allowed = change.allowed if self.enabled else self.allowed
         return replace(change, run=self.run, allowed=allowed).commit(self.table, self.clock.now()).num_rows
-
-    def _told_of_return(self, rows: pa.Table) -> Iterator[Event]:
-        for (lookup_id, counts), origin in zip(_each(rows), rows["sub_queue"].to_pylist(), strict=True):
-            facts = {"origin": origin} if origin == SubQueue.POISON else {}
-            yield self._event(EventType.RETURNED, lookup_id, moved(counts), SubQueue.MAIN.value, facts)
-
-    def _told_of_poison(self, rows: pa.Table) -> Iterator[Event]:
-        for lookup_id, counts in _each(rows):
-            yield self._event(EventType.MOVED_POISON, lookup_id, moved(counts), SubQueue.POISON.value)
-
-    def _told_of_sending(self, rows: pa.Table, target: str) -> Iterator[Event]:
-        for lookup_id, counts in _each(rows):
-            yield self._event(EventType.REQUEUED, lookup_id, counts, target)
-
-    def _event(self, kind: EventType, lookup_id: int, counts: Counts, place: str, facts: Mapping[str, str] | None = None) -> Event:
-        details = {"place": place, "by": BY_HAND, **(facts or {})}
-        return Event(kind, self.clock.now(), lookup_id, counts.abort_count, counts.move_count, details)
-
-
-def _each(rows: pa.Table) -> Iterator[tuple[int, Counts]]:
-    for lookup_id, aborts, moves in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
-        yield lookup_id or 0, Counts(aborts or 0, moves or 0)
-
-
-def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:
-    counts = [moved(each) for _, each in _each(rows)]
-    return with_columns(
-        rows, sub_queue=place.value, abort_count=[each.abort_count for each in counts], move_count=[each.move_count for each in counts]
-    )
-
-
-def _addressed(rows: pa.Table, target: str) -> pa.Table:
-    """Return rows for the outbox."""
-    properties = [list({**dict(cell or ()), DESTINATION: target}.items()) for cell in rows["properties"].to_pylist()]
-    return with_columns(rows, sub_queue=OUTBOX, properties=properties)

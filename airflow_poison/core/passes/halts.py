@@ -1,34 +1,95 @@
-"""Halts: how an endpoint is halted, and by which message, as people are shown it before they decide (spec SB-15, SB-28)."""
+"""Halted endpoints: the one shape of a halt, the events and the control row that record it, and what people are told of it (spec SB-15, SB-28).
+
+An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system has a reader for it. What a pass or an inspection knows of a halt is a
+``HaltRecord``; what somebody has seen of it in the queue, and may decide about, is a ``HaltedEndpoint``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, assert_never
 
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import ENDPOINTS
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.ending import open_endpoint
-from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.messages import named
-from airflow_poison.core.policies.inspection import Inspection
+from airflow_poison.core.delivery.tally import HaltRecord
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.passes.conversations.browse import ConversationRow
-    from airflow_poison.core.passes.message_rows import MessageRow
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
+ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
+"""The sub-queues that an endpoint can read."""
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
-"""Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or the first of the two that is halted."""
+"""Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or any of the two."""
 SUSPECTS: Mapping[SubQueue, str] = {SubQueue.MAIN: HALTED_BY, SubQueue.POISON: POISON_HALTED_BY}
 """The counter of the control row that names an endpoint's suspect."""
+HALTS: Mapping[EventType, Halted] = {
+    EventType.QUEUE_DISABLED: Halted.DISABLED,
+    EventType.STOPPED: Halted.STOPPED,
+    EventType.FAULTED: Halted.FAULTED,
+}
+"""How an endpoint is halted of which an event tells. Files of DAGs import it, so it is not taken from where deliveries are: that needs numpy."""
+_EVENTS = {how: event for event, how in HALTS.items()}
+STARTED: Mapping[QueueState, EventType] = {
+    QueueState.DISABLED: EventType.QUEUE_ENABLED,
+    QueueState.STOPPED: EventType.STARTED,
+    QueueState.FAULTED: EventType.STARTED,
+}
+"""The event of an endpoint that receives again, by the state that it was in."""
+STARTS = frozenset(STARTED.values())
+LONGEST_REASON = 500
+_EXHAUSTED = "its delivery attempts are exhausted"
+_FORGETS = "Msmq3"
+"""The system whose listener gives a message fresh attempts when it is opened again (spec M3-10)."""
+
+
+def named(queue: str, place: SubQueue) -> str:
+    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
+    return queue if place is SubQueue.MAIN else f"{queue};{place}"
+
+
+# What records a halt ---------------------------------------------------------------------------------------------------
+
+
+def halt_event(halt: HaltRecord, endpoint: str, system: str) -> Event:
+    """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it.
+
+    :param endpoint: ``orders``, or ``orders;poison``.
+    """
+    facts = {"place": "", "endpoint": endpoint, "system": system} | ({"error": halt["error"]} if halt["error"] else {}) | halt["details"]
+    at = datetime.fromisoformat(halt["at"])
+    return Event(_EVENTS[Halted(halt["how"])], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], facts)
+
+
+def halt_of(event: Event) -> HaltRecord:
+    """Return the halt that an event of ``HALTS`` records."""
+    return HaltRecord(
+        lookup_id=event.lookup_id,
+        how=HALTS[event.type].value,
+        error=event.details.get("error", ""),
+        at=event.at.isoformat(),
+        abort_count=event.abort_count,
+        move_count=event.move_count,
+        details=dict(event.details),
+    )
+
+
+def halted_row(control: Control, reads: SubQueue, halt: HaltRecord, endpoint: str) -> Control:
+    """Return the control row of a queue whose endpoint has halted."""
+    cause = f"message {halt['lookup_id']} of queue {endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
+    reason = f"{cause}: {halt['error'] or halt['details'].get('text') or _EXHAUSTED}"
+    return control.halted(reads, QueueState(halt["how"]), reason[:LONGEST_REASON], halt["lookup_id"])
+
+
+# What is seen of it ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +137,65 @@ class HaltedEndpoint:
         return cls(told["queue"], place, state, told["reason"], None if number is None else int(number), int(told["version"]))
 
 
+def halted_endpoints(queue: str, snapshot: Snapshot, which: Endpoints = Endpoints.ANY) -> Iterator[HaltedEndpoint]:
+    """Yield how the endpoints of a queue are halted, that of ``main`` first."""
+    control = snapshot.control
+    for place in ENDPOINTS if which is Endpoints.ANY else (SubQueue(which.value),):
+        state, reason = control.endpoint(place)
+        if state is not QueueState.ENABLED:
+            yield HaltedEndpoint(queue, place, state, reason, control.counters.get(SUSPECTS[place]), snapshot.version)
+
+
 def halted_endpoint(table: QueueTable, which: Endpoints | str = Endpoints.ANY) -> HaltedEndpoint | None:
     """Return how an endpoint is halted; None when it receives. Of both, the one that reads ``main`` comes first. Raises SettingError."""
-    snapshot, wanted = table.snapshot(), choice("sub_queue", which, Endpoints)
-    for place in ENDPOINTS if wanted is Endpoints.ANY else (SubQueue(wanted.value),):
-        state, reason = snapshot.control.endpoint(place)
-        if state is not QueueState.ENABLED:
-            return HaltedEndpoint(table.name, place, state, reason, snapshot.control.counters.get(SUSPECTS[place]), snapshot.version)
-    return None
+    return next(halted_endpoints(table.name, table.snapshot(), choice("sub_queue", which, Endpoints)), None)
 
 
-def suspect_conversation(table: QueueTable, message: MessageRow | None) -> ConversationRow | None:
-    """Return the conversation of a suspect, where it is one of the queue's services and has not ended here."""
-    endpoint = None if message is None else open_endpoint(table, message.conversation_id)
-    return None if endpoint is None else conversations(table, handle=endpoint.handle)[0]
+# What people are told --------------------------------------------------------------------------------------------------
 
 
-def suspect(table: QueueTable, clock: Clock, halt: HaltedEndpoint) -> tuple[MessageRow | None, int]:
-    """Return the suspect, and how many other messages of its conversation are in the queue. Nothing is changed (spec SB-28, SB-33)."""
-    if halt.lookup_id is None:
-        return None, 0
-    seen = inspect(table, clock, lookup_id=halt.lookup_id, mode=Inspection.BROWSE).messages
-    if not seen or not seen[0].conversation_id:
-        return (seen[0] if seen else None), 0
-    together = inspect(table, clock, conversation_id=seen[0].conversation_id, mode=Inspection.BROWSE)
-    return seen[0], len(together.messages) + together.more - 1
+def what_halted(halt: HaltRecord, endpoint: str) -> str:
+    """Say which message halted an endpoint and why, one line.
+
+    :param endpoint: ``orders``, or ``orders;poison``.
+    """
+    lookup_id, how = halt["lookup_id"], halt["how"]
+    if lookup_id is None:
+        happened = f"Queue {endpoint!r} was halted ({how}) after a commit."
+    else:
+        happened = f"Message {lookup_id} of queue {endpoint!r} halted it ({how}): {(halt['error'] or _EXHAUSTED).rstrip('.')}."
+    return " ".join([happened, *(f"{said.rstrip('.')}." for said in _said(halt["details"]))])
+
+
+def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> str:
+    """Say what to do about a halted endpoint, one line.
+
+    :param system: the policy's, where it is known.
+    """
+    how, lookup_id = Halted(halt["how"]), halt["lookup_id"]
+    enable = f"enable the queue with QueueHook().enable({queue!r})"
+    out = f"take the message out with QueueHook().remove({queue!r}, {lookup_id})"
+    steps: tuple[str, ...]
+    match how:
+        case Halted.DISABLED:
+            steps = (f"look at it with QueueHook().inspect({queue!r}, mode='browse')", f"mend the cause or {out}")
+            then = "Until then nothing is received, and what is sent to the queue waits."
+        case Halted.STOPPED:
+            steps, then = (f"mend the cause or {out}",), "It begins at the top of the queue; nothing is received until then."
+        case Halted.FAULTED if system == _FORGETS:
+            steps, then = (f"mend the cause or {out}",), "The message has fresh attempts then; nothing is received until then."
+        case Halted.FAULTED:
+            steps, then = (f"{out} (its attempts are used up, it would halt the queue again)",), "Nothing is received until then."
+        case _:
+            assert_never(how)
+    return f"To go on, {', then '.join((*(steps if lookup_id is not None else ()), enable))}. {then}"
+
+
+def _said(facts: Mapping[str, str]) -> list[str]:
+    """Return what the facts say beyond the error, in sentences without their full stops."""
+    said = []
+    if rollbacks := facts.get("rollbacks"):
+        said.append(f"{rollbacks} receives in a row were rolled back")
+    if text := facts.get("text"):
+        said.append(f"{facts['code']}: {text}" if "code" in facts else text)
+    return [*said, *(facts[name] for name in ("reason", "warning") if facts.get(name))]

@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.conversations.precedence import Waiting
+from airflow_poison.core.conversations.dialog_state import Waiting
+from airflow_poison.core.delivery.tally import HaltRecord
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.events import Event
-from airflow_poison.core.message import SubQueue, table_schema
-from airflow_poison.core.passes.alter import LONGEST_REASON
-from airflow_poison.core.passes.message_rows import MessageRow
+from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Halt
-from airflow_poison.core.policies.inspection import WAIT, Inspection
 from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MOST_MESSAGES = 100
 """How many messages of a conversation an inspection shows."""
@@ -191,16 +192,23 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         told[:] = []
         if not isinstance(decision, Halt):
             return after
-        told[:] = _halts(decision, {"endpoint": table.name, "system": policy.system}, entry.lookup_id, now)
-        reason = f"message {entry.lookup_id} of queue {table.name!r} halted it: {_ROLLED_BACK}"
-        return after.halted(SubQueue.MAIN, QueueState(decision.how), reason[:LONGEST_REASON], entry.lookup_id)
+        halt = _halt(decision, entry.lookup_id, now)
+        told[:] = [halt_event(halt, table.name, policy.system)]
+        return halted_row(after, SubQueue.MAIN, halt, table.name)
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
 
 
-def _halts(decision: Halt, endpoint: Mapping[str, str], lookup_id: int, now: datetime) -> Sequence[Event]:
-    facts = {"place": "", **endpoint, "error": _ROLLED_BACK, **decision.details, "by": BY_INSPECTION}
-    return [Event(kind, now, lookup_id, decision.counts.abort_count, decision.counts.move_count, facts) for kind in decision.events]
+def _halt(decision: Halt, lookup_id: int, now: datetime) -> HaltRecord:
+    return HaltRecord(
+        lookup_id=lookup_id,
+        how=decision.how.value,
+        error=_ROLLED_BACK,
+        at=now.isoformat(),
+        abort_count=decision.counts.abort_count,
+        move_count=decision.counts.move_count,
+        details={**decision.details, "by": BY_INSPECTION},
+    )
 
 
 @dataclass(frozen=True, slots=True)

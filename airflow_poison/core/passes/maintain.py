@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.store.delta import creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,8 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 RETENTION = timedelta(days=7)
 SAFE_AGE = timedelta(days=1)
@@ -92,7 +91,7 @@ def maintain(
     reach("pass.maintain.before_shortening")
     shortened = table.shorten_log(retention=retention)
     reach("pass.maintain.after_shortening")
-    creations = creation.sweep(Path(store.uri), safe_age.total_seconds()) if store is not None else []
+    creations = store.sweep(safe_age) if store is not None else []
     gone = {name: getattr(cleaned, name) for name in ("expired", "orphans", "stages", "temporary")}
     return MaintainResult(
         queue=table.name,

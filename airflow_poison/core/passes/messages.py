@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.message import SubQueue, table_schema
+from airflow_poison.core.passes.halts import named
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY
 from airflow_poison.core.store.files import Replacement
 
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 T = TypeVar("T")
 _TRIES = 5
@@ -88,7 +88,7 @@ def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collecti
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ByHand:
     """What becomes of chosen messages, all in one commit; their neighbours stay as they are.
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
@@ -167,11 +167,6 @@ def refuse_claimed(table: QueueTable, snapshot: Snapshot, found: Iterable[Found]
 def signed(event: Event, run: str | None) -> Event:
     """Return an event that says which run made it."""
     return event if run is None else replace(event, details={**event.details, RUN: run})
-
-
-def named(queue: str, place: SubQueue) -> str:
-    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
-    return queue if place is SubQueue.MAIN else f"{queue};{place}"
 
 
 def claimed_paths(snapshot: Snapshot) -> set[str]:

@@ -1,7 +1,8 @@
-"""Move: put messages into another sub-queue by hand (spec WCF-28)."""
+"""Move: put messages into another sub-queue by hand (spec WCF-28), or take them out of the queue for good (spec WCF-25, SB-30)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -9,20 +10,23 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.messages import Change, Chosen, claimed_paths, planned_anew, with_columns
-from airflow_poison.core.passes.remove import BY_HAND
-from airflow_poison.core.policies.counts import moved
-from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.core.message import Message
+from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.passes.messages import ByHand, Chosen, claimed_paths, planned_anew, with_columns
+from airflow_poison.core.policies.decisions import Counts, moved
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime
 
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 _FROM: Mapping[SubQueue, frozenset[SubQueue]] = {
     SubQueue.MAIN: frozenset({SubQueue.RETRY, SubQueue.POISON, SubQueue.POSTPONED}),
@@ -63,28 +67,37 @@ def _move(
 ) -> int:
     now = clock.now()
 
-    def told(rows: pa.Table) -> Iterator[Event]:
-        for lookup_id, was, move_count in zip(*(rows[name].to_pylist() for name in ("lookup_id", "sub_queue", "move_count")), strict=True):
-            if not _is_no_move(was, place):
-                facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
-                yield Event(_EVENT[place], now, lookup_id, 0, (move_count or 0) + 1, facts)
-
-    return Change(Chosen.ids(lookup_ids), lambda rows: _moved(rows, place), told, places, run).commit(table, now).num_rows
+    return (
+        ByHand(Chosen.ids(lookup_ids), lambda rows: moved_rows(rows, place), lambda rows: moved_events(rows, place, now), places, run)
+        .commit(table, now)
+        .num_rows
+    )
 
 
-def _moved(rows: pa.Table, place: SubQueue) -> pa.Table:
-    cells = zip(*(rows[name].to_pylist() for name in ("sub_queue", "abort_count", "move_count")), strict=True)
-    counts = [_counts(Counts(abort_count or 0, move_count or 0), was, place) for was, abort_count, move_count in cells]
+def moved_rows(rows: pa.Table, place: SubQueue, *, counted: bool = False) -> pa.Table:
+    """Return messages as they are in another sub-queue.
+
+    :param counted: what was postponed counts a move to ``main``, too.
+    """
+    counts = [after for _, _, after, _ in _moves(rows, place, counted=counted)]
     aborts, moves = [each.abort_count for each in counts], [each.move_count for each in counts]
     return with_columns(rows, sub_queue=place.value, abort_count=aborts, move_count=moves)
 
 
-def _counts(counts: Counts, was: str | None, place: SubQueue) -> Counts:
-    return counts if _is_no_move(was, place) else moved(counts)
+def moved_events(rows: pa.Table, place: SubQueue, now: datetime, *, counted: bool = False) -> Iterator[Event]:
+    """Yield the events of the moves of messages by hand."""
+    for lookup_id, was, after, is_move in _moves(rows, place, counted=counted):
+        if is_move:
+            facts = {"place": place.value, "by": BY_HAND} | ({"origin": was} if was == SubQueue.POISON else {})
+            yield Event(_EVENT[place], now, lookup_id, after.abort_count, after.move_count, facts)
 
 
-def _is_no_move(was: str | None, place: SubQueue) -> bool:
-    return was == SubQueue.POSTPONED and place is SubQueue.MAIN
+def _moves(rows: pa.Table, place: SubQueue, *, counted: bool) -> Iterator[tuple[int, str | None, Counts, bool]]:
+    """Yield each message: its lookup id, where it was, its counts afterwards, and whether it counts as a move."""
+    names = ("lookup_id", "sub_queue", "abort_count", "move_count")
+    for lookup_id, was, abort_count, move_count in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        counts, is_move = Counts(abort_count or 0, move_count or 0), counted or was != SubQueue.POSTPONED or place is not SubQueue.MAIN
+        yield lookup_id or 0, was, moved(counts) if is_move else counts, is_move
 
 
 def _put_all_back(table: QueueTable, clock: Clock) -> int:
@@ -106,3 +119,59 @@ def _free_poison(table: QueueTable) -> list[DataFile]:
 
 def _counted(table: QueueTable, file: DataFile) -> bool:
     return bool(pc.max(table.read(file, ["abort_count"])["abort_count"]).as_py())
+
+
+# For good --------------------------------------------------------------------------------------------------------------
+
+
+MOST_SHOWN = 100
+"""How many removed messages ``to_dict`` shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveResult:
+    """What a removal took out, message by message."""
+
+    queue: str
+    messages: tuple[MessageRow, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
+        shown = [message.to_dict() for message in self.messages[:MOST_SHOWN]]
+        return {"queue": self.queue, "removed": len(self.messages), "messages": shown, "more": len(self.messages) - len(shown)}
+
+
+def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
+    """Take a message out of whichever sub-queue it is in, in one commit, and return it. Its neighbours stay as they are.
+
+    Raises MessageNotFoundError, and MessageClaimedError while a pass has the message.
+    """
+    [batch] = _removed(table, Chosen.ids([lookup_id]), clock).combine_chunks().to_batches()
+    counts = [batch.column(name)[0].as_py() or 0 for name in ("abort_count", "move_count")]
+    return Message.view(Message.columns(batch, table.name), 0, counts[0], counts[1])
+
+
+def remove_messages(
+    table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None, conversation_id: str | None = None, *, run: str | None = None
+) -> RemoveResult:
+    """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
+
+    :param lookup_ids: which.
+    :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
+    :param run: a key: that a message is gone because a removal with the same key has taken it out is no error.
+    Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.
+    """
+    if (lookup_ids is None) == (conversation_id is None):
+        raise SettingError("lookup_ids", lookup_ids, "either lookup_ids or conversation_id")
+    chosen = Chosen.ids(lookup_ids) if lookup_ids is not None else Chosen(conversation_id=conversation_id)
+    return RemoveResult(table.name, tuple(MessageRow.of(_removed(table, chosen, clock, run))))
+
+
+def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = None) -> pa.Table:
+    now = clock.now()
+
+    def told(rows: pa.Table) -> Iterator[Event]:
+        for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
+            yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
+
+    return ByHand(chosen, become=lambda _rows: None, told=told, run=run).commit(table, now)

@@ -9,42 +9,36 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from airflow_poison.core.counted import counted
-from airflow_poison.core.delivery.ends import HALT_EVENTS
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.child import load_types
+from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
-from airflow_poison.core.events import Event
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.passes.conversations.at_hand import has_conversations
-from airflow_poison.core.passes.conversations.carrying import pull, tick, transmit
-from airflow_poison.core.passes.conversations.due_times import refresh
-from airflow_poison.core.passes.delivering import Delivering, Held
-from airflow_poison.core.passes.giving_up import INTERRUPTS, given_up
-from airflow_poison.core.passes.keys import check_key, finished, pass_key
-from airflow_poison.core.passes.receive_result import ReceiveResult, combined
+from airflow_poison.core.passes.conversations import has_conversations
+from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
+from airflow_poison.core.passes.due import return_held, return_postponed
+from airflow_poison.core.passes.halts import halt_event, halted_row, named
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.return_due import return_held, return_postponed
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
+from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
+from airflow_poison.core.policies.opening import Access, Opening, Restart
+from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.delivery.tally import BlockRecord
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.files import Claim, Manifest, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LEASE = timedelta(minutes=2)
 
@@ -91,15 +85,14 @@ class ReceivePass:
         check_isolation(self.isolation)
         load_types(self.unprocessable)
         started = time.monotonic()
-        self._refuse_halted()
+        snapshot = self.table.snapshot()
+        self._refuse_halted(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key)
-        if (until := self.table.snapshot().control.blocked_until(self.clock.now())) is not None:
+        if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
-        self._carry_in()
-        return_held(self.table, self.clock.now())
-        return_postponed(self.table, self.clock.now())
-        tallies, sent_on = list[Tally](), Counter[str]()
+        self._let_in(snapshot)
+        tallies = list[Tally]()
         claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
         if self._delivers(claim_key):
             engine().prepare(self.table, handler)
@@ -114,24 +107,37 @@ class ReceivePass:
                 lease=self.lease,
                 now=self.clock.now(),
                 max_messages=self.max_messages,
-                exclusive=self._exclusive,
+                exclusive=self._exclusive(),
                 sub_queue=self.policy.reads,
             )
             if own is not None:
                 tallies.append(self._finish(own, engine, handler, crashed=bool(own.earlier)))
         reach("pass.receive.before_relay")
-        if self.store is not None:
-            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
-            transmit(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
-        refresh(self.table, self.clock)
-        return combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        return combined(self.table.name, key, tallies, self._send_on(), time.monotonic() - started)
 
-    def _carry_in(self) -> None:
-        """Let in what partners hold for the queue, and what its timers and lifetimes have made (spec SB-19, SB-22)."""
-        if self._converses:
+    def _let_in(self, snapshot: Snapshot) -> None:
+        """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
+        if self._converses(snapshot):
             if self.store is not None:
                 pull(self.store, self.table, self.clock)
             tick(self.table, self.clock)
+            snapshot = self.table.snapshot()
+        there = {file.sub_queue for file in snapshot.files}
+        if SubQueue.TRANSMISSION in there:
+            return_held(self.table, self.clock.now())
+        if SubQueue.POSTPONED in there:
+            return_postponed(self.table, self.clock.now())
+
+    def _send_on(self) -> Mapping[str, int]:
+        """Send on what the pass, or a dead one, has left for other queues; return how many messages have arrived in each."""
+        snapshot, sent_on = self.table.snapshot(), Counter[str]()
+        if self.store is not None and snapshot.outbox:
+            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+        if self.store is not None and snapshot.transmissions:
+            transmit(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+        if snapshot.conversations:
+            refresh(self.table, self.clock)
+        return sent_on
 
     def _delivers(self, key: str) -> bool:
         """Whether there is something to deliver: a claim to go on with, or messages to claim."""
@@ -139,7 +145,8 @@ class ReceivePass:
         claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
         if not all(self._is_sealed(claim) for claim in claims if claim.key == key or claim.expires_at <= now):
             return True
-        if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or self._exclusive)) for claim in claims):
+        exclusive = self._exclusive(snapshot)
+        if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return False
         claimed = {file.path for claim in claims for file in claim.files}
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
@@ -151,16 +158,14 @@ class ReceivePass:
         except ClaimLostError:
             return False
 
-    @property
-    def _exclusive(self) -> bool:
-        return self.policy.halting or self.policy.locks_groups or self._converses
+    def _exclusive(self, snapshot: Snapshot | None = None) -> bool:
+        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot or self.table.snapshot())
 
-    @property
-    def _converses(self) -> bool:
-        return self.policy.reads is SubQueue.MAIN and has_conversations(self.table.snapshot())
+    def _converses(self, snapshot: Snapshot) -> bool:
+        return self.policy.reads is SubQueue.MAIN and has_conversations(snapshot)
 
-    def _refuse_halted(self) -> None:
-        state, reason = self.table.snapshot().control.endpoint(self.policy.reads)
+    def _refuse_halted(self, snapshot: Snapshot) -> None:
+        state, reason = snapshot.control.endpoint(self.policy.reads)
         if state is not QueueState.ENABLED:
             raise QueueHaltedError(
                 f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
@@ -182,12 +187,13 @@ class ReceivePass:
         manifest = self.table.manifest(claim)
         held = Held(self.table, claim, self.lease, self.clock)
         if manifest is None:
-            found = self.table.snapshot().control.endpoint_counters
-            with given_up(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
-                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed)).run()
+            snapshot = self.table.snapshot()
+            found = snapshot.control.endpoint_counters
+            with released_on_error(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
+                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
-        events = () if tally.halt is None else (self._halt_event(tally.halt),)
+        events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
         self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
         return tally
 
@@ -202,22 +208,12 @@ class ReceivePass:
             control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
         if tally.halt is None:
             return control
-        halt = tally.halt
-        cause = f"message {halt['lookup_id']} of queue {self.endpoint!r} halted it" if halt["lookup_id"] is not None else "it was halted"
-        reason = f"{cause}: {halt['error'] or halt['details'].get('text') or 'its delivery attempts are exhausted'}"
-        return control.halted(self.policy.reads, QueueState(halt["how"]), reason[:500], halt["lookup_id"])
-
-    def _halt_event(self, halt: HaltRecord) -> Event:
-        """Return the endpoint's own event, one for each halt, whatever the number of tasks that met it."""
-        at, how = datetime.fromisoformat(halt["at"]), Halted(halt["how"])
-        facts = {"place": "", "endpoint": self.endpoint, "system": self.policy.system} | ({"error": halt["error"]} if halt["error"] else {})
-        return Event(HALT_EVENTS[how], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], {**facts, **halt["details"]})
+        return halted_row(control, self.policy.reads, tally.halt, self.endpoint)
 
     @property
     def endpoint(self) -> str:
         """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
-        reads = self.policy.reads
-        return self.table.name if reads is SubQueue.MAIN else f"{self.table.name};{reads}"
+        return named(self.table.name, self.policy.reads)
 
 
 def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:
@@ -243,7 +239,7 @@ _BESIDE = frozenset({EVENT, CONVERSATION, TRANSMISSION_QUEUE})
 """Partitions of rows that are staged beside the messages, and count for none of them."""
 
 
-def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: Carry) -> Mapping[str, object]:
+def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: RecoveredAttempts) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
     :param found: the endpoint's counters that the pass has found in the queue; what a crash has lost of them is lost.

@@ -6,23 +6,31 @@ died between the two steps is finished by the next one without a second copy.
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.errors import QueueNameError, SettingError
+from airflow_poison.core.errors import InputError, QueueNameError, SettingError
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DESTINATION, message_schema
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.names import MAX_NAME, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""
@@ -115,3 +123,94 @@ def _with_origin(properties: dict[str, str], queue: str, lookup_id: int, reason:
     properties.pop(DESTINATION, None)
     properties |= {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}
     return list(properties.items())
+
+
+# By hand ---------------------------------------------------------------------------------------------------------------
+
+
+_FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+
+
+@dataclass(frozen=True, slots=True)
+class SendToResult:
+    """What was sent to other queues.
+
+    :param sent: messages.
+    :param to: how many to each queue.
+    """
+
+    queue: str
+    sent: int
+    to: Mapping[str, int] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return asdict(self) | {"to": dict(self.to)}
+
+
+def send_to(
+    table: QueueTable, store: QueueStore, clock: Clock, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None
+) -> SendToResult:
+    """Move messages to another queue of the store, each exactly once, with abort count 0.
+
+    One commit puts them into the queue's outbox, from where they are sent on at once; when this run dies in between, the next one or the next
+    pass over the queue does that.
+
+    :param queue: where to; it must exist. None: to the queue that each came from, as its property ``poison.origin_queue`` says.
+    :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
+    Raises QueueNotFoundError, QueueNameError, SettingError for the queue itself, InputError for messages that do not say where they came
+    from, MessageNotFoundError, MessageClaimedError; then nothing was moved.
+    """
+    relay(store, table, clock)
+    now = clock.now()
+    targets = _Targets(table.name, store, queue)
+
+    change = ByHand(
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets.of(rows)), lambda rows: sent_events(rows, targets.of(rows), now), _FROM, run
+    )
+    sent = targets.of(change.commit(table, now))
+    reach("pass.send_to.before_relay")
+    relay(store, table, clock)
+    return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
+
+
+def addressed(rows: pa.Table, targets: Iterable[str]) -> pa.Table:
+    """Return messages as they are in the outbox, each on its way to a queue."""
+    cells = zip(rows["properties"].to_pylist(), targets, strict=True)
+    return with_columns(rows, sub_queue=OUTBOX, properties=[list({**dict(cell or ()), DESTINATION: target}.items()) for cell, target in cells])
+
+
+def sent_events(rows: pa.Table, targets: Iterable[str], now: datetime) -> Iterator[Event]:
+    """Yield the events of messages that people send to other queues."""
+    numbers = (rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count"))
+    for lookup_id, abort_count, move_count, target in zip(*numbers, targets, strict=True):
+        yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
+
+
+@dataclass(slots=True)
+class _Targets:
+    """Where messages go: one queue for all, or each to its own."""
+
+    origin: str
+    store: QueueStore
+    queue: str | None
+    known: set[str] = field(default_factory=set)
+
+    def of(self, rows: pa.Table) -> list[str]:
+        """Return each message's queue."""
+        wished = [self.queue or dict(cell or ()).get(ORIGIN_QUEUE) or "" for cell in rows["properties"].to_pylist()]
+        lost = [number for number, name in zip(rows["lookup_id"].to_pylist(), wished, strict=True) if not name]
+        if lost:
+            raise InputError(
+                f"Messages {lost[:20]} of queue {self.origin!r} have no property {ORIGIN_QUEUE!r}: say which queue they go to. Nothing was moved."
+            )
+        for name in set(wished) - self.known:
+            self._check(name)
+        return wished
+
+    def _check(self, name: str) -> None:
+        """Refuse a queue that is not there: a typing error must not make one."""
+        if name == self.origin:
+            raise SettingError("queue", name, "another queue than the one that the messages are in")
+        self.store.open(name)
+        self.known.add(name)

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import ENDPOINTS, started
+from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.halts import ENDPOINTS
 from airflow_poison.core.passes.messages import planned_anew, with_columns
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement
 
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 _STARTS_AGAIN = frozenset({QueueState.STOPPED, QueueState.FAULTED})
 

@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.mapping import check_priorities, utf8
-from airflow_poison.core.message import DIALOG, MAX_BODY_BYTES, message_schema
-from airflow_poison.core.passes.keys import check_key
+from airflow_poison.core.passes.runs import check_key
+from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "expires_at")

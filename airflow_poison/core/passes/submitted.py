@@ -1,4 +1,4 @@
-"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is the driver's side.
+"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is its driver.
 
 The store is the one place that task, driver and executors all see. A folder in the queue's stage holds, for each try, the application, this
 package, the files that a user ships, the order, and in the end the outcome.
@@ -8,36 +8,39 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
+import sys
+import threading
 import time
-from contextlib import suppress
+import traceback
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.tally import Tally
-from airflow_poison.core.errors import recalled
+from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
-from airflow_poison.core.passes import application
-from airflow_poison.core.passes.keys import finished, is_known, pass_key
-from airflow_poison.core.passes.receive_result import ReceiveResult, combined
-from airflow_poison.core.spark.shipping import own_package, shippable
+from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
+from airflow_poison.core.spark.executors import own_package, shippable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 ORDER, OUTCOME, APPLICATION, NO_CLASSES = "order.json", "outcome.json", "receive.py", "nothing.jar"
 _FIELDS = tuple(field.name for field in fields(ReceiveResult))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class PassOrder:
     """What the application is told.
 
     :param store: the root.
@@ -63,7 +66,7 @@ class Order:
     parallelism: int | None = None
     since: int = 0
 
-    def handled_by(self, handler: HandlerRef) -> Order:
+    def handled_by(self, handler: HandlerRef) -> PassOrder:
         """Return the same order with a checked handler."""
         return replace(self, handler=handler.name, by_value=base64.b64encode(handler.by_value or b"").decode())
 
@@ -99,14 +102,14 @@ class Submission:
         """An empty archive, where something must be submitted that holds classes."""
         return str(self._here / NO_CLASSES)
 
-    def write(self, order: Order, py_files: Iterable[str]) -> None:
+    def write(self, order: PassOrder, py_files: Iterable[str]) -> None:
         """Put everything into this try's folder.
 
         :param py_files: on this machine.
         """
         self._here.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code
         (self._here / "files").mkdir()
-        shutil.copyfile(application.__file__, self.application)
+        shutil.copyfile(Path(__file__).with_name("application.py"), self.application)
         copies = [self._put(shippable(path)) for path in (own_package(), *py_files)]
         Path(self.no_classes).write_bytes(b"PK\x05\x06" + bytes(18))
         imports = dict.fromkeys(str(Path(path).parent) if path.endswith(".py") else path for path in copies)
@@ -217,3 +220,83 @@ def _read(path: Path) -> dict[str, Any]:
     with suppress(FileNotFoundError):
         said = json.loads(path.read_text())
     return said
+
+
+# The driver's side -----------------------------------------------------------------------------------------------------
+
+
+KEEP_SECONDS = 600.0
+"""How often an order is touched while it is carried out: maintenance removes such folders when they are a day old."""
+
+
+def carry_out(order_file: Path) -> int:
+    """Receive as an order says, and write the outcome beside it. Returns the exit code: 0 where the pass ended."""
+    said = json.loads(order_file.read_text())
+    order = PassOrder(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "imports")}})
+    with _kept(order_file):
+        try:
+            outcome: dict[str, Any] = {"result": _receive(order)}
+        except PoisonError as error:
+            outcome = _told(error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the task tells it)
+            traceback.print_exc()
+            what = f"{type(error).__name__}: {error}"
+            outcome = _told(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
+    with suppress(FileNotFoundError):  # the folder is gone; the queue has the result
+        write_whole(order_file.parent / OUTCOME, outcome)
+    return 1 if "error" in outcome else 0
+
+
+def _receive(order: PassOrder) -> dict[str, object]:
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.core.spark.engine import SparkEngine
+    from airflow_poison.core.store import open_store
+
+    store = open_store(order.store, durable=order.durable)
+
+    by_value = base64.b64decode(order.by_value)
+    receiving = ReceivePass(
+        table=store.open(order.queue),
+        policy=policy_from_dict(order.policy),
+        handler=HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler,  # type: ignore[arg-type]  # resolved already
+        engine=lambda: SparkEngine(SparkSession.builder.getOrCreate(), _say, parallelism=order.parallelism),
+        clock=SystemClock(),
+        max_messages=order.max_messages,
+        isolation=order.isolation,
+        unprocessable=order.unprocessable,
+        progress=_say,
+        store=store,
+    )
+    return receiving.run(order.key).to_dict()
+
+
+@contextmanager
+def _kept(order_file: Path) -> Iterator[None]:
+    """Keep the order's folder young while it is worked on."""
+    ended = threading.Event()
+
+    def touch() -> None:
+        while not ended.wait(KEEP_SECONDS):
+            with suppress(FileNotFoundError):
+                os.utime(order_file)
+
+    threading.Thread(target=touch, name="poison-keep", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _told(error: PoisonError) -> dict[str, Any]:
+    _say(f"{type(error).__name__}: {error}")
+    return {"error": {"type": type(error).__name__, "text": str(error)}}
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

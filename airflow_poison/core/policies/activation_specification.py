@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import backout, settings, websphere_mq
-from airflow_poison.core.policies.base import OneAtATime
+from airflow_poison.core.policies import settings, websphere_mq
 from airflow_poison.core.policies.decisions import Deliver, Halt, Halted, Return
-from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.restarts import Restart
-from airflow_poison.core.policies.stop_rule import StopRule, first_stop, stops
-from airflow_poison.core.policies.websphere_mq import WebSphereMqSettings
+from airflow_poison.core.policies.opening import FIRST, Restart
+from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.websphere_mq import StopRule, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Block, Dispose
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
 """The counter ``c`` of the specification."""
@@ -90,24 +88,21 @@ class ActivationSpecification(WebSphereMqSettings):
     max_server_sessions: int = 10
     endpoint_initial_state: InitialState | str = InitialState.ACTIVE
 
-    def __post_init__(self) -> None:
-        websphere_mq.check(self)
-        settings.put(
-            self,
-            stop_endpoint_if_delivery_fails=settings.flag("stop_endpoint_if_delivery_fails", self.stop_endpoint_if_delivery_fails),
-            failure_delivery_count=settings.whole_number("failure_delivery_count", self.failure_delivery_count),
-            stop_rule=settings.choice("stop_rule", self.stop_rule, StopRule),
-            reset_on_start=settings.flag("reset_on_start", self.reset_on_start),
-            requeue_resets_counter=settings.flag("requeue_resets_counter", self.requeue_resets_counter),
-            counter_over_broker_restart=settings.choice("counter_over_broker_restart", self.counter_over_broker_restart, CounterOverBrokerRestart),
-            max_server_sessions=settings.whole_number("max_server_sessions", self.max_server_sessions, least=1),
-            endpoint_initial_state=settings.choice("endpoint_initial_state", self.endpoint_initial_state, InitialState),
-        )
-        self._warn()
-
-    def _warn(self) -> None:
-        for text, category in (*websphere_mq.warnings_of(self), *_warnings_of_stops(self)):
-            settings.warn(text, category)
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what WMQ-16 says about a stop beside a backout threshold, too; only an endpoint that never stops is safe (spec WMQ-21)."""
+        yield from WebSphereMqSettings.warnings(self)
+        threshold, stop_at = self.backout_threshold, first_stop(StopRule(self.stop_rule), self.failure_delivery_count)
+        if not self.stop_endpoint_if_delivery_fails or not threshold or stop_at is None:
+            return
+        remedy = "Set stop_endpoint_if_delivery_fails=False to make sure that poison messages are always requeued."
+        if stop_at <= threshold:
+            text = f"the endpoint stops at failure {stop_at} in a row, before a message is requeued (backout_threshold={threshold}). {remedy}"
+            yield ConfigurationWarning(text)
+        elif self.max_server_sessions > 1 or self.sweeps:
+            text = f"the counter is shared: different poison messages together stop the endpoint at failure {stop_at} in a row. {remedy}"
+            yield ConfigurationHint(text)
+        elif not self.requeue_resets_counter:
+            yield ConfigurationHint(f"poison messages in a row together stop the endpoint at failure {stop_at}: a requeue is no success. {remedy}")
 
     @property
     def halting(self) -> bool:
@@ -147,11 +142,11 @@ class ActivationSpecification(WebSphereMqSettings):
     @classmethod
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
         """Return the constructor's arguments from JSON values, in our words, MQ's or Liberty's. Raises SettingError."""
-        return websphere_mq.arguments(cls, _from_liberty(stored))
+        return super(ActivationSpecification, cls).arguments(_from_liberty(stored))
 
 
 @dataclass(slots=True)
-class ActivationSpecificationReceiver(OneAtATime):
+class ActivationSpecificationReceiver(Receiver):
     """A started endpoint: one counter of failures in a row for all its sessions (spec WMQ-18)."""
 
     policy: ActivationSpecification
@@ -161,15 +156,15 @@ class ActivationSpecificationReceiver(OneAtATime):
 
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
         """Deliver, or requeue a message whose count has reached BOTHRESH (spec WMQ-10)."""
-        if not backout.threshold_reached(self.policy, entry.counts):
+        if not websphere_mq.threshold_reached(self.policy, entry.counts):
             return Deliver(entry.counts)
-        return self._requeue(entry, backout.Reason.BACKOUT_THRESHOLD_REACHED, now)
+        return self._requeue(entry, websphere_mq.Reason.BACKOUT_THRESHOLD_REACHED, now)
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
         """Count the failure for the message and for the endpoint, and stop at the limit, once (spec WMQ-12, WMQ-20)."""
         if failure.kind is FailureKind.UNPROCESSABLE:
             return Return(entry.counts)
-        counts = backout.rolled_back(self.policy, entry.counts)
+        counts = websphere_mq.rolled_back(self.policy, entry.counts)
         if not self.policy.stop_endpoint_if_delivery_fails:
             return Return(counts)
         self.sequential_failures = min(self.sequential_failures + 1, settings.LARGEST)
@@ -181,7 +176,7 @@ class ActivationSpecificationReceiver(OneAtATime):
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
         """Send the message where a requeue would go, at once (spec WMQ-24)."""
-        return self._requeue(entry, backout.reason_of(failure), now)
+        return self._requeue(entry, websphere_mq.reason_of(failure), now)
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence anew: a success in any session sets the counter to 0 (spec WMQ-4, WMQ-18)."""
@@ -191,34 +186,16 @@ class ActivationSpecificationReceiver(OneAtATime):
         """Leave the counter to the next endpoint (spec WMQ-8); without a stop there is none (spec WMQ-4)."""
         return {SEQUENTIAL_FAILURES: self.sequential_failures} if self.policy.stop_endpoint_if_delivery_fails else {}
 
-    def _requeue(self, entry: Entry, reason: backout.Reason, now: datetime) -> Dispose | Block:
+    def _requeue(self, entry: Entry, reason: websphere_mq.Reason, now: datetime) -> Dispose | Block:
         """A requeue is no delivery: the counter stays, unless the settings say otherwise (spec WMQ-14)."""
         if self.policy.requeue_resets_counter:
             self.sequential_failures = 0
-        return backout.requeue(self.policy, entry, self.opening, reason, now)
+        return websphere_mq.requeue(self.policy, entry, self.opening, reason, now)
 
     def _stop_details(self) -> dict[str, str]:
         failures, limit = self.sequential_failures, self.policy.failure_delivery_count
         text = f"The message endpoint of {self.opening.queue} was stopped: delivery failed {failures} times in a row; failure_delivery_count={limit}."
         return {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)}
-
-
-def _warnings_of_stops(policy: ActivationSpecification) -> Iterator[websphere_mq.Warned]:
-    """Return what WMQ-16 says about a stop beside a backout threshold; only an endpoint that never stops is safe (spec WMQ-21)."""
-    threshold, stop_at = policy.backout_threshold, first_stop(StopRule(policy.stop_rule), policy.failure_delivery_count)
-    if not policy.stop_endpoint_if_delivery_fails or not threshold or stop_at is None:
-        return
-    remedy = "Set stop_endpoint_if_delivery_fails=False to make sure that poison messages are always requeued."
-    if stop_at <= threshold:
-        text = f"the endpoint stops at failure {stop_at} in a row, before a message is requeued (backout_threshold={threshold}). {remedy}"
-        yield text, ConfigurationWarning
-    elif policy.max_server_sessions > 1 or policy.sweeps:
-        yield (
-            f"the counter is shared: different poison messages together stop the endpoint at failure {stop_at} in a row. {remedy}",
-            ConfigurationHint,
-        )
-    elif not policy.requeue_resets_counter:
-        yield f"poison messages in a row together stop the endpoint at failure {stop_at}: a requeue is no success. {remedy}", ConfigurationHint
 
 
 _LIBERTY: Final = "maxSequentialDeliveryFailures"

@@ -5,27 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import exception_destination, reliability, settings
-from airflow_poison.core.policies.base import OneAtATime, SystemSettings
-from airflow_poison.core.policies.counts import aborted
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Halted, Return
-from airflow_poison.core.policies.exception_destination import ExceptionDestination, system_default
-from airflow_poison.core.policies.exception_headers import Reason
-from airflow_poison.core.policies.opening import FIRST, Opening
-from airflow_poison.core.policies.reliability import Reliability
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies import exception_destination, settings
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Halted, Return, aborted
+from airflow_poison.core.policies.exception_destination import ExceptionDestination, Reason, Reliability, system_default
+from airflow_poison.core.policies.opening import FIRST, Opening, Restart
+from airflow_poison.core.policies.policy import Policy, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
 """The counter of rollbacks in a row, while the endpoint may stop for them (spec DMP-20)."""
@@ -42,8 +39,14 @@ class NegativeTimeout(StrEnum):
     ENGINE_DEFAULT = "engine_default"
 
 
+def _engine_name(setting: str, value: object) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise SettingError(setting, value, "the name of a messaging engine")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultMessaging(SystemSettings):
+class DefaultMessaging(Policy):
     """The settings of a bus destination and of what reads it. Raises SettingError for a value that is not allowed.
 
     :param max_failed_deliveries: rollbacks after which a message goes elsewhere, 0 to 2147483647; 0 behaves like 1 (spec DMP-5, DMP-13).
@@ -73,6 +76,14 @@ class DefaultMessaging(SystemSettings):
     """
 
     system: ClassVar[str] = "DefaultMessaging"
+    checks: ClassVar[Mapping[str, settings.Check]] = {
+        "exception_destination": exception_destination.check,
+        "messaging_engine": _engine_name,
+        "blocked_retry_timeout": partial(settings.whole_number, least=-1),
+        "exception_discard_reliability": exception_destination.check_reliability,
+        "max_concurrency": partial(settings.whole_number, least=1),
+        "transaction_timeout": partial(settings.duration, least=settings.TICK),
+    }
     title: ClassVar[str] = "WebSphere default messaging provider (service integration bus)"
     aliases: ClassVar[Mapping[str, str]] = {
         "Maximum failed deliveries": "max_failed_deliveries",
@@ -107,32 +118,21 @@ class DefaultMessaging(SystemSettings):
     auto_stop_sequential_message_failure: int = 0
     transaction_timeout: timedelta = timedelta(seconds=120)
 
-    def __post_init__(self) -> None:
-        settings.put(
-            self,
-            max_failed_deliveries=settings.whole_number("max_failed_deliveries", self.max_failed_deliveries),
-            exception_destination=exception_destination.check(self.exception_destination),
-            messaging_engine=_engine(self.messaging_engine),
-            blocked_retry_interval=settings.duration("blocked_retry_interval", self.blocked_retry_interval),
-            override_blocked_retry_timeout=settings.flag("override_blocked_retry_timeout", self.override_blocked_retry_timeout),
-            blocked_retry_timeout=settings.whole_number("blocked_retry_timeout", self.blocked_retry_timeout, least=-1),
-            negative_timeout=settings.choice("negative_timeout", self.negative_timeout, NegativeTimeout),
-            destination_blocked=settings.flag("destination_blocked", self.destination_blocked),
-            persist_redelivery_count=settings.flag("persist_redelivery_count", self.persist_redelivery_count),
-            exception_discard_reliability=_reliability(self.exception_discard_reliability),
-            temporary_destination=settings.flag("temporary_destination", self.temporary_destination),
-            strict_message_ordering=settings.flag("strict_message_ordering", self.strict_message_ordering),
-            max_concurrency=settings.whole_number("max_concurrency", self.max_concurrency, least=1),
-            auto_stop_sequential_message_failure=settings.whole_number(
-                "auto_stop_sequential_message_failure", self.auto_stop_sequential_message_failure
-            ),
-            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout, timedelta(microseconds=1)),
-        )
-        self._warn()
-
-    def _warn(self) -> None:
-        for text in _warnings_of(self):
-            settings.warn(text)
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what loses or blocks messages, and where strict ordering overrides other settings."""
+        if self.auto_stop_sequential_message_failure > 1 and (forced := _forced_stop(self)):
+            yield ConfigurationWarning(forced)
+        if self.strict_message_ordering and self.max_concurrency > 1:
+            yield ConfigurationWarning(f"CWSIV1101: with strict message ordering max_concurrency={self.max_concurrency} means 1.")
+        if self.temporary_destination:
+            yield ConfigurationWarning("temporary_destination=True: a message that has used its deliveries is lost.")
+        if self.exception_discard_reliability != Reliability.BEST_EFFORT_NONPERSISTENT:
+            lost = self.exception_discard_reliability
+            text = f"exception_discard_reliability={lost}: messages up to this reliability that have used their deliveries are lost."
+            yield ConfigurationWarning(text)
+        if self.keeps_messages and self.blocked_wait is None:
+            text = "blocked_retry_timeout=-1: a message that has used its deliveries is never delivered again, and what it blocks neither."
+            yield ConfigurationWarning(text)
 
     @property
     def keeps_messages(self) -> bool:
@@ -217,7 +217,7 @@ class DefaultMessaging(SystemSettings):
 
 
 @dataclass(slots=True)
-class DefaultMessagingReceiver(OneAtATime):
+class DefaultMessagingReceiver(Receiver):
     """A started endpoint, with its rollbacks in a row.
 
     Once they have reached the limit it stops: at once when the message stays, else before the next delivery.
@@ -288,31 +288,6 @@ def _forced_stop(policy: DefaultMessaging) -> str:
         return ""
     code, why = ("CWSIV0906", "strict message ordering") if policy.strict_message_ordering else ("CWSIV0907", "no exception destination")
     return f"{code}: with {why} the first failure stops the endpoint (auto_stop_sequential_message_failure={given})."
-
-
-def _warnings_of(policy: DefaultMessaging) -> Iterator[str]:
-    if policy.auto_stop_sequential_message_failure > 1 and (forced := _forced_stop(policy)):
-        yield forced
-    if policy.strict_message_ordering and policy.max_concurrency > 1:
-        yield f"CWSIV1101: with strict message ordering max_concurrency={policy.max_concurrency} means 1."
-    if policy.temporary_destination:
-        yield "temporary_destination=True: a message that has used its deliveries is lost."
-    if policy.exception_discard_reliability != Reliability.BEST_EFFORT_NONPERSISTENT:
-        lost = policy.exception_discard_reliability
-        yield f"exception_discard_reliability={lost}: messages up to this reliability that have used their deliveries are lost."
-    if policy.keeps_messages and policy.blocked_wait is None:
-        yield "blocked_retry_timeout=-1: a message that has used its deliveries is never delivered again, and what it blocks neither."
-
-
-def _engine(value: object) -> str:
-    if isinstance(value, str) and value.strip():
-        return value
-    raise SettingError("messaging_engine", value, "the name of a messaging engine")
-
-
-def _reliability(value: object) -> Reliability:
-    level = reliability.named(value) if isinstance(value, str) else None
-    return level or settings.choice("exception_discard_reliability", value, Reliability)
 
 
 def _in_our_units(name: str, value: object) -> object:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import backout, settings, websphere_mq
-from airflow_poison.core.policies.base import OneAtATime
+from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.decisions import Deliver, Halt, Halted, Return
 from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.stop_rule import StopRule, first_stop, stops
-from airflow_poison.core.policies.websphere_mq import WebSphereMqSettings
+from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Block, Dispose
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +56,23 @@ class ListenerPort(WebSphereMqSettings):
     stop_rule: StopRule | str = StopRule.REACHES
     max_sessions: int = 1
 
-    def __post_init__(self) -> None:
-        websphere_mq.check(self)
-        settings.put(
-            self,
-            max_retries=settings.whole_number("max_retries", self.max_retries),
-            stop_rule=settings.choice("stop_rule", self.stop_rule, StopRule),
-            max_sessions=settings.whole_number("max_sessions", self.max_sessions, least=1),
-        )
+    def check_together(self) -> None:
+        """Refuse the rule that listener ports do not have. Raises SettingError."""
         if self.stop_rule == StopRule.EQUALS:
             raise SettingError("stop_rule", str(self.stop_rule), f"{StopRule.REACHES}, {StopRule.MORE_THAN}")
-        self._warn()
 
-    def _warn(self) -> None:
-        for text, category in (*websphere_mq.warnings_of(self), *_warnings_of_stops(self)):
-            settings.warn(text, category)
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what LP-4 says about a stop beside a backout threshold, too."""
+        yield from WebSphereMqSettings.warnings(self)
+        threshold, stop_at = self.backout_threshold, first_stop(StopRule(self.stop_rule), self.max_retries)
+        if self.zos and self.max_retries > LARGEST_ON_ZOS:
+            text = f"max_retries={self.max_retries} is never reached on z/OS: backouts are counted up to {LARGEST_ON_ZOS} there."
+            yield ConfigurationWarning(text)
+        if threshold and stop_at is not None and stop_at <= threshold:
+            text = (
+                f"the port stops at rollback {stop_at} of a message, before it is requeued (backout_threshold={threshold}). Set max_retries higher."
+            )
+            yield ConfigurationWarning(text)
 
     @property
     def stateless(self) -> bool:
@@ -89,7 +90,7 @@ class ListenerPort(WebSphereMqSettings):
 
 
 @dataclass(slots=True)
-class ListenerPortReceiver(OneAtATime):
+class ListenerPortReceiver(Receiver):
     """A started listener port. Remembers only that it has stopped while other sessions end their work."""
 
     policy: ListenerPort
@@ -98,15 +99,15 @@ class ListenerPortReceiver(OneAtATime):
 
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
         """Deliver, or requeue a message whose count has reached BOTHRESH (spec LP-4)."""
-        if not backout.threshold_reached(self.policy, entry.counts):
+        if not websphere_mq.threshold_reached(self.policy, entry.counts):
             return Deliver(entry.counts)
-        return backout.requeue(self.policy, entry, self.opening, backout.Reason.BACKOUT_THRESHOLD_REACHED, now)
+        return websphere_mq.requeue(self.policy, entry, self.opening, websphere_mq.Reason.BACKOUT_THRESHOLD_REACHED, now)
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
         """Count the failure, and stop when this message has failed too often (spec LP-2, LP-3)."""
         if failure.kind is FailureKind.UNPROCESSABLE:
             return Return(entry.counts)
-        counts = backout.rolled_back(self.policy, entry.counts)
+        counts = websphere_mq.rolled_back(self.policy, entry.counts)
         if self._stopped or not stops(StopRule(self.policy.stop_rule), counts.abort_count, self.policy.max_retries):
             return Return(counts)
         self._stopped = True
@@ -114,20 +115,9 @@ class ListenerPortReceiver(OneAtATime):
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
         """Send the message where a requeue would go, at once (spec WMQ-24)."""
-        return backout.requeue(self.policy, entry, self.opening, backout.reason_of(failure), now)
+        return websphere_mq.requeue(self.policy, entry, self.opening, websphere_mq.reason_of(failure), now)
 
     def _stop_details(self, count: int) -> dict[str, str]:
         limit = self.policy.max_retries
         text = f"The listener port of {self.opening.queue} was stopped: a message was rolled back {count} times; max_retries={limit}."
         return {"code": "WMSG0036E", "text": text}
-
-
-def _warnings_of_stops(policy: ListenerPort) -> Iterator[websphere_mq.Warned]:
-    """Return what LP-4 says about a stop beside a backout threshold."""
-    threshold, stop_at = policy.backout_threshold, first_stop(StopRule(policy.stop_rule), policy.max_retries)
-    if policy.zos and policy.max_retries > backout.LARGEST_ON_ZOS:
-        text = f"max_retries={policy.max_retries} is never reached on z/OS: backouts are counted up to {backout.LARGEST_ON_ZOS} there."
-        yield text, ConfigurationWarning
-    if threshold and stop_at is not None and stop_at <= threshold:
-        text = f"the port stops at rollback {stop_at} of a message, before it is requeued (backout_threshold={threshold}). Set max_retries higher."
-        yield text, ConfigurationWarning

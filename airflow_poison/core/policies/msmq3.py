@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies import settings, transactions
-from airflow_poison.core.policies.base import OneAtATime
-from airflow_poison.core.policies.counts import aborted
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Return
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Return, aborted
 from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
-from airflow_poison.core.policies.seen_table import SeenTable
-from airflow_poison.core.policies.wcf import WcfSettings
+from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
+
 
 _REFUSED = {
     ReceiveErrorHandling.MOVE: "Fault or Drop on MSMQ 3.0: it has no sub-queues to move a message to",
@@ -68,41 +66,60 @@ class Msmq3(WcfSettings):
     exactly_once: bool = True
     transaction_scope_required: bool = True
     transaction_timeout: timedelta = timedelta(0)
-    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
-    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    machine_transaction_timeout: timedelta = MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
     sessions: bool = False
     max_received_message_size: int | None = None
     seen_table_size: int = 256
 
-    def __post_init__(self) -> None:
-        self.check()
-        settings.put(
-            self,
-            seen_table_size=settings.whole_number("seen_table_size", self.seen_table_size, least=1),
-        )
+    def check_together(self) -> None:
+        """Refuse what MSMQ 3.0 does not have (spec M3-3). Raises SettingError."""
         handling = ReceiveErrorHandling(self.receive_error_handling)
         if handling in _REFUSED:
             raise SettingError("receive_error_handling", str(handling), _REFUSED[handling])
-        self._warn()
-
-    def _warnings(self) -> Iterator[str]:
-        if not self.exactly_once:
-            yield "exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison."
-        elif not self.transaction_scope_required:
-            yield "transaction_scope_required=False: a message whose handler fails is lost."
-
-    @property
-    def halting(self) -> bool:
-        """Whether the listener can fault (spec M3-10)."""
-        return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
 
     def open(self, opening: Opening = FIRST) -> Msmq3Receiver:  # noqa: ARG002  (the seam's signature)
         """Open a listener, whose table is empty."""
         return Msmq3Receiver(self)
 
 
+class SeenTable:
+    """How often each of the last messages was read, by lookup id: what a channel keeps in memory (spec M3-5, M3-7, M3-8).
+
+    :param size: how many messages it holds, at least 1; a further one takes the place of the smallest lookup id.
+    """
+
+    __slots__ = ("_seen", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._seen: dict[int, int] = {}
+
+    def read(self, lookup_id: int) -> int:
+        """Count a read and return the message's seen count."""
+        if lookup_id not in self._seen and len(self._seen) >= self._size:
+            del self._seen[min(self._seen)]
+        seen = self._seen[lookup_id] = self._seen.get(lookup_id, 0) + 1
+        return seen
+
+    def take_back(self, lookup_id: int) -> None:
+        """Uncount a message's last read, if it is still in the table."""
+        if lookup_id in self._seen:
+            self._seen[lookup_id] -= 1
+
+    def remove(self, lookup_id: int) -> None:
+        """Forget a message."""
+        self._seen.pop(lookup_id, None)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __contains__(self, lookup_id: int) -> bool:
+        return lookup_id in self._seen
+
+
 @dataclass(slots=True)
-class Msmq3Receiver(OneAtATime):
+class Msmq3Receiver(Receiver):
     """An open listener, with the table of seen counts and the message that it has handed over last."""
 
     policy: Msmq3
@@ -120,10 +137,10 @@ class Msmq3Receiver(OneAtATime):
         if not policy.exactly_once:
             return Deliver(entry.counts, at_most_once=True)
         seen = self._table.read(entry.lookup_id)
-        if seen > policy.receive_retry_count + 1 and policy.receive_retry_count != settings.LARGEST:
+        if seen > policy.receive_retry_count + 1 and policy.receive_retry_count != LARGEST:
             return self._final(entry, now)
         self._handed_over = (entry.lookup_id, entry.counts)
-        shown = Counts(min(seen - 1, settings.LARGEST), entry.counts.move_count)
+        shown = Counts(min(seen - 1, LARGEST), entry.counts.move_count)
         return Deliver(shown, at_most_once=not policy.transaction_scope_required)
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
@@ -155,5 +172,4 @@ class Msmq3Receiver(OneAtATime):
 
     def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
         self._table.remove(entry.lookup_id)
-        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
-        return final_disposition(handling, entry.counts, aborted(entry.counts), entry.expires_at, now)
+        return self.policy.final_disposition(entry, entry.counts, aborted(entry.counts), now)

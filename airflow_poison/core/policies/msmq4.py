@@ -7,18 +7,14 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies import receive_context, settings, transactions
-from airflow_poison.core.policies.base import OneAtATime
-from airflow_poison.core.policies.batching import BatchFallback, BatchSize
-from airflow_poison.core.policies.counts import aborted, moved
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return, ReturnOrder, aborted, moved
 from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
-from airflow_poison.core.policies.retry_return import ReturnOrder
-from airflow_poison.core.policies.wcf import WcfSettings
+from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,9 +22,12 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
-NEVER_POISON = settings.LARGEST
+
+NEVER_POISON = LARGEST
+BATCH_SHARE = 0.8
+"""A batch commits when more than this share of the transaction timeout has passed."""
 
 
 class RetrySubqueues(StrEnum):
@@ -36,6 +35,13 @@ class RetrySubqueues(StrEnum):
 
     ONE = "one"
     PER_CYCLE = "per_cycle"
+
+
+class BatchFallback(StrEnum):
+    """Which abort of a batch makes the reader go on one message at a time (spec section 11, item 13)."""
+
+    FIRST_ABORT = "first_abort"
+    WHEN_POISON = "when_poison"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,8 @@ class Msmq4(WcfSettings):
     exactly_once: bool = True
     transaction_scope_required: bool = True
     transaction_timeout: timedelta = timedelta(0)
-    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
-    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    machine_transaction_timeout: timedelta = MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
     max_batch_size: int = 0
     batch_fallback: BatchFallback | str = BatchFallback.FIRST_ABORT
     sessions: bool = False
@@ -84,34 +90,19 @@ class Msmq4(WcfSettings):
     return_order: ReturnOrder | str = ReturnOrder.DUE_TIME
     max_received_message_size: int | None = None
 
-    def __post_init__(self) -> None:
-        self.check()
-        settings.put(
-            self,
-            batch_fallback=settings.choice("batch_fallback", self.batch_fallback, BatchFallback),
-            receive_context=settings.flag("receive_context", self.receive_context),
-            retry_subqueues=settings.choice("retry_subqueues", self.retry_subqueues, RetrySubqueues),
-            return_order=settings.choice("return_order", self.return_order, ReturnOrder),
-        )
+    def check_together(self) -> None:
+        """Refuse batches of sessions. Raises SettingError."""
         if self.sessions and self.max_batch_size > 1:
             raise SettingError("max_batch_size", self.max_batch_size, "0 or 1 while sessions=True: a session is a transaction of its own")
-        self._warn()
 
-    def _warnings(self) -> Iterator[str]:
-        if not self.exactly_once:
-            yield "exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison."
-        elif not self.transaction_scope_required:
-            yield "transaction_scope_required=False: a message whose handler fails is lost."
-        elif self.receive_retry_count == 0 and self.max_batch_size > 1:
-            yield (
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what loses messages or makes neighbours poison (spec WCF-43), and a timeout that is capped."""
+        yield from WcfSettings.warnings(self)
+        if self.exactly_once and self.transaction_scope_required and self.receive_retry_count == 0 and self.max_batch_size > 1:
+            yield ConfigurationWarning(
                 "receive_retry_count=0 with batching: one failing message makes its whole batch poison. "
                 "Set receive_retry_count to 1 or more, or max_batch_size to 0."
             )
-
-    @property
-    def halting(self) -> bool:
-        """Whether the listener can fault (spec WCF-21)."""
-        return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
 
     @property
     def stateless(self) -> bool:
@@ -124,12 +115,40 @@ class Msmq4(WcfSettings):
 
 
 @dataclass(slots=True)
-class Msmq4Receiver(OneAtATime):
+class BatchSize:
+    """How many messages the next transaction takes, kept in memory by an open endpoint (spec WCF-40 to WCF-42).
+
+    :param max_batch_size: 0 or 1 turn batching off.
+    :param single_commits: commits since the fallback; None in batch mode.
+    """
+
+    max_batch_size: int
+    fallback: BatchFallback
+    single_commits: int | None = None
+
+    def next(self) -> int:
+        """Return how many messages the next transaction may take."""
+        return self.max_batch_size if self.max_batch_size > 1 and self.single_commits is None else 1
+
+    def committed(self) -> None:
+        """Count a commit; twice the batch size of them in single mode bring batches back."""
+        if self.single_commits is None:
+            return
+        self.single_commits += 1
+        if self.single_commits >= 2 * self.max_batch_size:
+            self.single_commits = None
+
+    def aborted(self, *, became_poison: bool) -> None:
+        """Fall back to single mode; an abort in single mode does not start the count again."""
+        if self.single_commits is None and (became_poison or self.fallback is BatchFallback.FIRST_ABORT):
+            self.single_commits = 0
+
+
+@dataclass(slots=True)
+class Msmq4Receiver(Receiver):
     """An open listener. Keeps nothing but the batch mode; counts are durable and travel with the messages (spec WCF-9)."""
 
     policy: Msmq4
-    move_attempts: int = transactions.MOVE_ATTEMPTS
-    move_interval: timedelta = transactions.MOVE_INTERVAL
     _batch: BatchSize = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +163,7 @@ class Msmq4Receiver(OneAtATime):
         if not self._is_poison(seen, cycle):
             return Deliver(seen, at_most_once=not policy.transaction_scope_required)
         if cycle >= policy.max_retry_cycles:
-            return self._final(entry, seen, now)
+            return policy.final_disposition(entry, seen, self._abandoned(seen), now)
         due_at = now.replace(microsecond=0) + policy.retry_cycle_delay
         return Park(moved(seen), due_at, self._retry_subqueue(cycle), (EventType.POISON_EXCEPTION, EventType.MOVED_RETRY))
 
@@ -156,7 +175,8 @@ class Msmq4Receiver(OneAtATime):
         """Return the final disposition at once, without the cycles that are left (spec WCF-29)."""
         if not self.policy.exactly_once:
             return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
-        return self._final(entry, self._received(entry.counts), now)
+        seen = self._received(entry.counts)
+        return self.policy.final_disposition(entry, seen, self._abandoned(seen), now)
 
     def after_failed_move(self, entry: Entry) -> Counts:
         """Return the counts of a message that could not be moved; its receive was aborted (spec WCF-19)."""
@@ -168,7 +188,7 @@ class Msmq4Receiver(OneAtATime):
 
     def commit_due(self, elapsed: timedelta) -> bool:
         """Whether more than 80 % of the transaction timeout has passed (spec WCF-42)."""
-        return elapsed > transactions.BATCH_SHARE * self.policy.effective_transaction_timeout
+        return elapsed > BATCH_SHARE * self.policy.effective_transaction_timeout
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Take note of a commit (spec WCF-42)."""
@@ -186,21 +206,25 @@ class Msmq4Receiver(OneAtATime):
         return moved(seen) if self.policy.receive_context else aborted(seen)
 
     def _cycle(self, seen: Counts) -> int:
-        if self.policy.receive_context:
-            return receive_context.cycles_done(seen.move_count, self.policy.receive_retry_count)
-        return seen.move_count // 2
+        """Return how many cycles lie behind: each has two moves, to the retry sub-queue and back, and those of its attempts."""
+        return seen.move_count // (self._moves_of_attempts() + 2)
+
+    def _moves_of_attempts(self) -> int:
+        """Return how many moves the attempts of a cycle make (spec WCF-44).
+
+        With a receive context a receive moves the message to a lock sub-queue and an abandon moves it back, so one attempt is two moves, and the
+        receive that finds the message poison makes the last. Without one attempts move nothing.
+        """
+        return 2 * (self.policy.receive_retry_count + 1) + 1 if self.policy.receive_context else 0
 
     def _is_poison(self, seen: Counts, cycle: int) -> bool:
         policy = self.policy
         if policy.receive_retry_count == NEVER_POISON:
             return False
         if policy.receive_context:
-            return cycle > policy.max_retry_cycles or receive_context.attempts_used(seen.move_count, policy.receive_retry_count)
+            attempts = self._moves_of_attempts()
+            return cycle > policy.max_retry_cycles or seen.move_count % (attempts + 2) >= attempts
         return seen.abort_count > policy.receive_retry_count
 
     def _retry_subqueue(self, cycle: int) -> str:
         return SubQueue.RETRY if self.policy.retry_subqueues == RetrySubqueues.ONE else f"{SubQueue.RETRY}{cycle + 1}"
-
-    def _final(self, entry: Entry, seen: Counts, now: datetime) -> Dispose | Halt:
-        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
-        return final_disposition(handling, seen, self._abandoned(seen), entry.expires_at, now)

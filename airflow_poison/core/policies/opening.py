@@ -1,4 +1,4 @@
-"""What an endpoint is told when it opens."""
+"""What an endpoint is told when it opens, and the restarts that lose what it keeps in memory."""
 
 from __future__ import annotations
 
@@ -38,3 +38,11 @@ class Opening:
 
 FIRST = Opening()
 """An endpoint of a queue that remembers nothing."""
+
+
+class Restart(StrEnum):
+    """What is started anew, and so loses what it keeps in memory (spec SB-7, M3-4, DMP-19, WMQ-8, ZOS-5). What that is, is the policy's to say."""
+
+    ENDPOINT = "endpoint"  # the listener, activation specification or listener port
+    SERVER = "server"  # the application's host: service host, application server
+    BROKER = "broker"  # database engine, messaging engine, queue manager

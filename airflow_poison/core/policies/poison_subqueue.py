@@ -7,21 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.policies import settings, transactions
-from airflow_poison.core.policies.base import OneAtATime
-from airflow_poison.core.policies.counts import aborted
-from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt, Return
+from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt, Return, aborted
 from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling, final_disposition
-from airflow_poison.core.policies.wcf import WcfSettings
+from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.settings import LARGEST
+from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +46,15 @@ class PoisonSubQueue(WcfSettings):
     max_retry_cycles: int = 2
     receive_error_handling: ReceiveErrorHandling | str = ReceiveErrorHandling.FAULT
     transaction_timeout: timedelta = timedelta(0)
-    machine_transaction_timeout: timedelta = transactions.MACHINE_TRANSACTION_TIMEOUT
-    machine_maximum_transaction_timeout: timedelta = transactions.MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
+    machine_transaction_timeout: timedelta = MACHINE_TRANSACTION_TIMEOUT
+    machine_maximum_transaction_timeout: timedelta = MACHINE_MAXIMUM_TRANSACTION_TIMEOUT
     max_received_message_size: int | None = None
 
-    def __post_init__(self) -> None:
-        self.check()
+    def check_together(self) -> None:
+        """Refuse ``Move`` (spec POI-3). Raises SettingError."""
         if self.receive_error_handling == ReceiveErrorHandling.MOVE:
             allowed = "Drop, Reject or Fault while a poison sub-queue is read: its messages cannot be moved to a poison sub-queue again"
             raise SettingError("receive_error_handling", str(self.receive_error_handling), allowed)
-        self._warn()
-
-    @property
-    def halting(self) -> bool:
-        """Whether the listener can fault."""
-        return self.receive_error_handling == ReceiveErrorHandling.FAULT
 
     def open(self, opening: Opening = FIRST) -> PoisonSubQueueReceiver:  # noqa: ARG002  (the seam's signature)
         """Open a listener on the poison sub-queue."""
@@ -70,7 +62,7 @@ class PoisonSubQueue(WcfSettings):
 
 
 @dataclass(slots=True)
-class PoisonSubQueueReceiver(OneAtATime):
+class PoisonSubQueueReceiver(Receiver):
     """An open listener on a poison sub-queue. Keeps nothing in memory."""
 
     policy: PoisonSubQueue
@@ -78,7 +70,7 @@ class PoisonSubQueueReceiver(OneAtATime):
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Halt:
         """Deliver, or dispose of a message that has no attempt left; its move count is ignored (spec POI-4, POI-5)."""
         limit = self.policy.receive_retry_count
-        if limit == settings.LARGEST or entry.counts.abort_count <= limit:
+        if limit == LARGEST or entry.counts.abort_count <= limit:
             return Deliver(entry.counts)
         return self._final(entry, now)
 
@@ -91,5 +83,4 @@ class PoisonSubQueueReceiver(OneAtATime):
         return self._final(entry, now)
 
     def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
-        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
-        return final_disposition(handling, entry.counts, aborted(entry.counts), entry.expires_at, now)
+        return self.policy.final_disposition(entry, entry.counts, aborted(entry.counts), now)

@@ -5,28 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_poison.core.errors import MaxQueueReadersError, SettingError
+from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.base import OneAtATime, SystemSettings
-from airflow_poison.core.policies.counts import aborted
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.inspection import Inspection
-from airflow_poison.core.policies.opening import FIRST, Opening
-from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
-from airflow_poison.core.policies.queue_status import QueueStatus
-from airflow_poison.core.policies.recovery import RecoveryOrder
-from airflow_poison.core.policies.restarts import Restart
-from airflow_poison.core.policies.rollback_counters import ROLLBACK_LIMIT, Counter, Disables, Received, RollbackCounters, Scope
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
+from airflow_poison.core.policies.opening import FIRST, Opening, Restart
+from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.queue_disabling import (
+    ROLLBACK_LIMIT,
+    Counter,
+    Disables,
+    QueueDisabledDocument,
+    QueueStatus,
+    Received,
+    RollbackCounters,
+    Scope,
+)
+from airflow_poison.core.policies.recovery import Inspection, RecoveryOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
 MOST_QUEUE_READERS = 32_767
 _SWITCH = {"ON": True, "OFF": False}
@@ -40,13 +45,20 @@ class Disabling(StrEnum):
     BACKGROUND = "background"  # shortly afterwards, as in the product: one more delivery slips in
 
 
+def _name(setting: str, value: object) -> str:
+    """Return a name that an XML document can hold. Raises SettingError."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise SettingError(setting, value, "text that can be printed")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceBroker(SystemSettings):
+class ServiceBroker(Policy):
     """The settings of a Service Broker queue. Raises SettingError for a value that is not allowed.
 
     :param poison_message_handling: whether consecutive rollbacks disable the queue (spec SB-11); ``ON`` and ``OFF`` in JSON, too. With
         False nothing counts, and a message that always fails is delivered again and again: a pass tries it at most 4,095 times and leaves
-        it for the next one. The handler must have a strategy of its own, see ``failure_tracking``.
+        it for the next one. The handler must have a strategy of its own, see ``track_failures``.
     :param rollback_limit: the rollback in a row that disables, at least 1. The product knows only 5 (spec SB-4).
     :param scope: what is counted: the ``queue``, or each ``conversation_group`` (spec SB-7).
     :param disables: of the queues that one transaction received from, ``all_received`` or only those ``at_limit`` (spec SB-9). A pass
@@ -79,6 +91,13 @@ class ServiceBroker(SystemSettings):
         "MAX_QUEUE_READERS": "max_queue_readers",
         "is_poison_message_handling_enabled": "poison_message_handling",
     }
+    checks: ClassVar[Mapping[str, settings.Check]] = {
+        "rollback_limit": partial(settings.whole_number, least=1),
+        "max_queue_readers": partial(settings.whole_number, most=MOST_QUEUE_READERS, error=MaxQueueReadersError),
+        "transaction_timeout": partial(settings.duration, least=settings.TICK),
+        "database_name": _name,
+        "schema_name": _name,
+    }
     halts_as = Halted.DISABLED
     locks_groups = True
 
@@ -94,31 +113,15 @@ class ServiceBroker(SystemSettings):
     database_name: str = ""
     schema_name: str = "dbo"
 
-    def __post_init__(self) -> None:
-        settings.put(
-            self,
-            poison_message_handling=settings.flag("poison_message_handling", self.poison_message_handling),
-            rollback_limit=settings.whole_number("rollback_limit", self.rollback_limit, least=1),
-            scope=settings.choice("scope", self.scope, Scope),
-            disables=settings.choice("disables", self.disables, Disables),
-            disabling=settings.choice("disabling", self.disabling, Disabling),
-            inspection=settings.choice("inspection", self.inspection, Inspection),
-            recovery_order=settings.choice("recovery_order", self.recovery_order, RecoveryOrder),
-            max_queue_readers=settings.whole_number("max_queue_readers", self.max_queue_readers, most=MOST_QUEUE_READERS, error=MaxQueueReadersError),
-            transaction_timeout=settings.duration("transaction_timeout", self.transaction_timeout, timedelta(microseconds=1)),
-            database_name=_name("database_name", self.database_name),
-            schema_name=_name("schema_name", self.schema_name),
-        )
-        self._warn()
-
-    def _warn(self) -> None:
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what leaves messages where they are, or delivers them again and again."""
         if not self.poison_message_handling:
-            settings.warn(
+            yield ConfigurationWarning(
                 "poison_message_handling=False: a message that always fails is delivered again and again, up to 4,095 times in each pass. "
                 "Let the handler count failures itself, or give such messages up with Unprocessable."
             )
         if self.max_queue_readers == 0:
-            settings.warn("max_queue_readers=0: nobody reads the queue, its messages stay where they are.")
+            yield ConfigurationWarning("max_queue_readers=0: nobody reads the queue, its messages stay where they are.")
 
     @property
     def halting(self) -> bool:
@@ -181,7 +184,7 @@ class ServiceBroker(SystemSettings):
 
 
 @dataclass(slots=True)
-class ServiceBrokerReceiver(OneAtATime):
+class ServiceBrokerReceiver(Receiver):
     """The open readers of a queue: they share its counters."""
 
     policy: ServiceBroker
@@ -281,10 +284,3 @@ class ServiceBrokerReceiver(OneAtATime):
         )
         details = {"rollbacks": str(rollbacks), "document": document.to_xml()}
         return Halt(Halted.DISABLED, counts, (EventType.QUEUE_DISABLED,), details)
-
-
-def _name(setting: str, value: object) -> str:
-    """Return a name that an XML document can hold. Raises SettingError."""
-    if not isinstance(value, str) or not value.isprintable():
-        raise SettingError(setting, value, "text that can be printed")
-    return value

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
+from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +26,12 @@ LARGEST = 2_147_483_647
 
 LONGEST = timedelta(days=36_500)
 """The longest duration that a setting takes; any instant of our days plus this is still a date."""
+
+TICK = timedelta(microseconds=1)
+"""The shortest duration that is one."""
+
+Check = Callable[[str, object], object]
+"""Returns the checked value of a setting. Raises SettingError."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -73,19 +81,45 @@ def choice(setting: str, value: object, choices: type[Choice]) -> Choice:
     raise SettingError(setting, value, ", ".join(choices))
 
 
+def optional(check: Check) -> Check:
+    """Return the check of a setting that can have no value."""
+    return lambda setting, value: value if value is None else check(setting, value)
+
+
 def put(policy: object, **checked: object) -> None:
     """Store checked values in a frozen dataclass, from its ``__post_init__``."""
     for name, value in checked.items():
         object.__setattr__(policy, name, value)
 
 
-def warn(text: str, category: type[ConfigurationWarning] = ConfigurationWarning) -> None:
+def check(policy: Settings, checks: Mapping[str, Check]) -> None:
+    """Check every setting, from ``__post_init__``: as ``checks`` say, else by the kind of its default. Raises SettingError."""
+    for field in fields(policy):
+        checked = checks.get(field.name) or _check_like(field.default)
+        put(policy, **{field.name: checked(field.name, getattr(policy, field.name))})
+
+
+def _check_like(default: object) -> Check:
+    match default:
+        case bool():
+            return flag
+        case int():
+            return whole_number
+        case timedelta():
+            return duration
+        case StrEnum():
+            return partial(choice, choices=type(default))
+        case _:
+            return lambda _, value: value
+
+
+def warn(text: ConfigurationWarning) -> None:
     """Warn whoever constructs a policy; silent while a stored policy is read back, because its author was warned already.
 
-    Called from ``_warn``, called from ``__post_init__``, called from the constructor: the warning shows the constructor's caller.
+    Called from ``__post_init__``, called from the constructor: the warning shows the constructor's caller.
     """
     if not _quiet.get():
-        warnings.warn(text, category, stacklevel=5)
+        warnings.warn(text, stacklevel=4)
 
 
 @contextmanager
@@ -117,14 +151,8 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
         if name in defaults:
             arguments[name] = seconds(name, value) if isinstance(defaults[name], timedelta) else value
         elif name != "system":
-            raise SettingError(name, value, f"a setting of {policy.system}{_nearest(name, list(defaults))}")
+            raise SettingError(name, value, f"a setting of {policy.system}; the nearest is {nearest(name, defaults)}")
     return arguments
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    folded = {candidate.replace("_", ""): candidate for candidate in known}
-    close = difflib.get_close_matches(name.replace("_", "").lower(), folded, n=1, cutoff=0)
-    return f"; the nearest is {folded[close[0]]}" if close else ""
 
 
 def _plain(value: object) -> object:

@@ -1,43 +1,48 @@
-"""What the policies of all queued WCF bindings do the same way with their settings."""
+"""What the policies of all queued WCF bindings share: the timeouts (spec WCF-35) and ReceiveErrorHandling (spec WCF-21 to WCF-24)."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, assert_never
 
-from airflow_poison.core.policies import settings, transactions
-from airflow_poison.core.policies.base import SystemSettings
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
+from airflow_poison.core.errors import ConfigurationWarning
+from airflow_poison.core.events import EventType
+from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.decisions import Counts, Dispose, Disposition, Halt, Halted, moved
+from airflow_poison.core.policies.policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
 
-    from airflow_poison.core.policies.seam import Entry
+    from airflow_poison.core.policies.policy import Entry
 
-
-_TICK = timedelta(microseconds=1)
-_CHECKS: Mapping[str, Callable[[str, object], object]] = {
-    "receive_retry_count": settings.whole_number,
-    "max_retry_cycles": settings.whole_number,
-    "retry_cycle_delay": settings.duration,
-    "receive_error_handling": lambda name, value: settings.choice(name, value, ReceiveErrorHandling),
-    "exactly_once": settings.flag,
-    "transaction_scope_required": settings.flag,
-    "transaction_timeout": settings.duration,
-    "machine_transaction_timeout": lambda name, value: settings.duration(name, value, _TICK),
-    "machine_maximum_transaction_timeout": lambda name, value: settings.duration(name, value, _TICK),
-    "max_batch_size": settings.whole_number,
-    "sessions": settings.flag,
-    "max_received_message_size": lambda name, value: value if value is None else settings.whole_number(name, value, least=1),
-}
+MACHINE_TRANSACTION_TIMEOUT = timedelta(minutes=1)
+MACHINE_MAXIMUM_TRANSACTION_TIMEOUT = timedelta(minutes=10)
 
 
-class WcfSettings(SystemSettings):
-    """Base of frozen settings: the transaction timeout and the size limit."""
+class ReceiveErrorHandling(StrEnum):
+    """What happens to a poison message after its last attempt: the four values of the setting, as the manual writes them."""
+
+    FAULT = "Fault"
+    DROP = "Drop"
+    REJECT = "Reject"
+    MOVE = "Move"
+
+
+class WcfSettings(Policy):
+    """Base of frozen settings: the transaction timeout, the size limit and what ends a message."""
 
     __slots__ = ()
 
+    checks: ClassVar[Mapping[str, settings.Check]] = {
+        "machine_transaction_timeout": partial(settings.duration, least=settings.TICK),
+        "machine_maximum_transaction_timeout": partial(settings.duration, least=settings.TICK),
+        "max_received_message_size": settings.optional(partial(settings.whole_number, least=1)),
+        "seen_table_size": partial(settings.whole_number, least=1),
+    }
     aliases: ClassVar[Mapping[str, str]] = {
         "ReceiveRetryCount": "receive_retry_count",
         "MaxRetryCycles": "max_retry_cycles",
@@ -49,23 +54,33 @@ class WcfSettings(SystemSettings):
         "MaxBatchSize": "max_batch_size",
         "MaxReceivedMessageSize": "max_received_message_size",
     }
+    receive_error_handling: ReceiveErrorHandling | str
+    exactly_once: bool = True
+    transaction_scope_required: bool = True
     transaction_timeout: timedelta
     machine_transaction_timeout: timedelta
     machine_maximum_transaction_timeout: timedelta
     max_received_message_size: int | None
 
-    def check(self) -> None:
-        """Check the settings that the bindings share, as far as this one has them. Raises SettingError."""
-        names = [name for name in _CHECKS if name in self.__dataclass_fields__]
-        settings.put(self, **{name: _CHECKS[name](name, getattr(self, name)) for name in names})
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Say that the timeout is above the machine's maximum, which then holds (spec WCF-35), and what loses messages."""
+        most = self.machine_maximum_transaction_timeout
+        name = "transaction_timeout" if self.transaction_timeout else "machine_transaction_timeout"
+        wanted = self.transaction_timeout or self.machine_transaction_timeout
+        if wanted > most:
+            yield ConfigurationWarning(
+                f"{name}={wanted} is above machine_maximum_transaction_timeout={most}, which caps it: a delivery is rolled back after {most}. "
+                "Set machine_maximum_transaction_timeout, too, where deliveries may take longer."
+            )
+        if not self.exactly_once:
+            yield ConfigurationWarning("exactly_once=False: a message whose handler fails is lost, and no message ever becomes poison.")
+        elif not self.transaction_scope_required:
+            yield ConfigurationWarning("transaction_scope_required=False: a message whose handler fails is lost.")
 
-    def _warn(self) -> None:
-        for text in (*_capped(self), *self._warnings()):
-            settings.warn(text)
-
-    def _warnings(self) -> Iterable[str]:
-        """Return what is allowed and rarely wanted, beside a timeout that is capped."""
-        return ()
+    @property
+    def halting(self) -> bool:
+        """Whether the listener can fault (spec WCF-21, M3-10)."""
+        return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
 
     @property
     def halts_as(self) -> Halted:
@@ -74,8 +89,8 @@ class WcfSettings(SystemSettings):
 
     @property
     def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take (spec WCF-35)."""
-        return transactions.effective_timeout(self.transaction_timeout, self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
+        """The service's timeout or, when that is 0, the machine's; never above the machine's maximum (spec WCF-35)."""
+        return min(self.transaction_timeout or self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
 
     def unreadable(self, entry: Entry) -> str | None:
         """Say that a message is above the size limit (spec WCF-29); None when it is not."""
@@ -84,14 +99,22 @@ class WcfSettings(SystemSettings):
             return None
         return f"{entry.size} bytes are above max_received_message_size={limit}"
 
+    def final_disposition(self, entry: Entry, seen: Counts, faulted: Counts, now: datetime) -> Dispose | Halt:
+        """Return what ends a message for good; each one raises the poison exception first (spec WCF-18, WCF-21 to WCF-24).
 
-def _capped(policy: WcfSettings) -> Iterator[str]:
-    """Say that the timeout is above the machine's maximum, which then holds (spec WCF-35)."""
-    most = policy.machine_maximum_transaction_timeout
-    name = "transaction_timeout" if policy.transaction_timeout else "machine_transaction_timeout"
-    wanted = policy.transaction_timeout or policy.machine_transaction_timeout
-    if wanted > most:
-        yield (
-            f"{name}={wanted} is above machine_maximum_transaction_timeout={most}, which caps it: a delivery is rolled back after {most}. "
-            "Set machine_maximum_transaction_timeout, too, where deliveries may take longer."
-        )
+        :param seen: the counts that the receive saw.
+        :param faulted: the counts of a message that stays because its listener faults.
+        """
+        handling = ReceiveErrorHandling(self.receive_error_handling)
+        match handling:
+            case ReceiveErrorHandling.FAULT:
+                return Halt(Halted.FAULTED, faulted, (EventType.POISON_EXCEPTION, EventType.FAULTED))
+            case ReceiveErrorHandling.DROP:
+                expired = entry.expires_at is not None and entry.expires_at <= now
+                return Dispose(Disposition.DROP, seen, (EventType.POISON_EXCEPTION, EventType.DROPPED), to_dead_letter=expired)
+            case ReceiveErrorHandling.REJECT:
+                return Dispose(Disposition.REJECT, seen, (EventType.POISON_EXCEPTION, EventType.REJECTED), to_dead_letter=True)
+            case ReceiveErrorHandling.MOVE:
+                return Dispose(Disposition.MOVE_TO_POISON, moved(seen), (EventType.POISON_EXCEPTION, EventType.MOVED_POISON))
+            case _:
+                assert_never(handling)

@@ -1,29 +1,77 @@
-"""What the policies of the WebSphere MQ messaging provider do the same way with their settings (spec sections 6, 7 and 8)."""
+"""What activation specifications and listener ports share (spec sections 6, 7 and 8): the attributes of a WebSphere MQ queue and its backout rules.
+
+When is a message requeued, where does it go, which count does z/OS keep, and when does a count of failures end receiving?
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from base64 import b64encode
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from enum import IntEnum, StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
-from airflow_poison.core.policies import backout, settings
-from airflow_poison.core.policies.base import SystemSettings
+from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.policies import settings, undelivered
+from airflow_poison.core.policies.decisions import Block, Dispose, Disposition
+from airflow_poison.core.policies.opening import Access, Restart
+from airflow_poison.core.policies.policy import Policy
+from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime
 
+    from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.restarts import Restart
+    from airflow_poison.core.policies.opening import Opening
+    from airflow_poison.core.policies.policy import Entry
 
-Warned = tuple[str, type[ConfigurationWarning]]
 
 SYSTEM_DEAD_LETTER_QUEUE: Final = "SYSTEM.DEAD.LETTER.QUEUE"
 MOST_EARLY_HAND_OUTS: Final = 2
-_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
-_MANAGER_NAME: Final = re.compile(r"[A-Za-z0-9._/%]{0,48}", re.ASCII)
+_QUEUE_NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
+_MANAGER_NAME: Final = r"[A-Za-z0-9._/%]{0,48}"
+LARGEST_ON_ZOS: Final = 255
+"""Where z/OS stops counting (spec ZOS-9)."""
+HEADER: Final = "mq.dead_letter_header"
+"""The property that carries the MQDLH of a dead-lettered message, in base64."""
+
+
+class Compare(StrEnum):
+    """How a message's count is compared with BOTHRESH (spec section 11, item 20)."""
+
+    AT_LEAST = "at_least"
+    EQUALS = "equals"
+
+
+class Reason(IntEnum):
+    """Why a message is not delivered: reason codes of MQ, also the feedback of reports (spec WMQ-24)."""
+
+    BACKOUT_THRESHOLD_REACHED = 2362
+    JMS_FORMAT_ERROR = 2364
+
+
+class Authority(StrEnum):
+    """What the server's user must be allowed to do on the backout queue (spec WMQ-22)."""
+
+    GET = "Get"
+    INQUIRE = "Inquire"
+    PASS_ALL_CONTEXT = "Pass All Context"  # noqa: S105  (no password)
+    PUT = "Put"
+    SET_ALL_CONTEXT = "Set All Context"
+
+
+class StopRule(StrEnum):
+    """How the count of failures that ends receiving is compared with its limit (spec WMQ-7, WMQ-28, LP-2; section 11, items 18 and 23)."""
+
+    REACHES = "reaches"  # count >= max(limit, 1)
+    MORE_THAN = "more_than"  # count > limit
+    EQUALS = "equals"  # count = limit
 
 
 class NextMessage(StrEnum):
@@ -33,8 +81,17 @@ class NextMessage(StrEnum):
     TOP = "top"  # the top of the queue
 
 
+def _matching(setting: str, value: object, *, pattern: str, allowed: str) -> str:
+    if isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII):
+        return value
+    raise SettingError(setting, value, allowed)
+
+
+_queue_or_nothing = partial(_matching, pattern=f"({_QUEUE_NAME})?", allowed="a queue's name, or nothing")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WebSphereMqSettings(SystemSettings):
+class WebSphereMqSettings(Policy):
     """Base of frozen settings: the attributes of the queue, its queue manager, and how sessions take messages.
 
     :param backout_threshold: BOTHRESH: rollbacks after which a message is requeued, 0 to 2147483647; 0: never (spec WMQ-11).
@@ -52,6 +109,17 @@ class WebSphereMqSettings(SystemSettings):
     """
 
     reads_properties = True
+    checks: ClassVar[Mapping[str, settings.Check]] = {
+        "backout_requeue_queue": _queue_or_nothing,
+        "dead_letter_queue": partial(_matching, pattern=_QUEUE_NAME, allowed="a queue's name"),
+        "queue_manager": partial(_matching, pattern=_MANAGER_NAME, allowed="up to 48 letters, digits, '.', '/', '_' and '%'"),
+        "harden_get_backout": settings.optional(settings.flag),
+        "next_message": settings.optional(partial(settings.choice, choices=NextMessage)),
+        "transaction_timeout": partial(settings.duration, least=settings.TICK),
+        "early_hand_out": partial(settings.whole_number, most=MOST_EARLY_HAND_OUTS),
+        "max_server_sessions": partial(settings.whole_number, least=1),
+        "max_sessions": partial(settings.whole_number, least=1),
+    }
     aliases: ClassVar[Mapping[str, str]] = {
         "Backout threshold": "backout_threshold",
         "BOTHRESH": "backout_threshold",
@@ -72,7 +140,7 @@ class WebSphereMqSettings(SystemSettings):
     backout_requeue_queue: str = ""
     dead_letter_queue: str = SYSTEM_DEAD_LETTER_QUEUE
     queue_manager: str = ""
-    compare: backout.Compare | str = backout.Compare.AT_LEAST
+    compare: Compare | str = Compare.AT_LEAST
     zos: bool = False
     harden_get_backout: bool | None = None
     shared_queue: bool = False
@@ -103,50 +171,23 @@ class WebSphereMqSettings(SystemSettings):
         return not self.zos or self.shared_queue or self.harden_get_backout is True
 
     def counts_after(self, counts: Counts, restart: Restart) -> Counts:
-        """Lose the copy's count when the queue manager restarts, and no count elsewhere (spec ZOS-5)."""
-        return backout.counts_after(self, counts, restart)
+        """Lose the copy's count with the queue manager, which it belongs to, unless it is hardened; no count elsewhere (spec ZOS-5, ZOS-6)."""
+        return replace(counts, abort_count=0) if restart is Restart.BROKER and not self.hardened else counts
+
+    def warnings(self) -> Iterator[ConfigurationWarning]:
+        """Return what is rarely wanted of the queue's attributes (spec WMQ-E9, ZOS-9)."""
+        threshold = self.backout_threshold
+        if threshold and not self.backout_requeue_queue:
+            yield ConfigurationWarning(f"backout_threshold={threshold} without backout_requeue_queue: {self.dead_letter_queue} will be used.")
+        if self.zos and threshold > LARGEST_ON_ZOS:
+            yield ConfigurationWarning(f"backout_threshold={threshold} is never reached on z/OS: backouts are counted up to {LARGEST_ON_ZOS} there.")
+        if not self.zos and (self.shared_queue or self.harden_get_backout is False):
+            yield ConfigurationHint("harden_get_backout and shared_queue change nothing outside z/OS: the count is always kept there.")
 
     @classmethod
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments from JSON values, in our words or MQ's. Raises SettingError."""
-        return arguments(cls, stored)
-
-
-def arguments(policy: type[WebSphereMqSettings], stored: Mapping[str, object]) -> dict[str, Any]:
-    """Return a policy's arguments from JSON values, with the values of HARDENBO in any of MQ's words. Raises SettingError."""
-    return settings.from_json(policy, {name: _our_value(name, value) for name, value in stored.items()})
-
-
-def check(policy: WebSphereMqSettings) -> None:
-    """Check the shared settings, from ``__post_init__``. Raises SettingError."""
-    settings.put(
-        policy,
-        backout_threshold=settings.whole_number("backout_threshold", policy.backout_threshold),
-        backout_requeue_queue=_name("backout_requeue_queue", policy.backout_requeue_queue, "a queue's name, or nothing", may_be_empty=True),
-        dead_letter_queue=_name("dead_letter_queue", policy.dead_letter_queue, "a queue's name"),
-        queue_manager=_manager("queue_manager", policy.queue_manager),
-        compare=settings.choice("compare", policy.compare, backout.Compare),
-        zos=settings.flag("zos", policy.zos),
-        shared_queue=settings.flag("shared_queue", policy.shared_queue),
-        transaction_timeout=settings.duration("transaction_timeout", policy.transaction_timeout, timedelta(microseconds=1)),
-        early_hand_out=settings.whole_number("early_hand_out", policy.early_hand_out, most=MOST_EARLY_HAND_OUTS),
-    )
-    if policy.harden_get_backout is not None:
-        settings.flag("harden_get_backout", policy.harden_get_backout)
-    if policy.next_message is not None:
-        settings.put(policy, next_message=settings.choice("next_message", policy.next_message, NextMessage))
-
-
-def warnings_of(policy: WebSphereMqSettings) -> Iterator[Warned]:
-    """Return what is rarely wanted of the queue's attributes (spec WMQ-E9, ZOS-9)."""
-    threshold = policy.backout_threshold
-    if threshold and not policy.backout_requeue_queue:
-        yield f"backout_threshold={threshold} without backout_requeue_queue: {policy.dead_letter_queue} will be used.", ConfigurationWarning
-    if policy.zos and threshold > backout.LARGEST_ON_ZOS:
-        text = f"backout_threshold={threshold} is never reached on z/OS: backouts are counted up to {backout.LARGEST_ON_ZOS} there."
-        yield text, ConfigurationWarning
-    if not policy.zos and (policy.shared_queue or policy.harden_get_backout is False):
-        yield "harden_get_backout and shared_queue change nothing outside z/OS: the count is always kept there.", ConfigurationHint
+        """Return the constructor's arguments from JSON values, in our words or MQ's, of which HARDENBO has several. Raises SettingError."""
+        return settings.from_json(cls, {name: _our_value(name, value) for name, value in stored.items()})
 
 
 _YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
@@ -161,13 +202,106 @@ def _our_value(name: str, value: object) -> object:
     return not meant if name.lower() == "nohardenbo" and isinstance(meant, bool) else meant
 
 
-def _name(setting: str, value: object, allowed: str, *, may_be_empty: bool = False) -> str:
-    if isinstance(value, str) and (_QUEUE_NAME.fullmatch(value) or (may_be_empty and not value)):
-        return value
-    raise SettingError(setting, value, allowed)
+def access_with(granted: Collection[Authority | str]) -> Access:
+    """Return whether these authorities suffice to requeue to a queue: all five are needed (spec WMQ-22)."""
+    return Access.GRANTED if set(Authority) <= set(granted) else Access.DENIED
 
 
-def _manager(setting: str, value: object) -> str:
-    if isinstance(value, str) and _MANAGER_NAME.fullmatch(value):
-        return value
-    raise SettingError(setting, value, "up to 48 letters, digits, '.', '/', '_' and '%'")
+def rolled_back(policy: WebSphereMqSettings, counts: Counts) -> Counts:
+    """Return the counts after a rollback (spec WMQ-9); on z/OS they stop at 255 (spec ZOS-9)."""
+    most = LARGEST_ON_ZOS if policy.zos else LARGEST
+    return counts if counts.abort_count >= most else replace(counts, abort_count=counts.abort_count + 1)
+
+
+def stored_backout_count(policy: WebSphereMqSettings, counts: Counts) -> int:
+    """Return the count of the stored message; ``counts`` are those of its copy on z/OS (spec ZOS-3, ZOS-6)."""
+    return counts.abort_count if policy.hardened else 0
+
+
+def threshold_reached(policy: WebSphereMqSettings, counts: Counts) -> bool:
+    """Return whether a detected message is requeued and not delivered; never with BOTHRESH 0 (spec WMQ-10, WMQ-11)."""
+    threshold, count = policy.backout_threshold, counts.abort_count
+    if not threshold:
+        return False
+    return count == threshold if policy.compare == Compare.EQUALS else count >= threshold
+
+
+def reason_of(failure: Failure) -> Reason:
+    """Return the reason code of a message that is given up: a format error when it cannot be read (spec WMQ-24)."""
+    return Reason.JMS_FORMAT_ERROR if failure.kind is FailureKind.UNREADABLE else Reason.BACKOUT_THRESHOLD_REACHED
+
+
+def requeue(policy: WebSphereMqSettings, entry: Entry, opening: Opening, reason: Reason, now: datetime) -> Dispose | Block:
+    """Send a message to the backout queue or, when that cannot be used, where its Report field says (spec WMQ-10, WMQ-22, WMQ-24)."""
+    obstacle = _obstacle(policy, opening)
+    details = {"reason": f"{reason} MQRC_{reason.name}"} | ({"obstacle": obstacle} if obstacle else {})
+    reports = undelivered.exception_reports(entry.properties, reason)
+    if not obstacle:
+        return Dispose(
+            Disposition.SEND,
+            entry.counts,
+            (EventType.REQUEUED,),
+            destination=policy.backout_requeue_queue,
+            details=details,
+            reports=reports,
+        )
+    if undelivered.discards(entry.properties):
+        return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details, reports=reports)
+    access = opening.can_send_to(policy.dead_letter_queue)
+    if access is not Access.GRANTED:
+        stuck = f"{obstacle}; the dead-letter queue {policy.dead_letter_queue}: {access}"
+        return Block(entry.counts, None, (EventType.BLOCKED,), whole_queue=False, details=details | {"obstacle": stuck})
+    return Dispose(
+        Disposition.SEND,
+        entry.counts,
+        (EventType.DEAD_LETTERED,),
+        destination=policy.dead_letter_queue,
+        headers={HEADER: b64encode(_dead_letter_header(policy, entry, opening, reason, now)).decode("ascii")},
+        details=details,
+        reports=reports,
+    )
+
+
+def _obstacle(policy: WebSphereMqSettings, opening: Opening) -> str:
+    """Say why the backout queue cannot be used; empty when it can."""
+    queue = policy.backout_requeue_queue
+    if not queue:
+        return "there is no backout_requeue_queue"
+    access = opening.can_send_to(queue)
+    return "" if access is Access.GRANTED else f"the backout queue {queue}: {access}"
+
+
+def _dead_letter_header(policy: WebSphereMqSettings, entry: Entry, opening: Opening, reason: Reason, now: datetime) -> bytes:
+    header = undelivered.DeadLetterHeader(
+        reason=reason,
+        destination=opening.queue,
+        queue_manager=policy.queue_manager,
+        encoding=_number(entry.properties, "JMS_IBM_Encoding", undelivered.NATIVE_ENCODING),
+        coded_char_set_id=_number(entry.properties, "JMS_IBM_Character_Set", undelivered.UTF_8),
+        format=entry.properties.get("JMS_IBM_Format", ""),
+        put_at=now,
+    )
+    return undelivered.build(header)
+
+
+def _number(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= LARGEST else default
+
+
+def first_stop(rule: StopRule, limit: int) -> int | None:
+    """Return the smallest count that ends receiving; None when none does, for every failure makes the count at least 1."""
+    match rule:
+        case StopRule.REACHES:
+            return max(limit, 1)
+        case StopRule.MORE_THAN:
+            return limit + 1
+        case StopRule.EQUALS:
+            return limit or None
+        case _:
+            assert_never(rule)
+
+
+def stops(rule: StopRule, count: int, limit: int) -> bool:
+    """Return whether receiving ends after a failure that made the count what it is."""
+    return count == limit if rule is StopRule.EQUALS else count >= (first_stop(rule, limit) or 0)

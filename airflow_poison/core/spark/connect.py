@@ -1,4 +1,4 @@
-"""Sessions and jobs of Spark Connect: a client of a server elsewhere; no JVM is started here."""
+"""Sessions of Spark Connect: a client of a server elsewhere; no JVM is started here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import os
 import sys
 import threading
 import warnings
-from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.errors import SettingError, SparkConnectError
-from airflow_poison.core.spark.jobs import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
@@ -68,72 +66,6 @@ def leave() -> None:
 def without_secrets(url: str) -> str:
     """Return a server's address without its parameters: a token may be among them."""
     return url.partition("/;")[0]
-
-
-class ConnectJobs:
-    """See ``jobs.Jobs``."""
-
-    local = False
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    @property
-    def identity(self) -> str:
-        """The session's id."""
-        return str(cast("Session", self._spark).session_id)
-
-    def cores(self) -> int | None:
-        """Return None: no call tells, only a job."""
-        return None
-
-    def ship(self, path: str) -> None:
-        """Upload the file to the session."""
-        self._spark.addArtifacts(path, pyfile=True)
-
-    def watch(self, group: str, about: str) -> ConnectWatched:
-        """Return a tag. Spark's pages have no place for ``about``."""
-        del about
-        return ConnectWatched(self._spark, group)
-
-
-class ConnectWatched:
-    """A tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
-
-    def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._spark, self._tag = spark, tag
-        self._runs_on = 0
-        self._progress: Progress | None = None
-
-    def begin(self) -> None:
-        """Tag this thread's requests."""
-        self._runs_on = threading.get_ident()
-        self._spark.addTag(self._tag)
-        self._spark.registerProgressHandler(self._take)
-
-    def end(self) -> None:
-        """Tag no more of them."""
-        self._spark.removeProgressHandler(self._take)
-        self._spark.removeTag(self._tag)
-
-    def cancel(self) -> None:
-        """Interrupt what carries the tag. A server that cannot be reached is the action's to tell."""
-        with suppress(Exception):
-            self._spark.interruptTag(self._tag)
-
-    def progress(self) -> Progress | None:
-        """Return what the server told last."""
-        return self._progress
-
-    def hang_up(self) -> None:
-        """Have nothing to let go of."""
-
-    def _take(self, stages: Iterable[object] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: FBT001  (Spark's)
-        """Take note of a message of the server, which comes on the thread whose request it is about."""
-        del inflight_tasks, operation_id, done
-        found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
-        if found and threading.get_ident() == self._runs_on:
-            self._progress = Progress(*map(sum, zip(*found, strict=True)))
 
 
 def why(error: Exception) -> str:

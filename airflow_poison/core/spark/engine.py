@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.conversations.at_hand import AS_ARRIVED
+from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
-from airflow_poison.core.message import message_schema
+from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
-from airflow_poison.core.spark.failed_jobs import told
-from airflow_poison.core.spark.fence import Fence
-from airflow_poison.core.spark.heartbeat import Heartbeat
-from airflow_poison.core.spark.shares import deliver_only, deliver_share, plan_shares, read_share
+from airflow_poison.core.spark.failed_jobs import readable_error
+from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,11 +25,63 @@ if TYPE_CHECKING:
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
+
 
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""
 RECEIVED = "received long"
+HEARTBEAT_SECONDS = 1.0
+LAST_SECONDS = 10.0
+"""How long a block that is interrupted waits until its jobs are cancelled."""
+
+
+class Heartbeat:
+    """Keeps the claim of a pass while a block runs a Spark action, from a thread of its own. A block that is interrupted has its jobs cancelled.
+
+    Whatever cancels does so on that thread: the block's own may have been interrupted in the middle of a call to Spark.
+
+    :param watched: the block's Spark jobs.
+    :param keep_alive: called with every beat; what it raises ends the jobs and stands in ``lost`` then.
+    :param report: called with every beat that kept the claim.
+    """
+
+    def __init__(self, watched: Watched, keep_alive: Callable[[], None], report: Callable[[], None]) -> None:
+        self._watched, self._keep_alive, self._report = watched, keep_alive, report
+        self._stopped, self._interrupted = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="poison-heartbeat", daemon=True)
+        self.lost: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._watched.begin()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._interrupted = kind is not None
+        self._stopped.set()
+        self._thread.join(LAST_SECONDS if self._interrupted else None)
+        self._watched.end()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(HEARTBEAT_SECONDS):
+                if self.lost is None:
+                    self._beat()
+                if self.lost is not None:
+                    self._watched.cancel()  # with every beat: the job may not have begun
+            if self._interrupted:
+                self._watched.cancel()
+        finally:
+            self._watched.hang_up()
+
+    def _beat(self) -> None:
+        try:
+            self._keep_alive()
+        except Exception as error:  # noqa: BLE001  (whatever it is ends the run: the engine raises it)
+            self.lost = error
+        else:
+            self._report()
 
 
 class SparkEngine:
@@ -170,7 +221,7 @@ class SparkEngine:
             try:
                 action()
             except Exception as error:  # noqa: BLE001  (told below, without the JVM's stack traces)
-                failed = told(error, claim.key)
+                failed = readable_error(error, claim.key)
         if heartbeat.lost is not None:
             raise heartbeat.lost
         if failed is not None:

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import sys
+import tempfile
 import threading
+import zipfile
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import airflow_poison
-from airflow_poison.core.errors import ExecutorError
-from airflow_poison.core.spark import look
+from airflow_poison.core.errors import ExecutorError, SettingError
 from airflow_poison.core.spark.failed_jobs import why
 from airflow_poison.core.spark.jobs import jobs_of
-from airflow_poison.core.spark.shipping import own_package, shippable
-from airflow_poison.core.store.unreachable import POSIX
+from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.delivery.handlers import HandlerRef
+
 
 MOST_TASKS = 4_096
 """Of a look at the executors: as many as run at the same time where no more do."""
@@ -99,9 +105,9 @@ class Executors:
         probe = folder / "_stage" / f"send-look-{token_hex(8)}"  # maintenance removes what is left of it, when it is old
         probe.mkdir(parents=True)
         try:
-            (probe / look.MARK).write_text(probe.name)
+            (probe / MARK).write_text(probe.name)
             parts = None if handler is None else (handler.name, handler.by_value, handler.path)
-            answers = self._look(look.Wanted(airflow_poison.__version__, parts, str(probe)))
+            answers = self._look(Wanted(airflow_poison.__version__, parts, str(probe)))
             self._known.cores = len(answers)
             for answer in answers:
                 if answer["lacks"] or not (probe / answer["wrote"]).exists():
@@ -109,14 +115,14 @@ class Executors:
         finally:
             shutil.rmtree(probe, ignore_errors=True)
 
-    def _look(self, wanted: look.Wanted | None) -> list[dict[str, str]]:
+    def _look(self, wanted: Wanted | None) -> list[dict[str, str]]:
         """Run a job with a task on every core; return what they answer."""
         from pyspark import cloudpickle
 
-        cloudpickle.register_pickle_by_value(look)  # type: ignore[no-untyped-call]
-        task = partial(look.answer, None if wanted is None else tuple(wanted))
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+        task = partial(answer, None if wanted is None else tuple(wanted))
         try:
-            rows = self._spark.range(0, MOST_TASKS).mapInArrow(task, schema=look.ANSWER).collect()
+            rows = self._spark.range(0, MOST_TASKS).mapInArrow(task, schema=ANSWER).collect()
         except Exception as error:
             message = (
                 f"Spark could not run a Python function on its executors: {why(error)}\nNothing was claimed or sent. Spark's own log has the rest."
@@ -130,7 +136,7 @@ def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> s
     where, because = f"Spark's executor on {answer['host']} ({answer['python']})", answer["why"]
     match answer["lacks"]:
         case "module":
-            return f"{where} lacks a module: {because}. Install {', '.join(look.NEEDS)} for its Python, or name one that has them in PYSPARK_PYTHON."
+            return f"{where} lacks a module: {because}. Install {', '.join(NEEDS)} for its Python, or name one that has them in PYSPARK_PYTHON."
         case "package":
             return (
                 f"{where} cannot use airflow_poison {airflow_poison.__version__}, which was shipped to it: {because}. "
@@ -145,3 +151,139 @@ def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> s
         f"{where} does not see the queue's folder {folder} as this process does: {because}. The store must be on a file system that the task and all "
         f"executors mount at the same path, {POSIX}; otherwise receive with spark='local[*]'."
     )
+
+
+NEEDS = ("numpy", "pyarrow", "cloudpickle")
+"""What this package imports on executors. Spark itself needs pyarrow and pandas there for Python functions."""
+MARK = "mark"
+ANSWER = "answer string"
+
+
+class Wanted(NamedTuple):
+    """What an executor must be able to do.
+
+    :param version: of this package.
+    :param handler: the parts of a HandlerRef; None: there is none.
+    :param folder: where it must see a file ``mark`` that holds the folder's name, and be able to write.
+    """
+
+    version: str
+    handler: tuple[str, bytes | None, tuple[str, ...]] | None
+    folder: str
+
+
+def answer(wanted: tuple[Any, ...] | None, batches: Any) -> Iterator[pa.RecordBatch]:
+    """Look whether an executor can work on a queue. Yield one row: a JSON object: where the task ran, what it lacks, and what it wrote.
+
+    It travels by value, with what it calls: what it looks for may not be there. So nothing of this package, and nothing that is not Python's own, is
+    imported before its turn.
+
+    :param wanted: the parts of a Wanted; None: the task only counts.
+    """
+    import pyarrow as pa
+
+    for _ in batches:
+        pass
+    said = {"host": socket.gethostname(), "python": sys.executable, "lacks": "", "why": "", "wrote": uuid4().hex}
+    if wanted is not None:
+        try:
+            _look(said, *wanted)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the driver tells it)
+            said["why"] = f"{type(error).__name__}: {error}"
+    yield pa.record_batch([pa.array([json.dumps(said)])], names=["answer"])
+
+
+def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, folder: str) -> None:
+    """Try one thing after the other; ``lacks`` names what is being tried, and is empty in the end."""
+    said["lacks"] = "module"
+    for module in NEEDS:
+        import_module(module)
+    said["lacks"] = "package"
+    package: Any = import_module("airflow_poison")
+    import_module("airflow_poison.core.delivery.stage")
+    if package.__version__ != version:
+        raise ImportError(f"it finds version {package.__version__} in {package.__file__}")
+    said["lacks"] = "handler"
+    handlers: Any = import_module("airflow_poison.core.delivery.handlers")
+    if handler is not None:
+        handlers.load_handler(handlers.HandlerRef(*handler))
+    said["lacks"] = "store"
+    if (Path(folder) / MARK).read_text() != Path(folder).name:
+        raise OSError("another file is there")
+    (Path(folder) / said["wrote"]).touch()
+    said["lacks"] = ""
+
+
+KINDS = (".py", ".zip", ".egg", ".whl")
+_PURE = "-none-any.whl"
+
+
+def checked_files(*lists: Sequence[str]) -> tuple[str, ...]:
+    """Return the files' whole paths, each once.
+
+    Raises SettingError for what is not there or cannot be imported from, and for two files of one name: executors keep them in one folder.
+    """
+    found: dict[str, str] = {}
+    for py_files in lists:
+        if isinstance(py_files, str):
+            raise SettingError("py_files", py_files, "a list of files")
+        for name in py_files:
+            path = _checked(name)
+            other = found.setdefault(path.name, str(path))
+            if other != str(path):
+                raise SettingError("py_files", name, f"files of different names, and {other} is there already; rename one of them")
+    return tuple(found.values())
+
+
+def _checked(name: str) -> Path:
+    path = Path(name).expanduser().absolute()
+    if path.suffix not in KINDS:
+        raise SettingError("py_files", name, f"files that end in {', '.join(KINDS)}")
+    if not path.is_file():
+        raise SettingError("py_files", name, "files that are on the machine of the task")
+    if path.suffix == ".whl" and not path.name.endswith(_PURE):
+        raise SettingError("py_files", name, f"wheels of pure Python (…{_PURE}): compiled code cannot be imported from an archive; install it there")
+    return path
+
+
+def import_here(py_files: Sequence[str]) -> None:
+    """Let this process import what the executors will: handlers are looked up here first."""
+    for name in py_files:
+        entry = str(Path(name).parent) if name.endswith(".py") else name
+        if entry not in sys.path:
+            sys.path.append(entry)
+
+
+def shippable(path: str) -> str:
+    """Return a copy, which stays as it is while Spark serves it, under a name from which Spark imports: it does not know wheels for archives."""
+    name = Path(path).name
+    copy = Path(tempfile.mkdtemp(dir=_folder())) / (f"{name}.zip" if name.endswith(".whl") else name)
+    shutil.copyfile(path, copy)
+    return str(copy)
+
+
+@cache
+def own_package() -> str:
+    """Return an archive of this package's core, compiled: every worker imports it anew."""
+    home = Path(airflow_poison.__file__).parent
+    if not home.is_dir():  # this process has it from an archive
+        return str(home.parent)
+    copy = _folder() / home.name
+    copy.mkdir()
+    shutil.copy2(home / "__init__.py", copy)
+    shutil.copytree(home / "core", copy / "core")  # with what Python has compiled of it already
+    archive = _folder() / f"{home.name}-{airflow_poison.__version__}.zip"
+    with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as file:
+        file.writepy(str(copy))
+    return str(archive)
+
+
+@cache
+def _folder() -> Path:
+    """Return a folder that goes when this process ends."""
+    made = tempfile.TemporaryDirectory(prefix="airflow-poison-", ignore_cleanup_errors=True)
+    _kept.append(made)
+    return Path(made.name)
+
+
+_kept: list[tempfile.TemporaryDirectory[str]] = []

@@ -19,7 +19,7 @@ _PY4J = "An error occurred while calling"
 _LONGEST = 2_000
 
 
-def told(error: Exception, key: str) -> PoisonError:
+def readable_error(error: Exception, key: str) -> PoisonError:
     """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
     raised = _raised_by_a_task(error)
     if raised is not None and raised[0].startswith(f"{errors.__name__}."):

@@ -6,10 +6,16 @@ client of a server: tags, progress messages, artifacts; no JVM is started and Py
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Session
 
 
 class Progress(NamedTuple):
@@ -19,71 +25,171 @@ class Progress(NamedTuple):
     tasks: int
 
 
-class Watched(Protocol):
-    """The Spark jobs that one thread starts between ``begin`` and ``end``."""
-
-    def begin(self) -> None:
-        """Mark the jobs that the calling thread starts from now on."""
-        ...
-
-    def end(self) -> None:
-        """Mark no more of them; called by the same thread."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel the marked jobs. Any thread may do so; nothing happens when Spark is gone."""
-        ...
-
-    def progress(self) -> Progress | None:
-        """Return how far they are; None while nobody knows. Any thread may ask."""
-        ...
-
-    def hang_up(self) -> None:
-        """Let go of what the calling thread, which is not the one that runs the jobs, has used."""
-        ...
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
-class Jobs(Protocol):
-    """What a session runs jobs with."""
+class ClassicJobs:
+    """What a classic session runs jobs with."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
 
     @property
     def identity(self) -> str:
-        """Names the session: no other one, here or elsewhere, has the same."""
-        ...
+        """Names the session, by the application's id: no other one, here or elsewhere, has the same."""
+        return str(self._context.applicationId)
 
     @property
     def local(self) -> bool:
-        """Whether all tasks run on this machine, in processes that end with this one."""
-        ...
+        """Whether all tasks run on this machine, in processes that end with this one: the master is ``local[…]``."""
+        return str(self._context.master).startswith("local")
 
     def cores(self) -> int | None:
-        """Return how many tasks run at the same time; None where only a job can tell."""
-        ...
+        """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can tell."""
+        return int(self._context.defaultParallelism)
 
     def ship(self, path: str) -> None:
         """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
-        ...
+        self._context.addPyFile(path)
 
-    def watch(self, group: str, about: str) -> Watched:
-        """Return what marks and cancels jobs.
+    def watch(self, group: str, about: str) -> ClassicWatched:
+        """Return what marks and cancels jobs, a job group.
 
         :param group: a name that no others have.
         :param about: what they do, for Spark's own pages.
         """
-        ...
+        return ClassicWatched(self._context, group, about)
+
+
+class ClassicWatched:
+    """The Spark jobs that one thread starts between ``begin`` and ``end``: a job group.
+
+    Unlike a session's tags, any thread can cancel it, and the threads of other passes in this process have their own.
+    """
+
+    def __init__(self, context: SparkContext, group: str, about: str) -> None:
+        self._context, self._group, self._about = context, group, about
+        self._tracker = context.statusTracker()
+        self._client: object = getattr(context._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
+        self._before: dict[str, str | None] = {}
+
+    def begin(self) -> None:
+        """Mark the jobs that the calling thread starts from now on: set their group."""
+        self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
+        self._context.setJobGroup(self._group, self._about)
+
+    def end(self) -> None:
+        """Mark no more of them; called by the same thread, which gets the group that it had before."""
+        with _without_jvm():
+            for name, value in self._before.items():
+                self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
+
+    def cancel(self) -> None:
+        """Cancel the marked jobs. Any thread may do so; nothing happens when Spark is gone."""
+        with _without_jvm():
+            self._context.cancelJobGroup(self._group)
+
+    def progress(self) -> Progress | None:
+        """Return how far they are: the tasks of the group's active stages; None while nobody knows. Any thread may ask."""
+        with _without_jvm():
+            jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+            ours = {stage_id for job in jobs for stage_id in job.stageIds}
+            stages = filter(None, map(self._tracker.getStageInfo, sorted(ours.intersection(self._tracker.getActiveStageIds()))))
+            found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages]
+            if found:
+                return Progress(*map(sum, zip(*found, strict=True)))
+        return None
+
+    def hang_up(self) -> None:
+        """Close the connection of the calling thread, which is not the one that runs the jobs; Py4J would leave that to the garbage collector."""
+        of_this_thread = getattr(self._client, "get_thread_connection", None)
+        connection = of_this_thread() if of_this_thread else None
+        if connection is not None:
+            connection.close()
+
+
+class ConnectJobs:
+    """What a session of Spark Connect runs jobs with: the same, of a client."""
+
+    local = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def identity(self) -> str:
+        """The session's id."""
+        return str(cast("Session", self._spark).session_id)
+
+    def cores(self) -> int | None:
+        """Return None: no call tells, only a job."""
+        return None
+
+    def ship(self, path: str) -> None:
+        """Upload the file to the session."""
+        self._spark.addArtifacts(path, pyfile=True)
+
+    def watch(self, group: str, about: str) -> ConnectWatched:
+        """Return a tag. Spark's pages have no place for ``about``."""
+        del about
+        return ConnectWatched(self._spark, group)
+
+
+class ConnectWatched:
+    """The Spark jobs that one thread starts, by a tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark, self._tag = spark, tag
+        self._runs_on = 0
+        self._progress: Progress | None = None
+
+    def begin(self) -> None:
+        """Tag this thread's requests."""
+        self._runs_on = threading.get_ident()
+        self._spark.addTag(self._tag)
+        self._spark.registerProgressHandler(self._take)
+
+    def end(self) -> None:
+        """Tag no more of them."""
+        self._spark.removeProgressHandler(self._take)
+        self._spark.removeTag(self._tag)
+
+    def cancel(self) -> None:
+        """Interrupt what carries the tag. A server that cannot be reached is the action's to tell."""
+        with suppress(Exception):
+            self._spark.interruptTag(self._tag)
+
+    def progress(self) -> Progress | None:
+        """Return what the server told last."""
+        return self._progress
+
+    def hang_up(self) -> None:
+        """Have nothing to let go of."""
+
+    def _take(self, stages: Iterable[object] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: FBT001  (Spark's)
+        """Take note of a message of the server, which comes on the thread whose request it is about."""
+        del inflight_tasks, operation_id, done
+        found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
+        if found and threading.get_ident() == self._runs_on:
+            self._progress = Progress(*map(sum, zip(*found, strict=True)))
+
+
+Jobs = ClassicJobs | ConnectJobs
+Watched = ClassicWatched | ConnectWatched
 
 
 def jobs_of(spark: SparkSession) -> Jobs:
     """Return what this kind of session runs jobs with."""
-    if is_connect(spark):
-        from airflow_poison.core.spark.connect import ConnectJobs
-
-        return ConnectJobs(spark)
-    from airflow_poison.core.spark.classic import ClassicJobs
-
-    return ClassicJobs(spark)
+    return ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
 
 
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _without_jvm() -> suppress:
+    """Suppress what every call says when the JVM is gone; the action says so, too."""
+    from py4j.protocol import Py4JError  # which a client of a Spark Connect server need not have
+
+    return suppress(Py4JError, OSError)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import JavaError, SparkDistributionError
 from airflow_poison.core.spark.connect import SCHEME, connect_session
-from airflow_poison.core.spark.jvm_output import jvm_output_logged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
+
 
 MINIMUM_JAVA = 17
 
@@ -141,3 +144,56 @@ def check_java() -> None:
     if match is None or int(match[1]) < MINIMUM_JAVA:
         found = match[1] if match else text.strip() or "unknown"
         raise JavaError(f"Spark needs Java {MINIMUM_JAVA} or newer; {where} has Java {found}. Install a newer one and set JAVA_HOME.")
+
+
+log = logging.getLogger("airflow_poison.spark")
+
+_STDERR = 2
+_LEVEL = re.compile(r"^\S+ \S+ (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ")
+_LEVELS = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}
+_NOISE = re.compile(
+    r"^WARNING: Using incubator modules|^Using Spark's .* log4j profile|^Setting (default|Spark) log level|^To adjust logging level"
+    r"|^WARNING: .*(sun\.misc\.Unsafe|restricted method|native access)| WARN NativeCodeLoader: "
+)
+"""What every start says."""
+
+
+@contextmanager
+def jvm_output_logged() -> Iterator[None]:
+    """Log what a JVM that is started in this block writes to its standard error, as long as it lives.
+
+    The JVM is given a pipe instead of this process's own; so is, in this block, whatever else of this process writes there.
+    """
+    py4j = logging.getLogger("py4j")
+    if py4j.level == logging.NOTSET:  # it tells of each of its connections that is closed
+        py4j.setLevel(logging.WARNING)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    own = os.dup(_STDERR)
+    threading.Thread(target=_log_all, args=(read,), name="poison-jvm-output", daemon=True).start()
+    os.dup2(write, _STDERR)
+    os.close(write)
+    try:
+        yield
+    finally:
+        os.dup2(own, _STDERR)
+        os.close(own)
+
+
+def _log_all(descriptor: int) -> None:
+    level = logging.INFO
+    with open(descriptor, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            text = line.rstrip()
+            if text:
+                level = level_of(text, level)
+                log.log(level, "%s", text)
+
+
+def level_of(line: str, before: int = logging.INFO) -> int:
+    """Return the level of a line; a line that begins with a blank, as those of a stack trace do, belongs to the one before it."""
+    if _NOISE.search(line):
+        return logging.DEBUG
+    found = _LEVEL.match(line)
+    if found is not None:
+        return _LEVELS.get(found[1], logging.INFO)
+    return before if line[0].isspace() or line.startswith("Caused by:") else logging.INFO

@@ -1,4 +1,4 @@
-"""Shares: which rows of the claimed files each task delivers, and how a task reads them.
+"""What a task of the receive stage does: which rows of the claimed files it delivers, how it reads them, and what ends it.
 
 Tasks read and write Parquet themselves, with Arrow, instead of letting the JVM decode rows and hand them over: reading was measured four
 times as fast on messages of 1 KB, where it costs more than most handlers (docs/explanation/speed.md). Spark decides where tasks run, runs
@@ -7,8 +7,11 @@ them again when one fails, sorts where order is promised, and says when all have
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -18,10 +21,18 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.files import DataFile
 
+
 FEWEST_ROWS = 250
 """A task is worth its start from about so many messages on (tens of milliseconds)."""
 BATCH_ROWS, BATCH_BYTES = 16_384, 16 * 1024 * 1024
 """A batch has so many messages at most, and fewer where they are large: what a task holds in memory. Larger ones save little more."""
+
+LOOK_SECONDS = 1.0
+GRACE_SECONDS = 20.0
+"""How long a task that was shut out may still work: a share that is nearly done is done, and nothing of it is delivered again. The later holder
+waits three times as long."""
+SHUT_OUT = 75
+"""The exit code of a worker that ended itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +74,42 @@ def read_share(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         yield from _read(part)
 
 
+class Fence:
+    """Ends a task whose driver does not rule it any more: watches, while its block runs, whether the claim is still its driver's.
+
+    A Spark Connect server goes on with a job when its client dies, and an executor may be cut off from its driver. When a later holder has
+    taken the claim over, their journal's folder has another name; such a task may finish what it is about to, and its process ends after that.
+
+    :param folder: of the journals.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._left = folder, threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="poison-fence", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._left.wait(LOOK_SECONDS):
+            if not os.path.isdir(self._folder) and not self._left.wait(GRACE_SECONDS):  # noqa: PTH112  (every second)
+                sys.stderr.write(f"{self._folder} is shut out: a later holder of the claim goes on. This worker ends.\n")
+                sys.stderr.flush()
+                os._exit(SHUT_OUT)
+
+
 def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], out: str) -> pa.RecordBatch:
     """Deliver the messages of one task and write what remains below ``out``; return one row for Spark: the messages received."""
     from pathlib import Path
 
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.handed_on import handing_on
+    from airflow_poison.core.delivery.log_forwarding import forwarding
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
@@ -81,7 +121,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
             received += batch.num_rows
             yield batch
 
-    with handing_on(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
+    with forwarding(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
         for rows in deliver_partition(job, task, counted()):
             writer.write(pa.Table.from_batches([rows]))
     return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
@@ -91,12 +131,12 @@ def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.Reco
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.handed_on import handing_on
+    from airflow_poison.core.delivery.log_forwarding import forwarding
     from airflow_poison.core.delivery.sessions.tries import ALONE
     from airflow_poison.core.delivery.stage import deliver_alone
 
     found = _read_only(job.only, root, files)
-    with handing_on(job.journal_folder, ALONE):
+    with forwarding(job.journal_folder, ALONE):
         deliver_alone(job, found.to_batches())
     return pa.record_batch([pa.array([found.num_rows], pa.int64())], names=["received"])
 
@@ -108,7 +148,7 @@ def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) 
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
     for file in files:
@@ -123,7 +163,7 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_poison.core.message import message_schema
+    from airflow_poison.core.schema import message_schema
 
     names = message_schema().names
     with pq.ParquetFile(part.path) as file:

@@ -1,5 +1,114 @@
-"""Stores of queues: the seam, queue tables over a log, the Delta log and one in memory."""
+"""Stores: a set of queues under one root, what it can do, how one is opened, and which names queues can have.
 
-from airflow_poison.core.store.opening import open_store
+Two stores stand behind ``QueueStore``, under one conformance suite: ``delta`` (queue tables in Delta Lake format) and ``memory`` (for tests and
+simulation).
+"""
 
-__all__ = ["open_store"]
+from __future__ import annotations
+
+import logging
+import re
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_poison.core.errors import QueueNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.memory import MemoryStore
+    from airflow_poison.core.store.queue_table import QueueTable
+
+__all__ = ["MAX_NAME", "QueueStore", "check_name", "open_store"]
+
+MEMORY = "memory://"
+MAX_NAME = 100
+_ALLOWED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_TAKEN = frozenset({"_delta_log"})  # a folder of this name would make the store's root look like a table
+_logger = logging.getLogger(__name__)
+_warned: set[str] = set()
+_shared: dict[str, MemoryStore] = {}
+_lock = Lock()
+
+
+class QueueStore(Protocol):
+    """A set of queues under one root."""
+
+    @property
+    def uri(self) -> str:
+        """The root."""
+        ...
+
+    @property
+    def absence(self) -> str:
+        """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
+        ...
+
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+        """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
+        ...
+
+    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
+        """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError.
+
+        :param upgrade: bring a table of an earlier format to this one's, in one commit; False: leave it as it is, for those who only read.
+        """
+        ...
+
+    def names(self) -> Sequence[str]:
+        """Return the queues' names, sorted."""
+        ...
+
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:
+        """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
+        ...
+
+
+def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, durable: bool = True) -> QueueStore:
+    """Return the store at a root.
+
+    :param uri: a path, a ``file://`` URI, or ``memory://<name>`` for a store that this process shares by name.
+    :param storage_options: passed on to the store.
+    :param durable: force every commit to disk before it is acknowledged. False is faster, and warned of once: a loss of power may then take
+        acknowledged messages, or leave a table that has to be restored. The death of processes takes nothing either way.
+    :raises StoreUnreachableError: for every other kind of URI.
+    """
+    if not uri.startswith(MEMORY):
+        if not durable:
+            _warn_once(uri)
+        from airflow_poison.core.store.delta.store import DeltaStore
+
+        return DeltaStore(uri, storage_options, durable)
+    from airflow_poison.core.store.memory import MemoryStore
+
+    name = uri.removeprefix(MEMORY)
+    with _lock:
+        return _shared.setdefault(name, _shared.get(name) or MemoryStore(name))
+
+
+def _warn_once(uri: str) -> None:
+    with _lock:
+        if uri in _warned:
+            return
+        _warned.add(uri)
+    _logger.warning("The store %s is opened with durable=False: after a loss of power, messages that were acknowledged may be gone.", uri)
+
+
+def check_name(name: str) -> str:
+    """Return the name when it can be a queue's. Raises QueueNameError.
+
+    A name is also a folder's; and ``;`` separates a queue from its sub-queue (``orders;retry``), so neither that nor ``/`` is allowed.
+    Names of the system's own queues begin with ``_`` (``_SYSTEM.Exception.Destination.ME1``, spec DMP-6).
+    """
+    if not isinstance(name, str) or len(name) > MAX_NAME or not _ALLOWED.fullmatch(name) or name in _TAKEN:
+        message = (
+            f"{name!r} cannot be a queue's name: use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', "
+            "beginning with a letter or a digit, or with one '_' before it."
+        )
+        if isinstance(name, str) and ";" in name:
+            queue = name.partition(";")[0]
+            message += f" Name the queue alone, {queue!r}: --sub-queue shows its sub-queues, and the policy PoisonSubQueue receives from poison."
+        raise QueueNameError(message)
+    return name

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 FORMAT_VERSION = 3
-"""Of tables that this version writes; see ``table.upgrading`` for what each one has brought."""
+"""Of tables that this version writes; see ``table.rows.upgrade`` for what each one has brought."""
 
 
 class QueueState(StrEnum):

@@ -1,9 +1,11 @@
-"""Files: the immutable files that a queue consists of, and what takes hold of them."""
+"""What a queue's table holds and tells: its immutable files, the claims on them, one version of all (a snapshot), and results of changes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.events import Event
+    from airflow_poison.core.store.control import Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +112,134 @@ class Transaction:
     events: tuple[Event, ...] = ()
     alone: bool = False
     remove: tuple[DataFile, ...] = ()
+
+
+# One version ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubQueueDepth:
+    """What waits in one sub-queue: counts and ages from statistics alone, claimed messages included."""
+
+    messages: int = 0
+    claimed: int = 0
+    oldest_enqueued_at: datetime | None = None
+    next_due_at: datetime | None = None
+    due: int = 0
+    by_move_count: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a queue.
+
+    :param files: of every sub-queue, in queue order.
+    :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
+    :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
+    """
+
+    version: int
+    control: Control
+    files: tuple[DataFile, ...]
+    claims: tuple[Claim, ...]
+    outbox: tuple[DataFile, ...]
+    conversations: tuple[DataFile, ...] = ()
+    transmissions: tuple[DataFile, ...] = ()
+
+    def depth(self, sub_queue: SubQueue, now: datetime) -> SubQueueDepth:
+        """Return what waits in a sub-queue; ``due`` counts messages whose due time has come."""
+        files = [file for file in self.files if file.sub_queue == sub_queue]
+        taken = {file.path for claim in self.claims for file in claim.files}
+        by_move_count: dict[int, int] = {}
+        for file in files:
+            by_move_count[file.move_count] = by_move_count.get(file.move_count, 0) + file.rows
+        ages = [file.min_enqueued_at for file in files if file.min_enqueued_at is not None]
+        waits = sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}
+        dues = [file.max_due_at for file in files if waits and file.max_due_at is not None]
+        return SubQueueDepth(
+            messages=sum(file.rows for file in files),
+            claimed=sum(file.rows for file in files if file.path in taken),
+            oldest_enqueued_at=min(ages, default=None),
+            next_due_at=min(dues, default=None),
+            due=sum(file.rows for file in files if waits and file.max_due_at is not None and file.max_due_at <= now),
+            by_move_count=by_move_count,
+        )
+
+
+# Results of changes ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it.
+
+    :param held: of the messages, those that went into ``transmission`` because the queue was disabled then.
+    """
+
+    messages: int
+    first_lookup_id: int
+    repeated: bool = False
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a return moved from ``retry`` to ``main``."""
+
+    messages: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction joined: ``files`` small ones with ``rows`` rows and ``size`` bytes became ``into``."""
+
+    files: int = 0
+    into: int = 0
+    rows: int = 0
+    size: int = 0
+
+    def plus(self, other: Compacted) -> Compacted:
+        """Return the sum."""
+        return Compacted(self.files + other.files, self.into + other.into, self.rows + other.rows, self.size + other.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a cleaning removed from a table's folder, and what it kept although no version needs it now. All numbers but ``size`` are files.
+
+    :param expired: of versions before the retention.
+    :param orphans: of no version: what killed verbs had left.
+    :param stages: folders of passes that have ended, and of sends that were killed.
+    :param temporary: files that their writers had not finished.
+    :param size: bytes of all of them. A file that has another name still keeps its place on the disk.
+    :param kept_retention: removed from the table within the retention: readers of an older version need them.
+    :param kept_young: of no version, and young: a send or a pass may be about to commit them.
+    :param kept_staged: of no version, and named by what a pass has staged that somebody will finish.
+    :param kept_told: named by an event that is told of each of their messages.
+    """
+
+    expired: int = 0
+    orphans: int = 0
+    stages: int = 0
+    temporary: int = 0
+    size: int = 0
+    kept_retention: int = 0
+    kept_young: int = 0
+    kept_staged: int = 0
+    kept_told: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What became of the log.
+
+    :param checkpoint: the version of the newest checkpoint; -1: none.
+    :param entries: files of the log that were removed, with ``size`` bytes.
+    :param oldest: the oldest version that can still be read.
+    """
+
+    checkpoint: int = -1
+    entries: int = 0
+    size: int = 0
+    oldest: int = 0

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_poison.core.schema import OUTBOX, SubQueue
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.results import Shortened
+    from airflow_poison.core.store.files import DataFile, Shortened
 
 
 class State(Protocol):
@@ -48,7 +49,7 @@ class Commit:
     :param lasting: numbers that are set by name and never forgotten.
     :param details: further facts, JSON, kept with the version.
     :param data_change: False when the rows stay the same (a split).
-    :param scratch: paths of added files that only this try can use; removed when another commit was faster.
+    :param scratch: added files that only this try can use; removed when another commit was faster.
     """
 
     operation: str
@@ -58,7 +59,7 @@ class Commit:
     lasting: Mapping[str, int] = field(default_factory=dict)
     details: Mapping[str, object] = field(default_factory=dict)
     data_change: bool = True
-    scratch: Sequence[str] = ()
+    scratch: Sequence[DataFile] = ()
 
 
 class Log(Protocol):
@@ -97,3 +98,17 @@ class Log(Protocol):
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version; None when the log keeps them no longer."""
         ...
+
+
+# The last lookup id ---------------------------------------------------------------------------------------------------
+
+
+SEQUENCE = "seq"
+"""The number of the queue's last lookup id; never forgotten."""
+_MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
+
+
+def last_id(state: State) -> int:
+    """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
+    last = state.number(SEQUENCE)
+    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _MESSAGES), default=0)

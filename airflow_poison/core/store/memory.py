@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store import check_name
 from airflow_poison.core.store.control import FORMAT_VERSION
+from airflow_poison.core.store.files import Shortened
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.results import Shortened
-from airflow_poison.core.store.table import files, rows, upgrading
+from airflow_poison.core.store.queue_table import QueueTable
+from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.base import Table
-from airflow_poison.core.store.table.layout import CONTROL
-from airflow_poison.core.store.table.queue import Queue
+from airflow_poison.core.store.table.files import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -126,7 +126,7 @@ class MemoryStore:
     def __init__(self, name: str = "") -> None:
         self._name = name
         self._folder = Folder()
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, QueueTable] = {}
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class MemoryStore:
         """Nothing: a store in memory is there as long as somebody has it."""
         return ""
 
-    def create(self, name: str, control: Control, now: datetime) -> Queue:
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already. Raises QueueNameError."""
         del now
         check_name(name)
@@ -152,10 +152,10 @@ class MemoryStore:
                 log = MemoryLog(self._folder, name)
                 row = files.write_new(root, CONTROL, 0, rows.control_to_row(control))
                 log.commit(log.load(), Commit("create", add=[row]))
-                self._queues[name] = Queue(Table(name, root, log, durable=False))
+                self._queues[name] = QueueTable(Table(name, root, log, durable=False))
         return self.open(name)
 
-    def open(self, name: str, *, upgrade: bool = True) -> Queue:
+    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
         """Return a queue; a table of an earlier format is upgraded first, where ``upgrade``.
 
         Raises QueueNameError, QueueNotFoundError, NewerFormatError.
@@ -167,9 +167,14 @@ class MemoryStore:
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
             raise QueueNotFoundError(message)
         if upgrade and queue.snapshot().control.format_version < FORMAT_VERSION:
-            upgrading.upgrade(queue.table)
+            rows.upgrade(queue.table)
         return queue
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted."""
         return sorted(self._queues)
+
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:
+        """Do nothing: nobody sees a queue that is being made."""
+        del safe_age
+        return []

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.conversations.due_times import ended_times, next_time
-from airflow_poison.core.passes.return_due import due_files
+from airflow_poison.core.passes.due import due_files, due_postponed, ended_times, next_time
+from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints
 from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 
 if TYPE_CHECKING:
@@ -23,15 +23,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.policies.settings import Settings
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
 
-Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
-"""Which endpoints of a queue are watched: that of ``main``, the reader of the poison sub-queue, or any of the two."""
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
 """The sub-queues in which messages may be counted."""
-_READ = (SubQueue.MAIN, SubQueue.POISON)
-"""The sub-queues that an endpoint reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +245,7 @@ def condition_from_dict(told: Mapping[str, object]) -> Condition:
 def returning(snapshot: Snapshot, now: datetime) -> list[DataFile]:
     """Return the files that a return would move now, those of ``retry`` first."""
     order = str(snapshot.control.policy.get("return_order", "due_time"))
-    return due_files(snapshot, now, order) + [
-        file for file in snapshot.files if file.sub_queue == SubQueue.POSTPONED and file.max_due_at is not None and file.max_due_at <= now
-    ]
+    return due_files(snapshot, now, order) + due_postponed(snapshot, now)
 
 
 def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataFile]:
@@ -263,7 +256,7 @@ def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataF
 
 def receives(snapshot: Snapshot, place: SubQueue) -> bool:
     """Say whether an endpoint that reads a sub-queue receives; from the others nobody does, so nothing there waits for an endpoint."""
-    return place not in _READ or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
+    return place not in ENDPOINTS or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
 
 
 def free_or_due(snapshot: Snapshot, now: datetime, place: SubQueue = SubQueue.MAIN) -> datetime | None:
@@ -293,7 +286,7 @@ def _state(snapshot: Snapshot, place: SubQueue) -> dict[str, object]:
 
 
 def _endpoints(snapshot: Snapshot, watched: str) -> Sequence[tuple[SubQueue, QueueState, str]]:
-    places = _READ if watched == Endpoints.ANY else (SubQueue(watched),)
+    places = ENDPOINTS if watched == Endpoints.ANY else (SubQueue(watched),)
     return [(place, *snapshot.control.endpoint(place)) for place in places]
 
 

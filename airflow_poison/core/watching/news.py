@@ -1,4 +1,4 @@
-"""What has happened to a queue since somebody was told last.
+"""News: what has happened to a queue since somebody was told last, and up to where one has been told.
 
 Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
 (messages available, a retry due) is told once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
@@ -9,43 +9,90 @@ is found.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import CONVERSATION, SubQueue
-from airflow_poison.core.passes.alert_texts import HALTS
-from airflow_poison.core.passes.alerts import EVENTS, NAMED, UNTOLD, AlertKind
-from airflow_poison.core.passes.alter import ENDPOINTS
-from airflow_poison.core.passes.conversations.due_times import ended_times
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.passes.messages import named
+from airflow_poison.core.passes.due import ended_times
+from airflow_poison.core.passes.halts import ENDPOINTS, HALTS, STARTS, named
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.passes.runs import run_key
+from airflow_poison.core.schema import CONVERSATION, SubQueue
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.watching.conditions import receivable, receives, returning
-from airflow_poison.core.watching.happenings import Happening, News, Position
+from airflow_poison.core.watching.conditions import RetryDue, free_or_due, receivable, receives, returning
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.seam import QueueTable
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
 
-_STARTS = frozenset({EventType.QUEUE_ENABLED, EventType.STARTED})
-_RECORDED: Mapping[Happening, frozenset[EventType]] = {
-    Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
-    Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
-    Happening.DISABLED: frozenset(HALTS) | _STARTS,
-    Happening.ENABLED: _STARTS,
-}
+
+class Happening(StrEnum):
+    """What of a queue one can be told."""
+
+    MESSAGES = "messages"  # a pass could take messages that it could not take before
+    RETRY_DUE = "retry_due"  # a return would move messages that were not due before
+    POISONED = "poisoned"  # messages went to poison or to another queue, or were dropped or rejected, by the rules
+    BLOCKED = "blocked"  # messages block the queue, or wait at their place, by the rules
+    DISABLED = "disabled"  # an endpoint does not receive any more: the rules have halted it, or people have switched it off
+    ENABLED = "enabled"  # an endpoint receives again
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where somebody has been told.
+
+    :param version: of the queue; what later ones record is still to be told.
+    :param marks: of the files or of the halted endpoints that are told of; only those that still are as they were told.
+    """
+
+    version: int = -1
+    marks: frozenset[str] = frozenset()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"version": self.version, "marks": sorted(self.marks)}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+        """Return the position of a JSON form."""
+        return cls(int(told["version"]), frozenset(told["marks"]))
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is to be told.
+
+    :param payloads: plain values, each with ``event``, ``queue`` and ``key``; a repeated one has the same key.
+    :param position: up to where is told with them.
+    """
+
+    payloads: tuple[dict[str, Any], ...]
+    position: Position
+
+
+@cache
+def _recorded() -> Mapping[Happening, frozenset[EventType]]:
+    """Return the events that record a happening. Files of DAGs import this module, and need no alerts."""
+    from airflow_poison.core.passes.alerts import EVENTS, AlertKind
+
+    return {
+        Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
+        Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
+        Happening.DISABLED: frozenset(HALTS) | STARTS,
+        Happening.ENABLED: STARTS,
+    }
 
 
 def begin(happening: Happening, snapshot: Snapshot) -> Position:
     """Return where somebody begins who has not been told anything: what is recorded lies in the past, what is true now is told."""
-    if happening not in _RECORDED:
+    if happening not in _recorded():
         return Position()
     return Position(snapshot.version, _halted(snapshot) if happening is Happening.DISABLED else frozenset())
 
@@ -55,7 +102,7 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
 
     A position ahead of the queue, because somebody has put an older copy in its place, begins anew where that one ends.
     """
-    types = _RECORDED.get(happening)
+    types = _recorded().get(happening)
     if types is None:
         return _begun(happening, table, snapshot, position, now)
     if position.version >= snapshot.version:
@@ -71,8 +118,21 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
     return News(tuple(told), replace(position, version=snapshot.version))
 
 
+def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime | None:
+    """Return when time alone may make something happen, at the earliest."""
+    match happening:
+        case Happening.RETRY_DUE:
+            return RetryDue().met(snapshot, now).not_before
+        case Happening.MESSAGES:
+            return snapshot.control.blocked_until(now) or free_or_due(snapshot, now)
+        case _:
+            return None
+
+
 def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Yield one happening for all messages of a range of versions."""
+    from airflow_poison.core.passes.alerts import NAMED, UNTOLD
+
     kinds, lookup_ids = Counter[str](), list[int]()
     for event in events:
         if event.details.get("by") in UNTOLD:
@@ -89,7 +149,7 @@ def _halts(table: QueueTable, snapshot: Snapshot, position: Position, events: It
     """Return a happening for each halt that is recorded, and for each endpoint that is found halted although nothing records it."""
     known, told = set(position.marks), list[dict[str, Any]]()
     for event in events:
-        if event.type in _STARTS:  # does not say whose; only that of main is switched off by hand, and better told twice than not at all
+        if event.type in STARTS:  # does not say whose; only that of main is switched off by hand, and better told twice than not at all
             known.discard(SubQueue.MAIN)
         else:
             known.add(_endpoint(table, event))
@@ -160,3 +220,28 @@ def _payload(happening: Happening, table: QueueTable, identity: object, **facts:
 def _mark(file: DataFile) -> str:
     """Return what tells a file from every other one of the queue, shortly: a move to another sub-queue makes it another one."""
     return blake2s(file.path.encode(), digest_size=6).hexdigest()
+
+
+# Which of them are still poison -----------------------------------------------------------------------------------------
+
+_MOVED = frozenset({EventType.MOVED_POISON})
+
+
+def poisoned(table: QueueTable, payloads: Iterable[Mapping[str, Any]]) -> frozenset[int]:
+    """Return the messages that went to the poison sub-queue in what the happenings ``poisoned`` tell of: all, not only those that they name."""
+    found: set[int] = set()
+    for payload in payloads:
+        if (payload["event"], payload["queue"]) == (Happening.POISONED.value, table.name):
+            since, until = payload["versions"]
+            events = table.events(since, until_version=until, types=_MOVED)
+            found |= {event.lookup_id for event in events if event.lookup_id is not None and event.details.get("by") != BY_HAND}
+    return frozenset(found)
+
+
+def poison_files(table: QueueTable, snapshot: Snapshot, lookup_ids: Collection[int] | None) -> list[DataFile]:
+    """Return the files of the poison sub-queue in which one of the messages is; of all messages for None."""
+    if lookup_ids is None:
+        return [file for file in snapshot.files if file.sub_queue == SubQueue.POISON]
+    from airflow_poison.core.passes.messages import Chosen, find
+
+    return [found.file for found in find(table, snapshot, Chosen.ids(lookup_ids), {SubQueue.POISON})]

@@ -10,15 +10,17 @@ from weakref import WeakKeyDictionary
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.watching.look import Look, Sight
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Hashable, Mapping
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.watching.conditions import Answer, Condition
+
 
 T = TypeVar("T")
 INTERVAL = 5.0
@@ -46,20 +48,20 @@ class Judge(Protocol[T]):
         """Return the queues that the waiter watches; asked before each look."""
         ...
 
-    def __call__(self, look: Looked) -> Waits[T]:
+    def __call__(self, look: Readings) -> Waits[T]:
         """Judge a look. What it raises is raised to the waiter, and to no other."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Readings:
     """One look.
 
     :param sights: what was seen of each queue, or why it could not be seen.
     :param now: when.
     """
 
-    sights: Mapping[str, Sight | PoisonError]
+    sights: Mapping[str, Reading | PoisonError]
     now: datetime
     _answers: dict[tuple[str, Condition], Answer] = field(default_factory=dict)
 
@@ -89,7 +91,7 @@ class Until:
         """Return the queues."""
         return self.queue_names
 
-    def __call__(self, look: Looked) -> Waits[list[dict[str, object]]]:
+    def __call__(self, look: Readings) -> Waits[list[dict[str, object]]]:
         """Judge a look. Raises the error of a queue that cannot be looked at."""
         answers = {name: look.ask(name, self.condition) for name in self.queue_names}
         met = [{"queue": name, **answer.facts} for name, answer in answers.items() if answer.met]
@@ -117,7 +119,7 @@ class Poller:
     """
 
     def __init__(self, store: QueueStore, clock: Clock | None = None) -> None:
-        self._look = Look(store)
+        self._look = QueueReader(store)
         self._clock = clock or SystemClock()
         self._waiters: set[_Waiter] = set()
         self._came = asyncio.Event()
@@ -191,13 +193,13 @@ class Poller:
         sights = await asyncio.to_thread(self._look.at, names)
         self.looks += 1
         self._looked_at = began
-        look = Looked(sights, self._clock.now())
+        look = Readings(sights, self._clock.now())
         for waiter in list(self._waiters):
             if waiter.since <= began and not waiter.future.done() and names.issuperset(waiter.judge.names()):
                 _judge(waiter, look)
 
 
-def _judge(waiter: _Waiter, look: Looked) -> None:
+def _judge(waiter: _Waiter, look: Readings) -> None:
     try:
         waits = waiter.judge(look)
     except Exception as error:  # noqa: BLE001  (it is the waiter's)
@@ -222,3 +224,72 @@ def poller_of(store: QueueStore) -> Poller:
     """Return the running loop's poller of a store: the same one for everybody."""
     pollers = _pollers.setdefault(asyncio.get_running_loop(), {})
     return pollers.setdefault(store.uri, Poller(store))
+
+
+# What is read ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a look saw of one queue.
+
+    :param mark: tells, without reading, whether this is still the newest version; see ``QueueTable.mark``.
+    """
+
+    table: QueueTable
+    snapshot: Snapshot
+    mark: Hashable | None
+
+
+class QueueReader:
+    """Looks at queues of a store. Used by one thread at a time.
+
+    A queue that nobody has committed to since the last look costs two looks at its folder: nothing is opened, nothing is read. Queues that are
+    not asked for any more are forgotten.
+    """
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+        self._seen: dict[str, Reading] = {}
+        self.reads = 0
+        """How many times a queue's table was read."""
+
+    def at(self, names: Collection[str]) -> Mapping[str, Reading | PoisonError]:
+        """Return what is to be seen of each queue now, or why it cannot be seen."""
+        seen: dict[str, Reading | PoisonError] = {name: self._at(name) for name in names}
+        self._seen = {name: sight for name, sight in seen.items() if isinstance(sight, Reading)}
+        return seen
+
+    def _at(self, name: str) -> Reading | PoisonError:
+        known = self._seen.get(name)
+        if known is not None and _holds(known):
+            return known
+        self.reads += 1
+        try:
+            return self._read(name, known)
+        except PoisonError as error:
+            return error
+
+    def _read(self, name: str, known: Reading | None) -> Reading:
+        if known is not None:
+            try:
+                return _seen(known.table)
+            except PoisonError:
+                pass  # opening it tells best what is wrong: perhaps the queue is gone, or was made anew
+        return _seen(self._store.open(name, upgrade=False))
+
+
+def _seen(table: QueueTable) -> Reading:
+    snapshot = table.snapshot()
+    return Reading(table, snapshot, _mark(table, snapshot))
+
+
+def _holds(sight: Reading) -> bool:
+    return sight.mark is not None and _mark(sight.table, sight.snapshot) == sight.mark
+
+
+def _mark(table: QueueTable, snapshot: Snapshot) -> Hashable | None:
+    try:
+        return table.mark(snapshot.version)
+    except OSError:  # the next read says what is wrong with the folder
+        return None

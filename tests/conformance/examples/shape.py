@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.delivery.script import Script
     from airflow_poison.core.policies.decisions import Halted
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.script import Script
 
 Story = tuple[tuple[float, str, str], ...]
 Calls = tuple[tuple[float, str, int, int], ...]

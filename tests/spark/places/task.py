@@ -17,11 +17,10 @@ import psutil
 import pyarrow as pa
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.receive_many import stoppable
+from airflow_poison.core.passes.runs import Stop, stoppable
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.stop import Stop
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.spark.drivers import POLICY, Ahead
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PATIENCE_SECONDS = 120.0
 

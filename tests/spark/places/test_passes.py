@@ -12,7 +12,7 @@ import pytest
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
 from tests.sessions.endpoints import specification

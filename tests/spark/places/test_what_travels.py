@@ -30,7 +30,7 @@ from tests.spark.places.travel import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.snapshot import Snapshot
+    from airflow_poison.core.store.files import Snapshot
     from tests.spark.places.place import Place
     from tests.spark.places.servers import Cluster
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.spark.executors import Executors
+from airflow_poison.core.spark.executors import Executors, checked_files, import_here
 from airflow_poison.core.spark.send_stage import FrameSource, SendStage
-from airflow_poison.core.spark.shipping import checked_files, import_here
 from tests.spark.places.place import session
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.passes.send import SendResult
     from tests.spark.places.task import Task
 

@@ -1,4 +1,4 @@
-"""Writes the tables of a format: of ``format-1`` with commit 6f7ad90 of this repository, of ``format-2`` with b09a0aa.
+"""Writes the tables of a format: of ``format-1`` with commit 6f7ad90 of this repository, of ``format-2`` with b09a0aa, of ``format-3`` with this one.
 
 The tests' own modules of that commit are used, too:
 
@@ -14,18 +14,29 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison import Dialog, Service, ServiceBroker
+from airflow_poison.core import fault_points
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.dialogs import begin_dialogs
+from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.passes.given import DiedError, DyingEngine, a_queue
+
+if TYPE_CHECKING:
+    from airflow_poison import Message
+    from tests.unit.passes.given import Queue
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
 
 
 def main(folder: Path, calls: Path) -> None:
-    """Messages in each sub-queue, a pass that died after its deliveries, and letters that nobody has sent on."""
+    """Messages in each sub-queue, a pass that died after its deliveries, one that died before its commit, and letters that nobody has sent on."""
     store = DeltaStore(str(folder))
     orders = a_queue(store, calls, POLICY)
     orders.sent("ok 1", "bad 2", "ok 3", "later 4", "never 5", key="first").receive("one")
@@ -41,6 +52,38 @@ def main(folder: Path, calls: Path) -> None:
     letters = orders.having(table=declare(store, "letters", rejecting, orders.clock), policy=rejecting)
     letters.sent("never 1", "ok 2", "ok 3", key="first").receive("one", store=None)
     letters.sent("ok 4", key="second")
+    sealed = orders.having(table=declare(store, "sealed", POLICY, orders.clock))
+    with suppress(DiedError):
+        fault_points.install(_die_before_the_commit)
+        sealed.sent("ok 1", "bad 2", "never 3", key="first").receive("died")
+    fault_points.install(None)
+    shop(orders)
+
+
+def shop(orders: Queue) -> None:
+    """A shop that has asked a warehouse, which has answered: its pass died with the answer in its stage."""
+    services = {"shop": Service("Shop", [DEFAULT_CONTRACT]), "warehouse": Service("Warehouse", [DEFAULT_CONTRACT])}
+    tables = {name: declare(orders.store, name, ServiceBroker(), orders.clock) for name in services}
+    for name, service in services.items():
+        declare_services(orders.store, tables[name], [service], orders.clock)
+    asked = Dialog(messages=[("DEFAULT", b"is there a wheel?")])
+    begin_dialogs(tables["shop"], service="Shop", far_service="Warehouse", contract="DEFAULT", dialogs=[asked], key="ask", clock=orders.clock)
+    transmit(orders.store, tables["shop"], orders.clock)
+    warehouse = orders.having(table=tables["warehouse"], policy=ServiceBroker(), handler=answer, engine=DyingEngine)
+    with suppress(DiedError):
+        warehouse.receive("died")
+
+
+def answer(message: Message) -> None:
+    """Answer, and end the dialog."""
+    assert message.conversation is not None
+    message.conversation.send(b"there is", "DEFAULT")
+    message.conversation.end()
+
+
+def _die_before_the_commit(point: str) -> None:
+    if point == "store.finish.before_commit":
+        raise DiedError
 
 
 if __name__ == "__main__":

@@ -14,19 +14,18 @@ import pytest
 
 from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, PoisonSubQueue, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.error_handler import ErrorHandler, PoisonErrorHandler
 from airflow_poison.core.errors import AlertError, PoisonMessageError
 from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import ErrorHandler, PoisonErrorHandler
 from airflow_poison.core.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
-from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, enable
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.poison_errors import error_subscription, hand_over
+from airflow_poison.core.passes.history import error_subscription, hand_over
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
+from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.notifications import AlertTargets
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

@@ -10,18 +10,17 @@ import pytest
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.move import put_back
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.move import put_back, remove
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

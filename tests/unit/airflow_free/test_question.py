@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.browse import MessageRow
 from airflow_poison.core.passes.decide import Decision
 from airflow_poison.core.passes.halts import HaltedEndpoint
-from airflow_poison.core.passes.message_rows import MessageRow
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.question import meaning, question
 

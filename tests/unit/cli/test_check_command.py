@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.checking.findings import Kind
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.docs.pages import ROOT, blocks
@@ -22,7 +22,7 @@ from tests.store.given import send
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 Capture = pytest.CaptureFixture[str]
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text().partition("## `airflow poison check`")[2].partition("\n## ")[0]

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.cli.main import COMMANDS
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.docs.pages import ROOT

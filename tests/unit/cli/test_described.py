@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 
-from airflow_poison.core.policies import SYSTEMS, policy_from_dict
-from airflow_poison.core.policies.base import SystemSettings
-from airflow_poison.core.policies.described import Kind, Setting, describe, settings_class, settings_of
+from airflow_poison.core.policies import SYSTEMS, policy_class, policy_from_dict
+from airflow_poison.core.policies.described import Kind, Setting, describe, settings_of
+from airflow_poison.core.policies.opening import FIRST, Opening
+from airflow_poison.core.policies.policy import Policy, Receiver
 
 
 def setting(system: str, name: str) -> Setting:
@@ -29,7 +31,7 @@ def test_every_setting_is_there_with_its_default_and_every_alias_once(system: st
     described = describe(system).settings
     stored = policy_from_dict({"system": system}).to_dict()
     assert {"system": system} | {setting.name: setting.default for setting in described} == stored
-    aliases = {alias: name for alias, name in settings_class(system).aliases.items() if name in stored}
+    aliases = {alias: name for alias, name in policy_class(system).aliases.items() if name in stored}
     assert {alias: setting.name for setting in described for alias in setting.aliases} == aliases
 
 
@@ -62,7 +64,7 @@ def test_a_setting_says_what_it_takes(system: str, name: str, kind: Kind, choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes(SystemSettings):
+class Attributes(Policy):
     """Attributes.
 
     :param limit: how many
@@ -73,8 +75,12 @@ class Attributes(SystemSettings):
     """
 
     system = "Attributes"
+    halting, stateless, effective_transaction_timeout = False, True, timedelta(0)
     limit: int = 0
     other: str = ""
+
+    def open(self, opening: Opening = FIRST) -> Receiver:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

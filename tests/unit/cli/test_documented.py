@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.cli.main import COMMANDS, parser
-from airflow_poison.core.delivery.script import OutcomeKind, Verb
+from airflow_poison.core.simulation.script import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
 

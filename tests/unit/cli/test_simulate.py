@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery import simulate as module
-from airflow_poison.core.delivery.script import Action
-from airflow_poison.core.delivery.simulate import simulate
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.policies import SYSTEMS, policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.core.policies.described import typed_policy
+from airflow_poison.core.simulation import replay as module
+from airflow_poison.core.simulation.replay import simulate
+from airflow_poison.core.simulation.script import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.delivery.simulated import Simulation
+    from airflow_poison.core.simulation.simulated import Simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
 

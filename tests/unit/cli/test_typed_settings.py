@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies import SYSTEMS, policy_from_dict, typed
-from airflow_poison.core.policies.described import describe
-from airflow_poison.core.policies.typed import typed_policy
+from airflow_poison.core.policies import SYSTEMS, described, policy_from_dict
+from airflow_poison.core.policies.described import describe, typed_policy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.Conf
 
 
 def test_the_example_of_the_docstring_runs() -> None:
-    assert doctest.testmod(typed).failed == 0
+    assert doctest.testmod(described).failed == 0
 
 
 @pytest.mark.parametrize(

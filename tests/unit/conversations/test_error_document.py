@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.error_document import NAMESPACES, BrokerError, ErrorDocument
+from airflow_poison.core.conversations.system_messages import NAMESPACES, BrokerError, ErrorDocument
 from airflow_poison.core.errors import ErrorDocumentError, SettingError
 
 SOURCE = """<?xml version="1.0"?>

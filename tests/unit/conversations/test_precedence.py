@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.at_hand import Place
-from airflow_poison.core.conversations.precedence import Waiting, exceptions, receive_order
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.core.conversations.dialog_state import Place, Waiting, exceptions, receive_order
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 
 TYPES = {"T": DIALOG_TIMER, "E": ERROR, "end": END_DIALOG}
 

@@ -6,8 +6,10 @@ import pytest
 
 from airflow_poison.core.conversations.endpoint import Envelope
 from airflow_poison.core.conversations.receive_columns import COLUMNS, StatusInQueue, StatusInReceive, received_row
-from airflow_poison.core.conversations.services import END_DIALOG, Contract, MessageType, Service
-from airflow_poison.core.message import DIALOG, Message
+from airflow_poison.core.conversations.services import Contract, MessageType, Service
+from airflow_poison.core.conversations.system_messages import END_DIALOG
+from airflow_poison.core.message import Message
+from airflow_poison.core.schema import DIALOG
 
 SERVICE = Service("//Target", [Contract("//c", {"//order": "INITIATOR", "//raw": "ANY"}, [MessageType("//order", "X")])])
 ENVELOPE = Envelope(

@@ -12,8 +12,8 @@ import pytest
 from airflow_poison.core.conversations import acts, arrivals
 from airflow_poison.core.conversations.arrivals import Discarded, Handed
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, MessageType, Service
+from airflow_poison.core.conversations.services import Contract, MessageType, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.errors import (
     ConversationEndedError,
     ConversationNotFoundError,

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_poison import Message, track_failures
 from airflow_poison.core.conversations.endpoint import ConversationState, target_handle
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, SentBy
+from airflow_poison.core.conversations.services import Contract, SentBy
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.errors import (
     ConversationEndedError,
     ConversationError,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import read_journals
-from airflow_poison.core.delivery.sessions.journalfile import SECTOR, Journal, read, sections
+from airflow_poison.core.delivery.sessions.journal import SECTOR, Journal, read, sections
 from airflow_poison.core.delivery.sessions.words import STATE_MASK, State, attempts_of, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind

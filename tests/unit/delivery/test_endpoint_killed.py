@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.sessions.blame import read_partition, read_story
-from airflow_poison.core.delivery.sessions.child import Tools
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
+from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.core.delivery.sessions.wire import Tools
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.failures import Failure, FailureKind
@@ -30,14 +31,13 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions import BatchReport
-    from airflow_poison.core.delivery.sessions.child import Call
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.wire import Call
+    from airflow_poison.core.policies.policy import Policy
 
 ROWS = 6
 GROUPS = "ab ab "
@@ -204,7 +204,7 @@ def test_dmp_7_a_hopeless_message_is_delivered_more_often_only_where_nobody_was_
     """
     handlers = Handlers({}, hopeless=frozenset(range(ROWS)))
 
-    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)  # type: ignore[type-var]  # a dataclass
+    report, seen, _ = live(replace(POLICIES["DefaultMessaging"], max_concurrency=sessions), handlers, kills)
 
     delivered = Counter(handlers.begun)
     assert all(3 <= attempts_of(value) <= max(3, delivered[row] + len(seen)) for row, value in enumerate(report.words.tolist()))
@@ -259,7 +259,7 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         told = receive(policy, handlers, folder).decided
         if saved:
             read_journals([folder / "0"]).save(folder / "carry.npy")
-        carry = Carry.load(folder / "carry.npy").merged(Carry()) if saved else read_journals([folder / "0"])
+        carry = RecoveredAttempts.load(folder / "carry.npy").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
         tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
         with EndpointSession(tools, handlers, Journal(folder, "1"), carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_poison.core.delivery.ends import Entry, Journaled, Stay, end_of
+from airflow_poison.core.delivery.ends import Journaled, Stay, end_of
+from airflow_poison.core.delivery.sessions.rows import BatchEntry
 from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
@@ -17,8 +18,8 @@ NOW = datetime(2013, 1, 1, tzinfo=UTC)
 CRASH = Failure(FailureKind.CRASH, "exit code 3")
 
 
-def entry(abort_count: int = 0) -> Entry:
-    return Entry(1, Counts(abort_count), 10, None)
+def entry(abort_count: int = 0) -> BatchEntry:
+    return BatchEntry(0, 1, 10, None, Counts(abort_count))
 
 
 def test_lp_2_the_message_that_stopped_its_port_tells_of_it() -> None:

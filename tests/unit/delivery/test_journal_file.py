@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import Carry, Journal, read_journals
+from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -61,7 +63,7 @@ def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Pa
 def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:
     read_journals([]).save(tmp_path / "carry.npy")
 
-    assert Carry.load(tmp_path / "carry.npy").words_for(ids(1)).tolist() == [0]
+    assert RecoveredAttempts.load(tmp_path / "carry.npy").words_for(ids(1)).tolist() == [0]
 
 
 def test_a_journal_cannot_begin_in_a_folder_that_was_taken_away(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.endpointhost import EndpointHost
+from airflow_poison.core.delivery.sessions.host import EndpointHost
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.failures import Failure, FailureKind
@@ -21,9 +21,9 @@ from tests.sessions.endpoints import broker, in_groups, specification
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.delivery.sessions.child import Call
     from airflow_poison.core.delivery.sessions.failurelog import Rollback
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.delivery.sessions.wire import Call
+    from airflow_poison.core.policies.policy import Policy
 
 ROWS = 7
 

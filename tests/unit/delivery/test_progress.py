@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journalfile import Journal
-from airflow_poison.core.delivery.sessions.progress import JournalProgress, Progress
+from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.tries import JournalProgress, Progress
 from airflow_poison.core.delivery.sessions.words import State, word
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.journalfile import Section
+    from airflow_poison.core.delivery.sessions.journal import Section
 
 
 def begun(journal: Journal, first: int, messages: int) -> Section:

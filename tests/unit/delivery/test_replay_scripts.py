@@ -8,18 +8,18 @@ from itertools import islice
 
 import pytest
 
-from airflow_poison.core.delivery import replay as module
-from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Outcomes, Script, Scripted
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.simulation import replay as module
+from airflow_poison.core.simulation.replay import replay
+from airflow_poison.core.simulation.script import Action, Outcomes, Script, Scripted
 
 
 def test_the_example_of_the_docstring_runs() -> None:
-    assert doctest.testmod(module) == (0, 3)
+    assert doctest.testmod(module) == (0, 5)
 
 
 @pytest.mark.parametrize(

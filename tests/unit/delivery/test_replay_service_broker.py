@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Script, Scripted
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.failure_tracking import FailureTracking
-from airflow_poison.core.policies.queue_disabled_document import QueueDisabledDocument
-from airflow_poison.core.policies.recovery import RecoveryOrder, RecoveryStep
+from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
+from airflow_poison.core.policies.recovery import FailureTracking, RecoveryOrder, RecoveryStep
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.simulation.replay import replay
+from airflow_poison.core.simulation.script import Action, Script, Scripted
 
 HANDLING_OFF = ServiceBroker.from_dict({"poison_message_handling": False})
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.replay import replay
-from airflow_poison.core.delivery.script import Action, Script, Scripted
-from airflow_poison.core.policies import backout
+from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.dead_letter_header import parse
 from airflow_poison.core.policies.decisions import Counts, Halted, Report
 from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.undelivered import parse
+from airflow_poison.core.simulation.replay import replay
+from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.unit.delivery.websphere_mq import NEVER_STOPS, delivered, port, specification, starts
 
 if TYPE_CHECKING:
@@ -233,8 +233,8 @@ def test_wmq_24_an_unreadable_message_is_dead_lettered_without_a_delivery() -> N
 
 DEAD_LETTERED = [
     pytest.param("", Access.GRANTED, id="WMQ-E7 empty"),
-    pytest.param("B.Q", backout.access_with({"Get", "Inquire", "Pass All Context", "Put"}), id="WMQ-E7 Set All Context missing"),
-    pytest.param("B.Q", backout.access_with({"Get", "Inquire", "Put", "Set All Context"}), id="WMQ-E7 Pass All Context missing"),
+    pytest.param("B.Q", websphere_mq.access_with({"Get", "Inquire", "Pass All Context", "Put"}), id="WMQ-E7 Set All Context missing"),
+    pytest.param("B.Q", websphere_mq.access_with({"Get", "Inquire", "Put", "Set All Context"}), id="WMQ-E7 Pass All Context missing"),
 ]
 
 

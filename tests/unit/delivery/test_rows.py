@@ -24,7 +24,7 @@ from tests.sessions.endpoints import in_groups
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 
 def sweeping() -> Policy:

@@ -12,8 +12,8 @@ import pytest
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.delivery.stage import StageJob, deliver_partition
-from airflow_poison.core.message import TALLY, message_schema
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import TALLY, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,14 +17,14 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from airflow_poison.core.message import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
-from airflow_poison.core.passes.check import CheckResult, check_folder
-from airflow_poison.core.passes.checking.findings import Kind
+from airflow_poison.core.checking.check import CheckResult, check_folder
+from airflow_poison.core.checking.findings import Kind
+from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL
 from airflow_poison.core.store.files import Claim, DataFile, Replacement, Transaction
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import claiming, files
-from airflow_poison.core.store.table.layout import commit_prefix
+from airflow_poison.core.store.table.files import commit_prefix
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Queue
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ def path_of(queue: Queue, place: str = "main") -> Path:
 
 
 def _live(queue: Queue) -> list[DataFile]:
-    return list(queue.table.table.log.load().files)  # type: ignore[attr-defined]  # below the seam
+    return list(queue.table.table.log.load().files)
 
 
 def commit(queue: Queue, planned: Commit) -> None:
     """Commit as the package does, but something that no verb would."""
-    log = queue.table.table.log  # type: ignore[attr-defined]  # below the seam
+    log = queue.table.table.log
     assert log.commit(log.load(), planned)
 
 
@@ -238,7 +238,7 @@ def _taken_by_a_split(queue: Queue) -> None:
 
 def _claim_of(queue: Queue, *claimed: DataFile, key: str = "x") -> None:
     made = Claim(key, 1, "attempt", queue.clock.now() + LEASE, claimed)
-    commit(queue, claiming._record(queue.table.table, made, replaced=None))  # type: ignore[attr-defined]  # below the seam
+    commit(queue, claiming._record(queue.table.table, made, replaced=None))
 
 
 def _claim_what_is_gone(queue: Queue) -> None:

@@ -10,16 +10,14 @@ import pytest
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.passes.move import move, put_back, remove
+from airflow_poison.core.passes.relay import send_to
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.passes.return_due import return_due
-from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 from tests.store.points import AtPoint
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Reject")
 AN_HOUR = timedelta(hours=1)

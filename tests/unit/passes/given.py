@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message, SubQueue
+    from airflow_poison.core.message import Message
     from airflow_poison.core.passes.engine import Engine
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 LEASE = timedelta(minutes=2)
 NO_RETRY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

@@ -9,12 +9,11 @@ import pytest
 
 from airflow_poison.core.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import alter, disable, enable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import alter, declare, disable, enable
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, NO_RETRY, a_queue
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.checking.check import check
 from airflow_poison.core.errors import AlertError, SettingError
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alerts import Alert, AlertKind
+from airflow_poison.core.passes.alerts import Alert, AlertKind, send_backlog_alert
 from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.backlog import send_backlog_alert
-from airflow_poison.core.passes.check import check
 from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.remove import remove_messages
+from airflow_poison.core.passes.move import move, remove_messages
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.notifications import AlertTargets
 from tests.unit.passes.given import DiedError, a_queue
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.unit.passes.given import Queue
 
 HOUR = timedelta(hours=1)

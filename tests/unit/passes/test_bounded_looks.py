@@ -14,16 +14,15 @@ import pytest
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.events_as_rows import STANDS_FOR, events_to_table
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.browse import browse, look_up
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.history import recorded_events
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.recall import recall
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import STANDS_FOR, SubQueue, events_to_table
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.row_groups import PORTION_ROWS
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 MESSAGES, EVENTS = 60_000, 40_000
@@ -92,7 +91,7 @@ def record(queue: QueueTable, events: list[Event]) -> None:
 
 
 def test_the_newest_events_are_read_and_the_others_counted_by_statistics(long_queue: QueueTable, meter: type[Meter]) -> None:
-    seen = recall(long_queue, limit=100)
+    seen = recorded_events(long_queue, limit=100)
     assert [event.lookup_id for event in seen.events] == list(range(EVENTS - 99, EVENTS + 1))
     assert seen.earlier == EVENTS - 100
     assert meter.large_rows <= files.GROUP_ROWS
@@ -100,7 +99,7 @@ def test_the_newest_events_are_read_and_the_others_counted_by_statistics(long_qu
 
 
 def test_the_events_of_a_message_are_looked_for_where_statistics_allow_it(long_queue: QueueTable, meter: type[Meter]) -> None:
-    seen = recall(long_queue, lookup_ids=[EVENTS // 2], limit=100)
+    seen = recorded_events(long_queue, lookup_ids=[EVENTS // 2], limit=100)
     assert ([event.lookup_id for event in seen.events], seen.earlier) == ([EVENTS // 2], 0)
     assert meter.rows <= 2 * files.GROUP_ROWS + 100
 

@@ -11,22 +11,22 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.browse import browse, look_up, overview
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.history import recorded_events
 from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.recall import recall
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 
@@ -84,8 +84,8 @@ def test_events_are_recalled_by_message_type_and_time(queue: QueueTable) -> None
     later = VirtualClock(CLOCK.now() + timedelta(hours=1))
     disable(queue, later)
     enable(queue, later)
-    assert [event.type for event in recall(queue).events] == [EventType.MOVED_POISON, EventType.MOVED_POISON, EventType.QUEUE_ENABLED]
-    assert [event.lookup_id for event in recall(queue, lookup_ids=[2]).events] == [2]
-    assert [event.type for event in recall(queue, since=later.now()).events] == [EventType.QUEUE_ENABLED]
-    newest = recall(queue, types=[EventType.MOVED_POISON], limit=1)
+    assert [event.type for event in recorded_events(queue).events] == [EventType.MOVED_POISON, EventType.MOVED_POISON, EventType.QUEUE_ENABLED]
+    assert [event.lookup_id for event in recorded_events(queue, lookup_ids=[2]).events] == [2]
+    assert [event.type for event in recorded_events(queue, since=later.now()).events] == [EventType.QUEUE_ENABLED]
+    newest = recorded_events(queue, types=[EventType.MOVED_POISON], limit=1)
     assert ([event.lookup_id for event in newest.events], newest.earlier) == ([2], 1)

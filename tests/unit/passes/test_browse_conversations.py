@@ -11,17 +11,17 @@ from airflow_poison import Contract, Dialog, Service, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations import browse
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.conversations.browse import conversation, number
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import conversation, number
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.move import move
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "photo": "INITIATOR"})
 
@@ -106,8 +106,8 @@ def test_conversations_that_go_on_are_counted_also_those_whose_first_message_wai
 @pytest.mark.parametrize("bound", ["COUNTED_ROWS", "COUNTED_BYTES"])
 def test_conversations_are_not_counted_where_that_means_much_reading(two: Two, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     two.begin("order", "photo")
-    monkeypatch.setattr(browse, bound, 1)
-    monkeypatch.setattr(browse, "conversations", lambda _table: pytest.fail("they were read"))
+    monkeypatch.setattr(conversations, bound, 1)
+    monkeypatch.setattr(conversations, "conversations", lambda _table: pytest.fail("they were read"))
     assert number(two.orders) is number(two.warehouse) is None
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.checking.check import check, check_store
+from airflow_poison.core.checking.findings import Finding, Kind, Severity
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.passes.check import check, check_store
-from airflow_poison.core.passes.checking.findings import Finding, Kind, Severity
-from airflow_poison.core.passes.mend import repair_store
+from airflow_poison.core.passes.repair import repair_store
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, orphan, outbox, path_of, stage, tear_last_commit

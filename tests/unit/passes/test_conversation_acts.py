@@ -12,9 +12,9 @@ import pytest
 
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR, Contract, Service
+from airflow_poison.core.conversations.acts import Dialog
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import (
     ConversationLockedError,
@@ -27,23 +27,22 @@ from airflow_poison.core.errors import (
     TableChangedError,
 )
 from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import ActResult, begin_dialogs, end_conversation, send_on, set_timer
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import pull, tick, transmit
-from airflow_poison.core.passes.conversations.due_times import MANY, refresh
-from airflow_poison.core.passes.conversations.services import declare_services, drop_service, queue_of
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import ActResult, begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.services import declare_services, drop_service, queue_of
+from airflow_poison.core.passes.transmission import MANY, pull, refresh, tick, transmit
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 MINUTE = timedelta(minutes=1)

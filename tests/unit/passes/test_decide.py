@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.checking.check import check as check_table
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.check import check as check_table
-from airflow_poison.core.passes.decide import Decision, decide
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.halts import HaltedEndpoint, halted_endpoint, suspect
-from airflow_poison.core.passes.remove import remove_messages
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.decide import Decision, decide, suspect
+from airflow_poison.core.passes.halts import HaltedEndpoint, halted_endpoint
+from airflow_poison.core.passes.move import remove_messages
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, a_queue, rows_of
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.passes.alerts import Alert
     from airflow_poison.core.passes.decide import DecideResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -11,20 +11,19 @@ import pytest
 
 from airflow_poison.core.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.message import MAX_BODY_BYTES, SubQueue, table_schema
 from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.keys import run_key
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.remove import remove_messages
-from airflow_poison.core.passes.return_due import return_due
+from airflow_poison.core.passes.move import move, remove_messages
+from airflow_poison.core.passes.relay import send_to
+from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.passes.send import SENT, messages_to_batches, send
-from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.policies.settings import LONGEST
+from airflow_poison.core.schema import MAX_BODY_BYTES, SubQueue, table_schema
 from tests.unit.passes.given import bodies, rows_of
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import VirtualClock
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 ODD = "\x00\x1b[31m\u202eevil\u202c\U0001f4a9\r\n\x7f\ufeff"
@@ -322,7 +321,7 @@ def test_counts_stop_at_the_largest_number_that_their_column_holds(queue: Queue)
 def test_a_queue_without_any_lookup_id_left_refuses_what_is_sent(queue: Queue) -> None:
     from airflow_poison.core.store.log import Commit
 
-    log = queue.table._table.log  # type: ignore[attr-defined]  # a queue cannot be filled so far within a test
+    log = queue.table.table.log
     assert log.commit(log.load(), Commit("append", lasting={"seq": 2**63 - 3}))
     queue.sent("bad")
 

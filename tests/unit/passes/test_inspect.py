@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.conversations.services import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.inspect import InspectResult, inspect
-from airflow_poison.core.passes.remove import remove
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, a_queue
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -20,7 +20,7 @@ from tests.sessions.platter import lose, watch
 from tests.unit.passes.given import Queue, a_queue, calls, rows_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 ATTEMPTS = 3
 MOVE = Msmq4(receive_retry_count=ATTEMPTS - 1, max_retry_cycles=0, receive_error_handling="Move")

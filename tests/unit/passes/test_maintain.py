@@ -20,7 +20,7 @@ from airflow_poison.core.conversations import acts
 from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.conversations_as_rows import endpoints_to_table
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import MaintainResult, maintain
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
@@ -31,8 +31,9 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.store import dialogs
 
 if TYPE_CHECKING:
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")

@@ -9,15 +9,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.errors import InputError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
-from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.passes.remove import remove, remove_messages
+from airflow_poison.core.passes.alter import declare, disable
+from airflow_poison.core.passes.move import move, put_back, remove, remove_messages
+from airflow_poison.core.passes.relay import send_to
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.send_to import send_to
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, NOT_BEFORE_RESTART
 from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
@@ -25,7 +23,7 @@ from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -11,23 +11,24 @@ import pytest
 from parts import CONTRACT, ORDER, POLICY, SHOP, SHOP_QUEUE, WAREHOUSE, WAREHOUSE_QUEUE, customers, stock
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.passes.conversations.acts import begin_dialogs
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.conversations.acts import Dialog
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes.recovery import recover
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 CLOCK = VirtualClock()

@@ -10,16 +10,16 @@ import pytest
 
 from airflow_poison import Message, Msmq4, PoisonSubQueue, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.testing import receive
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 

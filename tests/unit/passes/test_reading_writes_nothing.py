@@ -10,7 +10,7 @@ import pytest
 
 from airflow_poison.core.errors import PoisonError
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.watching.look import Look
+from airflow_poison.core.watching.poller import QueueReader
 from tests.unit.cli.running import run
 from tests.unit.passes.broken_queues import DAMAGE, checked
 
@@ -36,7 +36,7 @@ def test_looking_changes_nothing(worked: Queue, name: str, capsys: pytest.Captur
         assert "Traceback" not in run(capsys, f"{line} --store {worked.store.uri}").err
     with suppress(PoisonError):
         list(DeltaStore(worked.store.uri).open("orders", upgrade=False).events())
-    Look(DeltaStore(worked.store.uri)).at(["orders"])
+    QueueReader(DeltaStore(worked.store.uri)).at(["orders"])
     checked(worked)
     assert _all_of(worked.store.uri) == before
 

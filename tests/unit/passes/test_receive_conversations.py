@@ -11,36 +11,36 @@ import pytest
 
 from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
+from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import ErrorDocument
 from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
 from airflow_poison.core.errors import ConservationError
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.passes.alerts import Alert, send_alerts
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on, set_timer
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import tick, transmit
-from airflow_poison.core.passes.conversations.due_times import ended_times
-from airflow_poison.core.passes.conversations.services import declare_services, drop_service
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.core.passes.due import ended_times
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import REMEMBER, maintain
 from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes.recovery import recover
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.services import declare_services, drop_service
+from airflow_poison.core.passes.transmission import tick, transmit
 from airflow_poison.core.policies.msmq4 import Msmq4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.receive_result import ReceiveResult
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
 

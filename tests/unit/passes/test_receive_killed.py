@@ -20,7 +20,7 @@ from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move")
 BATCHES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=3)

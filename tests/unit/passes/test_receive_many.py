@@ -16,11 +16,9 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.core.delivery.handlers import carry_by_value
 from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.engine import LocalEngine
-from airflow_poison.core.passes.receive_many import QueueRun, ReceiveManyResult, receive_many
-from airflow_poison.core.passes.receive_result import ReceiveResult
-from airflow_poison.core.passes.stop import Stop
+from airflow_poison.core.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, receive_many
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
@@ -33,9 +31,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
 DROP = replace(NO_RETRY, receive_error_handling="Drop")

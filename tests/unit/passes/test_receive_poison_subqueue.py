@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import QueueHaltedError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, calls
 

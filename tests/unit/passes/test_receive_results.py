@@ -12,10 +12,10 @@ import pytest
 
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
-from airflow_poison.core.message import TALLY, SubQueue
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import TALLY, SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.store.dialogs import endpoint, endpoints, letter, letters, rows
 from tests.unit.passes.given import NO_RETRY, NoEngine, calls, one_each
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")

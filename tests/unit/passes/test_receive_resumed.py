@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

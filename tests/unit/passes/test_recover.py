@@ -9,9 +9,9 @@ import pytest
 
 from airflow_poison.core.errors import MessageNotFoundError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.passes import recover as module
+from airflow_poison.core.passes import recovery as module
 from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes.recovery import recover
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
 from tests.unit.passes.given import a_queue
@@ -20,7 +20,7 @@ from tests.unit.passes.test_inspect import sent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore
+    from airflow_poison.core.store import QueueStore
     from tests.unit.passes.given import Queue
 
 

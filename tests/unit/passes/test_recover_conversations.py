@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
-from airflow_poison.core.conversations.error_document import ErrorDocument
-from airflow_poison.core.conversations.services import DIALOG_TIMER, ERROR, Contract, Service
+from airflow_poison.core.conversations.acts import Dialog
+from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import ConversationLockedError, ConversationNotFoundError, DecisionOutdatedError, SettingError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on, set_timer
-from airflow_poison.core.passes.conversations.browse import conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.ending import Ending
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.decide import Decision, choices, decide
-from airflow_poison.core.passes.declare import declare
-from airflow_poison.core.passes.halts import halted_endpoint, suspect, suspect_conversation
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.decide import Decision, choices, decide, suspect, suspect_conversation
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.core.passes.halts import halted_endpoint
+from airflow_poison.core.passes.recovery import Ending, recover
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.policies.recovery import EndConversation
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
@@ -32,10 +30,10 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.given import Handler, Queue
 
 if TYPE_CHECKING:
-    from airflow_poison.core.passes.conversations.ending import ConversationEnded
     from airflow_poison.core.passes.decide import DecideResult
-    from airflow_poison.core.passes.recover import RecoverResult
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.message import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.passes import relay as relay_module
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import DiedError, bodies, rows_of
@@ -19,7 +19,7 @@ from tests.unit.passes.given import DiedError, bodies, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
@@ -88,7 +88,7 @@ def test_a_destination_that_names_no_other_queue_goes_to_the_dead_letter_queue(q
 
 @pytest.mark.parametrize("name", ["orders", "x" * 100, "x" * 88 + ".dead-letter", "orders.dead-letter"])
 def test_a_dead_letter_queue_is_never_the_queue_itself_and_always_a_name(queue: Queue, name: str) -> None:
-    from airflow_poison.core.store.names import check_name
+    from airflow_poison.core.store import check_name
 
     assert check_name(dead_letter_queue(name)) != name
 

@@ -11,11 +11,11 @@ import pytest
 
 from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.message import SubQueue, table_schema
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.restarts import Restart
+from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.store.files import Replacement
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, a_queue
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.seam import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -14,7 +14,7 @@ from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.unit.passes.given import NoEngine
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
     from tests.unit.passes.given import Queue
 
 with warnings.catch_warnings(action="ignore"):

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.mend import repair
+from airflow_poison.core.passes.repair import repair
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.test_damage import KilledError
 from tests.unit.passes.broken_queues import DAMAGE, NOW, a_file, path_of
@@ -21,7 +21,7 @@ from tests.unit.passes.test_accepted_loss import lose_newest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.passes.mend import RepairResult
+    from airflow_poison.core.passes.repair import RepairResult
     from tests.unit.passes.given import Queue
 
 _OF_WAYS_BACK = ("store.repair.", "store.lose.", "store.log.before_mark")

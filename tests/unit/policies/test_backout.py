@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies import backout
+from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.backout import Authority, Reason
-from airflow_poison.core.policies.dead_letter_header import DeadLetterHeader, parse
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.undelivered import DeadLetterHeader, parse
+from airflow_poison.core.policies.websphere_mq import Authority, Reason
 from tests.unit.policies.entries import NOW, Message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="LP-4 listener port")]
@@ -179,7 +179,7 @@ def test_wmq_24_an_unreadable_message_has_its_own_reason_in_header_and_report() 
     policy = ActivationSpecification()
     entry = Message(properties={"JMS_IBM_Report_Exception": "MQRO_EXCEPTION", "JMSReplyTo": "R.Q"})
 
-    decision = backout.requeue(policy, entry, Opening(), Reason.JMS_FORMAT_ERROR, NOW)
+    decision = websphere_mq.requeue(policy, entry, Opening(), Reason.JMS_FORMAT_ERROR, NOW)
 
     assert isinstance(decision, Dispose)
     assert header_of(decision).reason == 2364
@@ -198,20 +198,20 @@ def test_a_message_that_no_queue_takes_is_not_lost_and_not_delivered(access: Acc
 
 
 def test_wmq_22_all_five_authorities_are_enough() -> None:
-    assert backout.access_with(EVERY) is Access.GRANTED
-    assert backout.access_with(["Get", "Inquire", "Pass All Context", "Put", "Set All Context", "Browse"]) is Access.GRANTED
+    assert websphere_mq.access_with(EVERY) is Access.GRANTED
+    assert websphere_mq.access_with(["Get", "Inquire", "Pass All Context", "Put", "Set All Context", "Browse"]) is Access.GRANTED
 
 
 @pytest.mark.parametrize("missing", Authority, ids=lambda authority: f"WMQ-22 without {authority}")
 def test_each_of_the_five_authorities_is_needed(missing: Authority) -> None:
-    assert backout.access_with(EVERY - {missing}) is Access.DENIED
+    assert websphere_mq.access_with(EVERY - {missing}) is Access.DENIED
 
 
 @given(st.sets(st.sampled_from(Authority)))
 def test_wmq_22_fewer_than_five_are_not_enough(granted: set[Authority]) -> None:
-    assert (backout.access_with(granted) is Access.GRANTED) == (len(granted) == 5)
+    assert (websphere_mq.access_with(granted) is Access.GRANTED) == (len(granted) == 5)
 
 
 def test_wmq_9_the_count_stops_at_the_largest_number() -> None:
-    assert backout.rolled_back(ActivationSpecification(), Counts(2147483647)) == Counts(2147483647)
-    assert backout.rolled_back(ActivationSpecification(), Counts(4, 3)) == Counts(5, 3)
+    assert websphere_mq.rolled_back(ActivationSpecification(), Counts(2147483647)) == Counts(2147483647)
+    assert websphere_mq.rolled_back(ActivationSpecification(), Counts(4, 3)) == Counts(5, 3)

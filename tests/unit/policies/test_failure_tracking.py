@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.failure_tracking import FailureTracking, Tracked
-from airflow_poison.core.policies.recovery import EndConversation
+from airflow_poison.core.policies.recovery import EndConversation, FailureTracking, Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.policies.decisions import Counts, Halt, Return
-from airflow_poison.core.policies.inspection import Inspection, Printed, printed
+from airflow_poison.core.policies.recovery import Inspection, Printed, printed
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.unit.policies.entries import NOW, RAISED, message
 

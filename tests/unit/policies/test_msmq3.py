@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.msmq3 import Msmq3, Msmq3Receiver
-from airflow_poison.core.policies.opening import Opening
-from airflow_poison.core.policies.restarts import Restart
-from airflow_poison.core.policies.seen_table import SeenTable
+from airflow_poison.core.policies.msmq3 import Msmq3, Msmq3Receiver, SeenTable
+from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.schema import SubQueue
 from tests.unit.policies.entries import NOW, RAISED, Message
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.counts import aborted, moved
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return, aborted, moved
 from airflow_poison.core.policies.msmq4 import Msmq4
 from tests.unit.policies.entries import NOW, RAISED, message
 

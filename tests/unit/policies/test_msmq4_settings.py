@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
+from airflow_poison.core.policies.wcf import ReceiveErrorHandling
+from airflow_poison.core.schema import SubQueue
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.policies.retry_return import Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, Waiting, put_back, returned, returning
 from tests.unit.policies.entries import NOW
 
 

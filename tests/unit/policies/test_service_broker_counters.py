@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.rollback_counters import Disables, Received, RollbackCounters, Scope
+from airflow_poison.core.policies.queue_disabling import Disables, Received, RollbackCounters, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

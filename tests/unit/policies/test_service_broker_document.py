@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.policies import queue_disabled_document
-from airflow_poison.core.policies.queue_disabled_document import (
-    CONTRACT,
-    EVENT_TYPE,
-    MESSAGE_TYPE,
-    TRACE_EVENT,
-    TRACE_EVENT_CLASS,
-    QueueDisabledDocument,
-)
+from airflow_poison.core.policies.queue_disabling import CONTRACT, EVENT_TYPE, MESSAGE_TYPE, TRACE_EVENT, TRACE_EVENT_CLASS, QueueDisabledDocument
 
 AT = datetime(2013, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
 DOCUMENT = QueueDisabledDocument(queue="ExpenseQueue", post_time=AT, database_name="AdventureWorks")
@@ -35,7 +27,7 @@ def test_sb_17_the_document() -> None:
 
 
 def test_sb_17_it_says_that_it_is_unverified() -> None:
-    assert "UNVERIFIED" in (queue_disabled_document.__doc__ or "")
+    assert "UNVERIFIED" in (QueueDisabledDocument.__doc__ or "")
 
 
 def test_sb_16_the_names_of_the_event() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
 
 HANDLING_OFF = ServiceBroker.from_dict({"poison_message_handling": False})
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.alerts import EVENTS, AlertKind
-from airflow_poison.core.policies.queue_status import QueueStatus, Statement
+from airflow_poison.core.policies.queue_disabling import QueueStatus, Statement
 from airflow_poison.core.policies.recovery import REMOVAL, RecoveryOrder, RecoveryStep
 from airflow_poison.core.policies.service_broker import ServiceBroker
 

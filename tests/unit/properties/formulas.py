@@ -14,9 +14,9 @@ from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.delivery.script import Script
     from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.script import Script
 
 GRANTED = {"granted"}
 NOT_HARDENED = (False, None)

@@ -10,24 +10,20 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.policies import policy_class
 from airflow_poison.core.policies.activation_specification import CounterOverBrokerRestart, InitialState
-from airflow_poison.core.policies.backout import Compare
-from airflow_poison.core.policies.batching import BatchFallback
+from airflow_poison.core.policies.decisions import ReturnOrder
 from airflow_poison.core.policies.default_messaging import NegativeTimeout
-from airflow_poison.core.policies.inspection import Inspection
-from airflow_poison.core.policies.msmq4 import RetrySubqueues
-from airflow_poison.core.policies.receive_error_handling import ReceiveErrorHandling
-from airflow_poison.core.policies.recovery import RecoveryOrder
-from airflow_poison.core.policies.reliability import Reliability
-from airflow_poison.core.policies.retry_return import ReturnOrder
-from airflow_poison.core.policies.rollback_counters import Disables, Scope
+from airflow_poison.core.policies.exception_destination import Reliability
+from airflow_poison.core.policies.msmq4 import BatchFallback, RetrySubqueues
+from airflow_poison.core.policies.queue_disabling import Disables, Scope
+from airflow_poison.core.policies.recovery import Inspection, RecoveryOrder
 from airflow_poison.core.policies.service_broker import Disabling
-from airflow_poison.core.policies.stop_rule import StopRule
-from airflow_poison.core.policies.websphere_mq import NextMessage
+from airflow_poison.core.policies.wcf import ReceiveErrorHandling
+from airflow_poison.core.policies.websphere_mq import Compare, NextMessage, StopRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy
 
     Strategies = Mapping[str, st.SearchStrategy[Any]]
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.events import EventType
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.schema import SubQueue
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 

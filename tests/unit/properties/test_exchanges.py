@@ -14,24 +14,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from airflow_poison import ServiceBroker
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.errors import ConversationError, ConversationLockedError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.conversations.browse import ConversationRow, conversations
-from airflow_poison.core.passes.conversations.carrying import transmit
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import ConversationRow, conversations
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.recover import recover
+from airflow_poison.core.passes.recovery import recover
+from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.properties.exchange import DEEDS, Log, begin_anew, handle
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
 
 TALK = Contract("talk", {"word": "ANY"})
 POLICY = ServiceBroker(rollback_limit=3)

@@ -14,8 +14,8 @@ from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.replayed import Replay
     from airflow_poison.core.events import Event
+    from airflow_poison.core.simulation.replay import Replay
 
 HALTS = {EventType.QUEUE_DISABLED, EventType.STOPPED, EventType.FAULTED}
 STARTS = {EventType.QUEUE_ENABLED, EventType.STARTED}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.spark import fence
+from airflow_poison.core.spark import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 60.0
 WORKER = """
 import os, sys, time
-from airflow_poison.core.spark import fence
+from airflow_poison.core.spark import shares
 
-fence.LOOK_SECONDS, fence.GRACE_SECONDS = 0.01, float(sys.argv[2])
+shares.LOOK_SECONDS, shares.GRACE_SECONDS = 0.01, float(sys.argv[2])
 looks, really = [], os.path.isdir
 
 def looked(path):
@@ -28,7 +28,7 @@ def looked(path):
 
 os.path.isdir = looked
 until = time.monotonic() + {patience}
-with fence.Fence(sys.argv[1]):
+with shares.Fence(sys.argv[1]):
     print("works", flush=True)
     while time.monotonic() < until and not ({done}):
         time.sleep(0.01)
@@ -60,7 +60,7 @@ def test_a_worker_that_is_shut_out_ends_and_says_why(worker: Callable[..., subpr
 
     said, complained = begun.communicate(timeout=PATIENCE_SECONDS)
 
-    assert (begun.returncode, said) == (fence.SHUT_OUT, "")
+    assert (begun.returncode, said) == (shares.SHUT_OUT, "")
     assert f"{tmp_path / 'journal'} is shut out" in complained
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.message import message_schema
+from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.shares import FEWEST_ROWS, Part, plan_shares, read_share
 from airflow_poison.core.store.files import DataFile
 

@@ -18,7 +18,7 @@ from tests.sessions import sample_handlers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.delivery.sessiongram import Session
+    from airflow_poison.core.delivery.handler_wrappers import Session
 
 MOVE = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
 

@@ -13,7 +13,8 @@ from tests.store.given import CONTROL, NOW
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @pytest.fixture(params=["memory", "delta"])

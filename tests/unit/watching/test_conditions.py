@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.files import Claim, DataFile
-from airflow_poison.core.store.snapshot import Snapshot
+from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.watching.conditions import (
     Answer,
     Condition,

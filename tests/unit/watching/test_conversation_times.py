@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.dialog import Dialog
+from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import DEFAULT, DEFAULT_CONTRACT, Service
 from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.conversations.acts import begin_dialogs, end_conversation
-from airflow_poison.core.passes.conversations.services import declare_services
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation
 from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.watching.conditions import MessagesAvailable
-from airflow_poison.core.watching.happenings import Happening, ripens
+from airflow_poison.core.watching.news import Happening, ripens
 from tests.unit.watching.test_news import Reader
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.watching.conditions import Answer
 
 MINUTE = timedelta(minutes=1)

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.message import SubQueue
 from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.remove import remove
-from airflow_poison.core.passes.return_due import return_due
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.watching.happenings import Happening, Position, ripens
-from airflow_poison.core.watching.news import begin, news
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.watching.news import Happening, Position, begin, news, ripens
 from tests.store.given import LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.seam import Policy
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=0, max_retry_cycles=0)

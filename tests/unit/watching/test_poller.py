@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from airflow_poison.core.store.seam import QueueStore, QueueTable
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
 
 SOON = 0.05
 log = logging.getLogger(__name__)

@@ -1,27 +1,30 @@
-"""The parent's record of one batch: its section of the journal, what the carry knew, and the failures read back from the log."""
+"""What a server session is, and its record of one batch: the section of the journal, what earlier tries did, failures read back from the log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions.session import BatchReport, report_words
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, State, state_of, states_of
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, state_of, states_of
 from airflow_poison.core.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.carry import Carry
+    from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.delivery.sessions.failurelog import FailureReader, Rollback
-    from airflow_poison.core.delivery.sessions.journalfile import Journal
-    from airflow_poison.core.delivery.sessions.session import Decided
+    from airflow_poison.core.delivery.sessions.journal import Journal
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import Halt
 
 
 def lookup_ids_of(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -43,7 +46,7 @@ class BatchRecord:
     :param again: the rows that are delivered again, although an earlier try had committed them.
     """
 
-    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: Carry, again: Sequence[int] = ()) -> None:
+    def __init__(self, batch: pa.RecordBatch, journal: Journal, reader: FailureReader, carry: RecoveredAttempts, again: Sequence[int] = ()) -> None:
         self.lookup_ids = lookup_ids_of(batch)
         self.initial = carry.words_for(self.lookup_ids)
         self.initial[list(again)] &= COUNT_MASK
@@ -85,7 +88,7 @@ class BatchRecord:
         return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
-def carried_report(batch: pa.RecordBatch, carry: Carry, *, halted: bool) -> BatchReport | None:
+def carried_report(batch: pa.RecordBatch, carry: RecoveredAttempts, *, halted: bool) -> BatchReport | None:
     """Return the report of a batch that needs no delivery (settled, empty, or behind a halt); None when it needs one."""
     ids = lookup_ids_of(batch)
     words = carry.words_for(ids)
@@ -101,3 +104,72 @@ def carried_report(batch: pa.RecordBatch, carry: Carry, *, halted: bool) -> Batc
         if int(ids[row]) in carry.failures and state_of(int(words[row])) is not State.CARRIED
     }
     return BatchReport(report_words(words), failures, halted)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What an endpoint decided about a batch, where the decisions cannot be made again from the words.
+
+    :param ends: what became of each row that is not committed and was received.
+    :param halt: what ended receiving in this batch.
+    :param events: the routine events of every delivery, in order; empty when they were not asked for.
+    """
+
+    ends: Mapping[int, End]
+    halt: Halt | None = None
+    events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What became of each message of one batch.
+
+    :param words: int32, one per row, see words.py; never in flight or held.
+    :param failures: the last failure by row, of messages that are not committed.
+    :param halted: whether the endpoint has halted, here or in an earlier batch.
+    :param restarts: children started anew within this batch.
+    :param crashes: deliveries of this batch that ended a child.
+    :param timeouts: deliveries of this batch that took longer than the transaction timeout.
+    :param decided: None where the words say it all.
+    :param conversed: what became of conversations; None: the queue has none.
+    """
+
+    words: NDArray[np.int32]
+    failures: dict[int, Failure] = field(default_factory=dict)
+    halted: bool = False
+    restarts: int = 0
+    crashes: int = 0
+    timeouts: int = 0
+    decided: Decided | None = None
+    conversed: Conversed | None = None
+
+
+def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return words for a report: what an earlier try committed is committed."""
+    return np.where((words & STATE_MASK) == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
+
+
+class ServerSession(ABC):
+    """Delivers batches, one after the other, and keeps the policy's memory between them."""
+
+    @abstractmethod
+    def deliver(self, batch: pa.RecordBatch) -> BatchReport:
+        """Deliver each message of a batch until it is committed or has ended.
+
+        :param batch: columns of ``message_schema()`` and ``move_count``, rows in receive order, lookup ids not null.
+        :raises ServerSessionError: the child cannot be kept running, or the journal cannot be written.
+        """
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what the queue keeps for the next endpoint: nothing where each decision depends on its message alone."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was started, and let go of the journal."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -12,16 +12,14 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from airflow_poison.core.delivery.handlers import extend_import_path, load_handler
 from airflow_poison.core.delivery.sessions import output, platform, wire
-from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-from airflow_poison.core.delivery.sessions.journalfile import Section
-from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
+from airflow_poison.core.delivery.sessions.journal import Section
+from airflow_poison.core.delivery.sessions.output import LastOutput
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Views
+from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Answer, Called, Load, Setup, Task, Tools, map_slot
+from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Views, endpoint_of
 from airflow_poison.core.errors import HandlerNotFoundError
 
 if TYPE_CHECKING:
@@ -29,96 +27,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.conversations.transaction import BegunDelivery
 
 TRACEBACKS = 2  # faulthandler writes here
-NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a child is told first, in plain values: nothing else can be unpickled before the import path is set.
-
-    :param carried: the pickled ``Tools``.
-    """
-
-    path: list[str]
-    environment: dict[str, str]
-    folder: str | None
-    carried: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What delivering needs."""
-
-    policy: Policy
-    handler: HandlerRef
-    clock: Clock
-    unprocessable: tuple[str | type[BaseException], ...]
-    queue: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One batch to deliver; the Arrow stream comes as a descriptor."""
-
-    section: tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A batch whose messages will be called for one by one, instead of the one before.
-
-    Two descriptors come with it: the Arrow stream, and the file where the child writes the number of the call that it has taken.
-
-    :param services: of the queue; None: it has no conversations. With them each call is followed by how its delivery begins in its
-        conversation, None for a message that is in none.
-    """
-
-    services: Mapping[str, Service] | None = None
-
-
-class Call(NamedTuple):
-    """One delivery of a message of the loaded batch, with the counts that it sees.
-
-    :param begun: how it begins in its conversation; None for a message that is in none.
-    """
-
-    row: int
-    counts: Counts
-    begun: Begun | None = None
-
-
-UNLOAD = -1
-"""In place of a row: no more calls for this batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a child says: ready, done, or what went wrong with us (never with a message)."""
-
-    what: str
-    text: str = ""
-    halted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """What came of a call that did not simply return.
-
-    :param change: what its handler did in its conversation.
-    """
-
-    failure: Failure | None
-    change: Change | None = None
 
 
 def preload() -> None:
@@ -209,16 +121,7 @@ class _Child:
         faulthandler.enable(TRACEBACKS)
         output.capture(self._at, self._last)
         tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
-        extend_import_path(tools.handler.path)
-        types = load_types(tools.unprocessable)
-        endpoint = Endpoint(
-            tools.policy,
-            handler=load_handler(tools.handler),
-            clock=tools.clock,
-            log=FailureLog(self._log),
-            unprocessable=types,
-            queue=tools.queue,
-        )
+        endpoint = endpoint_of(tools, self._log)
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
@@ -246,7 +149,7 @@ class _Child:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
-            begun: Begun | None = None if services is None else wire.answer(self._sock)
+            begun: BegunDelivery | None = None if services is None else wire.answer(self._sock)
             message, change = views.message(row, abort_count, move_count), None
             taken[0] = number
             at[0] = row
@@ -272,14 +175,6 @@ class _Child:
                 os.close(descriptor)
 
 
-SLOT_BYTES = 4
-
-
-def map_slot(descriptor: int) -> memoryview:
-    """Map the file where a child writes what it has taken."""
-    return memoryview(mmap.mmap(descriptor, SLOT_BYTES)).cast("i")
-
-
 def _flush() -> None:
     """Send what is still in the streams; a handler may have closed or replaced them."""
     for name in ("stdout", "stderr"):
@@ -297,22 +192,3 @@ def read_batch(descriptor: int) -> pa.RecordBatch:
         os.close(descriptor)
     with pa.ipc.open_stream(pa.py_buffer(mapping)) as reader:
         return reader.read_next_batch()
-
-
-def load_types(names: tuple[str | type[BaseException], ...]) -> tuple[type[BaseException], ...]:
-    """Return exception types given as types or as ``module:Type``. Raises HandlerNotFoundError."""
-    types: list[type[BaseException]] = []
-    for name in names:
-        found: object = name
-        if isinstance(name, str):
-            module, _, attribute = name.partition(":")
-            try:
-                found = getattr(importlib.import_module(module), attribute)
-            except (Exception, SystemExit) as error:
-                raise HandlerNotFoundError(
-                    f"unprocessable={name!r} cannot be found ({type(error).__name__}: {error}); name an exception type as 'module:Type'."
-                ) from error
-        if not (isinstance(found, type) and issubclass(found, BaseException)):
-            raise HandlerNotFoundError(f"unprocessable={name!r} is no exception type; name one as 'module:Type'.")
-        types.append(found)
-    return tuple(types)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.arrivals import Discarded, Handed
 from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoing
-from airflow_poison.core.conversations.services import is_system
-from airflow_poison.core.conversations.transaction import Begun
-from airflow_poison.core.delivery.sessions.effects import Needs, line_of, mark_of
+from airflow_poison.core.conversations.system_messages import is_system
+from airflow_poison.core.conversations.transaction import BegunDelivery
+from airflow_poison.core.delivery.sessions.failurelog import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.words import State, state_of
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.conversations.arrivals import Reception
-    from airflow_poison.core.conversations.at_hand import AtHand
+    from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import ConversationEndpoint
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.carry import Carry
-    from airflow_poison.core.delivery.sessions.effects import Told
-    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.delivery.sessions.failurelog import FailureLog, LoggedEffect
+    from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
 _SETTLED = {State.COMMITTED: Needs.COMMITTED, State.CARRIED: Needs.COMMITTED, State.ENDED: Needs.ENDED}
 
@@ -62,17 +61,17 @@ class Dialogs:
     :param carry: what earlier tries did.
     """
 
-    def __init__(self, at_hand: AtHand, carry: Carry, log: FailureLog) -> None:
+    def __init__(self, at_hand: DialogState, carry: RecoveredAttempts, log: FailureLog) -> None:
         self._at_hand, self._carry, self._log = at_hand, carry, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
-        self._told: dict[str, list[Told]] = defaultdict(list)
+        self._told: dict[str, list[LoggedEffect]] = defaultdict(list)
         for told in carry.effects:
             self._told[told.effect.handle].append(told)
         self._known: set[tuple[int, str]] = set()
         self._batch: pa.RecordBatch | None = None
         self._messages: dict[int, Outgoing] = {}
         self._ids: list[int] = []
-        self._begun: dict[int, Begun] = {}
+        self._begun: dict[int, BegunDelivery] = {}
         self._sent: list[Outgoing] = []
         self._changed: set[str] = set()
         self._discarded = self._savepoints = 0
@@ -113,7 +112,7 @@ class Dialogs:
                 self._known.add((told.effect.lookup_id, told.effect.needs))
                 self._apply(told.change())
 
-    def _followed(self, handle: str, stored: ConversationEndpoint | None) -> Iterator[Told]:
+    def _followed(self, handle: str, stored: ConversationEndpoint | None) -> Iterator[LoggedEffect]:
         """Yield the effects of earlier tries that count, each made of the result of the one before it."""
         told = {each.effect.before: each for each in self._told.get(handle, ()) if self._counts(each)}  # the last one that was made of each
         mark = mark_of(stored)
@@ -121,7 +120,7 @@ class Dialogs:
             yield following
             mark = following.effect.after
 
-    def _counts(self, told: Told) -> bool:
+    def _counts(self, told: LoggedEffect) -> bool:
         needs = told.effect.needs
         return not needs or _SETTLED.get(self._state_of(told.effect.lookup_id)) == needs
 
@@ -147,7 +146,7 @@ class Dialogs:
                 self._note(row, reception.change, Needs.NOTHING)
             return reception
         assert saved is not None, "a message is handed over by an endpoint"
-        self._begun[row] = Begun(saved, reception.endpoint, now)
+        self._begun[row] = BegunDelivery(saved, reception.endpoint, now)
         return None
 
     def _reception(self, row: int) -> tuple[ConversationEndpoint | None, Reception]:
@@ -165,7 +164,7 @@ class Dialogs:
         if handle not in self._at_hand.endpoints and self._endpoints[handle] is not None:
             self._changed.add(handle)
 
-    def begun(self, row: int) -> Begun | None:
+    def begun(self, row: int) -> BegunDelivery | None:
         """Return how the delivery of a message begins; None: it belongs to no dialog."""
         return self._begun.get(row)
 
@@ -223,7 +222,7 @@ class Dialogs:
             return
         saved, reception = self._reception(row)
         if saved is not None and isinstance(reception, Handed):
-            self._begun[row] = Begun(saved, reception.endpoint, now)
+            self._begun[row] = BegunDelivery(saved, reception.endpoint, now)
             self.left(row, for_good=for_good)
 
     # Effects -----------------------------------------------------------------------------------------------------

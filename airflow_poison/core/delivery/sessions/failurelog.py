@@ -1,8 +1,12 @@
-"""The journal's texts: one JSON line per rollback, halt or effect (effects.py), appended before the word that counts it.
+"""The journal's texts: one JSON line per rollback, halt or effect, appended before the word that counts it.
 
 A torn line (killed while writing) is skipped by readers: its word was never stored. So is one that has become unreadable since: then it is known
 that a message failed, and not how. Equal exceptions are written whole once by each process, then every further message has a short line that names
 the first; so are equal traces of different texts.
+
+An effect is what a message did to the conversation endpoint that received it. Each says of which endpoint it was made. Whoever resumes begins with
+the endpoint that is stored and follows them, from each to the one that was made of its result: what was lost with a machine, and all that was made
+of it, is not there then, and is delivered again.
 """
 
 from __future__ import annotations
@@ -11,16 +15,21 @@ import errno
 import json
 import os
 import secrets
-from dataclasses import dataclass
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import astuple, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from enum import StrEnum
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.delivery.sessions.effects import BEGINNING, Effect, Told, effect_of
+from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, Envelope, Outgoing
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
 
 _REMEMBERED = 1_000
 _PIECE = 1 << 20
@@ -87,7 +96,7 @@ class FailureLog:
         """Write down what a message did in its conversation. Raises ServerSessionError when the disk is full."""
         self._write_line(line, f"What message {lookup_id} did in its conversation")
 
-    def append_told(self, told: Told) -> None:
+    def append_told(self, told: LoggedEffect) -> None:
         """Write down where another log tells an effect. Raises ServerSessionError when the disk is full."""
         self._write(told.to_record(), told.effect.lookup_id)
 
@@ -133,7 +142,7 @@ class FailureReader:
         self._traces: dict[str, str] = {}
         self._failures: dict[str, Failure] = {}
         self.halts: dict[int, Mapping[str, str]] = {}
-        self.effects: list[Told] = []
+        self.effects: list[LoggedEffect] = []
         self.unreadable = 0
 
     def news(self) -> Iterator[Rollback]:
@@ -161,7 +170,7 @@ class FailureReader:
             return
         effect: Effect | None = effect_of(line)
         if effect is not None:
-            self.effects.append(Told(effect, self._path, offset, len(line)))
+            self.effects.append(LoggedEffect(effect, self._path, offset, len(line)))
         else:
             self.unreadable += not _is_torn(line)
 
@@ -172,7 +181,7 @@ class FailureReader:
                 self.halts[_lookup_id(record["halt"])] = {str(name): str(text) for name, text in record["details"].items()}
                 return
             if "told" in record:
-                self.effects.append(Told.of_record(record["told"]))
+                self.effects.append(LoggedEffect.of_record(record["told"]))
                 return
             entry = self._rollback(record)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
@@ -207,3 +216,114 @@ def _lookup_id(number: object) -> int:
     if not 0 <= found < 1 << 63:
         raise ValueError(number)
     return found
+
+
+# Effects
+
+
+BEGINNING = b'{"effect":'
+_WHAT = b',"change":'
+
+
+class Needs(StrEnum):
+    """What makes an effect count besides its line."""
+
+    NOTHING = ""
+    COMMITTED = "committed"  # the word of its message says so
+    ENDED = "ended"  # the word of its message says so
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """An effect as its line begins.
+
+    :param before: the mark of the endpoint that it was made of; ``after``: of the one that it made.
+    :param checksum: of what was written behind.
+    """
+
+    lookup_id: int
+    handle: str
+    before: str
+    after: str
+    needs: str
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEffect:
+    """Where a log tells what an effect did.
+
+    :param size: of the line in bytes.
+    """
+
+    effect: Effect
+    path: str
+    offset: int
+    size: int
+
+    def change(self) -> Change:
+        """Read it. Raises ServerSessionError when the log is not what it was."""
+        try:
+            with open(self.path, "rb") as file:  # noqa: PTH123  (a plain string travels)
+                line = os.pread(file.fileno(), self.size, self.offset)
+            if effect_of(line) == self.effect:
+                return _change_of(json.loads(_split(line)[1]))
+            why = "its content has changed"
+        except OSError as error:
+            why = error.strerror or str(error)
+        raise ServerSessionError(
+            f"The attempt journal {self.path!r} cannot be read again: {why}. Nothing was committed; message {self.effect.lookup_id} was delivered "
+            "and what it sent is told only there. Restore the file and run the task again; if it is lost for good, remove it."
+        )
+
+    def to_record(self) -> dict[str, object]:
+        """Return JSON values."""
+        return {"told": [*astuple(self.effect), self.path, self.offset, self.size]}
+
+    @classmethod
+    def of_record(cls, values: list[Any]) -> LoggedEffect:
+        """Return what ``to_record`` has told."""
+        *effect, path, offset, size = values
+        return cls(Effect(*effect), path, offset, size)
+
+
+def mark_of(endpoint: ConversationEndpoint | None) -> str:
+    """Return what tells one version of an endpoint from all others; empty for none."""
+    if endpoint is None:
+        return ""
+    return blake2b(json.dumps(endpoint.to_dict(), sort_keys=True).encode(), digest_size=12).hexdigest()
+
+
+def line_of(lookup_id: int, before: ConversationEndpoint | None, change: Change, needs: Needs) -> bytes:
+    """Return the line of an effect."""
+    what = json.dumps({"endpoint": change.endpoint.to_dict(), "sent": [_record_of(message) for message in change.sent]}).encode()
+    effect = Effect(lookup_id, change.endpoint.handle, mark_of(before), mark_of(change.endpoint), needs.value, zlib.crc32(what))
+    return b"".join((BEGINNING, json.dumps(astuple(effect)).encode(), _WHAT, what, b"}"))
+
+
+def effect_of(line: bytes) -> Effect | None:
+    """Return the effect that a whole line tells; None for one that is torn or damaged."""
+    if not (line.startswith(BEGINNING) and line.endswith(b"}") and _WHAT in line):
+        return None
+    beginning, what = _split(line)
+    try:
+        effect = Effect(*json.loads(beginning))
+    except (ValueError, TypeError):
+        return None
+    return effect if zlib.crc32(what) == effect.checksum else None
+
+
+def _split(line: bytes) -> tuple[bytes, bytes]:
+    at = line.index(_WHAT)
+    return line[len(BEGINNING) : at], line[at + len(_WHAT) : -1]
+
+
+def _record_of(message: Outgoing) -> list[object]:
+    return [message.envelope.to_text(), message.message_type, message.priority, b64encode(message.body).decode()]
+
+
+def _change_of(record: dict[str, Any]) -> Change:
+    sent: Iterator[Outgoing] = (
+        Outgoing(Envelope.from_text(envelope), message_type, b64decode(body), priority) for envelope, message_type, priority, body in record["sent"]
+    )
+    return Change(ConversationEndpoint.from_dict(record["endpoint"]), tuple(sent))

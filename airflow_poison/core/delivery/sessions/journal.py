@@ -1,8 +1,295 @@
-"""The attempt journal as others use it: words to read, journals to merge, what they say to carry on."""
+"""The attempt journal: a file that worker and child map shared, so that no death of any process forgets an attempt.
 
-from airflow_poison.core.delivery.sessions.blame import read_journals
-from airflow_poison.core.delivery.sessions.carry import Carry
-from airflow_poison.core.delivery.sessions.journalfile import Journal
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
+One file per task attempt, a section per Arrow batch::
 
-__all__ = ["Carry", "Journal", "State", "attempts_of", "crashes_of", "read_journals", "states_of"]
+    section   8 bytes   magic << 32 | number of messages   (stored last: an unfinished section does not exist)
+              8         checksum of those and of the lookup ids
+              8 n       lookup ids, int64
+              4 n       words, int32 (see words.py), padded to 8
+
+Words change one by one and have no checksum. A disk loses whole sectors, so a word counts when all words of its sector can be words.
+What cannot be read counts for nothing: its messages are delivered again, and nobody is charged for it.
+
+Beside it lies a log of texts (failurelog.py). Both descriptors carry a shared lock (``flock``) that lives as long as any process
+that may still write, and that is taken before the file gets its final name: who finds a journal can wait for its writers.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import time
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, crashes_of
+from airflow_poison.core.errors import ClaimLostError, ServerSessionError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.file_modes import PRIVATE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+MAGIC = 0x0A505732
+UNCHECKED = 0x0A505731
+"""Of sections without a checksum, as journals beside tables of format 1 have them: read, never written."""
+STEP = 64 * 1024
+SECTOR = 512
+_HEADER, _UNCHECKED_HEADER = 16, 8
+
+
+def _section_size(messages: int, header: int = _HEADER) -> int:
+    return header + 8 * messages + (4 * messages + 7) // 8 * 8
+
+
+class Section:
+    """The mapped part of a journal that belongs to one batch.
+
+    :param words: the int32 words as a memoryview; the fastest store that Python has.
+    """
+
+    def __init__(self, descriptor: int, number: int, offset: int, messages: int) -> None:
+        self.number, self.offset, self.messages = number, offset, messages
+        page = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        self._mapping = mmap.mmap(descriptor, offset - page + _section_size(messages), offset=page)
+        self._start = offset - page
+        words = self._start + _HEADER + 8 * messages
+        self.words = memoryview(self._mapping)[words : words + 4 * messages].cast("i")
+
+    def as_array(self) -> NDArray[np.int32]:
+        """Return the words as a numpy view."""
+        return np.frombuffer(self.words, np.int32)
+
+    def begin(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> None:
+        """Fill the section; its header comes last."""
+        ids = self._start + _HEADER
+        self._mapping[ids : ids + 8 * self.messages] = lookup_ids.tobytes()
+        self.as_array()[:] = words
+        header = memoryview(self._mapping)[self._start : ids].cast("q")
+        header[1] = _checksum(self.messages, self._mapping[ids : ids + 8 * self.messages])
+        header[0] = MAGIC << 32 | self.messages
+
+
+class Journal:
+    """The writing end of one journal file and its log.
+
+    :param folder: an existing folder. A driver that gives a try up renames its folder; then no new journal can start in it.
+    :param partition: names the file, together with the time and a random part.
+    :param forced: a section is on disk before it can be worked on, and what became of it before the next one begins.
+    """
+
+    def __init__(self, folder: Path, partition: str, *, forced: bool = False) -> None:
+        self.forced = forced
+        name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
+        self.path = folder / f"{name}.journal"
+        self.log_path = folder / f"{name}.log"
+        hidden = folder / f".{name}.new"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.descriptor = self.log_descriptor = -1
+        try:
+            self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, PRIVATE)
+            self.descriptor = os.open(hidden, flags, PRIVATE)
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+            reach("delivery.journal.before_name")
+            hidden.rename(self.path)
+            reach("delivery.journal.after_name")
+            if forced:
+                platform.force_names(folder)
+        except OSError as error:
+            self._let_go()
+            for path in (hidden, self.path, self.log_path):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise _not_made(folder, error) from error
+        self._end, self._sections = 0, 0
+
+    def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
+        """Begin the section of one batch. Raises ServerSessionError when the disk is full."""
+        self.force()
+        messages = len(lookup_ids)
+        end = self._end + _section_size(messages)
+        try:
+            platform.reserve(self.descriptor, (end + _HEADER + STEP - 1) // STEP * STEP)
+        except OSError as error:
+            raise self._cannot_grow(error) from error
+        reach("delivery.journal.before_section")
+        section = Section(self.descriptor, self._sections, self._end, messages)
+        section.begin(lookup_ids, words)
+        self.force()
+        reach("delivery.journal.after_section")
+        self._end, self._sections = end, self._sections + 1
+        return section
+
+    def force(self) -> None:
+        """Force what was stored so far to disk, where that is wanted; texts come before the words that need them."""
+        if self.forced and self.descriptor >= 0:
+            try:
+                platform.force(self.log_descriptor)
+                platform.force(self.descriptor)
+            except OSError as error:
+                raise ServerSessionError(
+                    f"The attempt journal {str(self.path)!r} cannot be forced to disk: {_why(error)}. Nothing is lost; look at that disk, then run "
+                    "the task again."
+                ) from error
+
+    def _cannot_grow(self, error: OSError) -> ServerSessionError:
+        return ServerSessionError(
+            f"The attempt journal {str(self.path)!r} cannot grow: {_why(error)}. Nothing of this batch was delivered; free some space and run "
+            "the task again."
+        )
+
+    def close(self) -> None:
+        """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
+        try:
+            self.force()
+            if self.descriptor >= 0:
+                fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for descriptor in (self.descriptor, self.log_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.descriptor = self.log_descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionError:
+    if isinstance(error, FileNotFoundError):
+        return ClaimLostError(
+            f"The journal folder {str(folder)!r} does not exist: this try was given up by its driver, or the folder was never made. "
+            "Nothing was delivered; the driver's log says who took over."
+        )
+    return ServerSessionError(
+        f"An attempt journal cannot be made in {str(folder)!r}: {_why(error)}. Nothing was delivered; free some space there, or give this "
+        "user the right to write, then run the task again."
+    )
+
+
+def _why(error: OSError) -> str:
+    return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What can be read of a journal.
+
+    :param sections: lookup ids and words of each section, copied; the word is 0 where it is not known.
+    :param damage: what cannot be read, in words; empty: everything can.
+    """
+
+    sections: tuple[tuple[NDArray[np.int64], NDArray[np.int32]], ...]
+    damage: tuple[str, ...]
+
+
+def sections(
+    content: bytes | mmap.mmap, damaged: Callable[[str], object] = lambda _what: None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    """Return the lookup ids and words of each section that can be read in a journal's bytes, copied.
+
+    :param damaged: told what cannot be read.
+    """
+    reading = read(content)
+    for what in reading.damage:
+        damaged(what)
+    return iter(reading.sections)
+
+
+def read(content: bytes | mmap.mmap) -> Reading:
+    """Read a journal's bytes, whatever has become of them. Behind a section that cannot be read, reading goes on with the next one that can."""
+    found: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
+    damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
+    offset = 0
+    while offset + _UNCHECKED_HEADER <= len(content):
+        section = _section(content, offset)
+        if section is None:
+            following = _next_section(content, offset + 8)
+            if following is None:
+                damage += [f"the section at byte {offset} cannot be read"] * (_number(content, offset) != 0)
+                break
+            damage.append(f"bytes {offset} to {following} cannot be read")
+            offset = following
+            continue
+        ids, words, header = section
+        known = _known(words, offset + header + 8 * len(ids), len(content))
+        if not known.all():
+            damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
+            words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
+        found.append((ids, words))
+        offset += _section_size(len(ids), header)
+    return Reading(tuple(found), tuple(damage))
+
+
+def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int] | None:
+    """Return the ids and words of the section that begins here, and the size of its header; words that were cut off are 0.
+
+    None when there is none, or its ids cannot be read.
+    """
+    start = _number(content, offset)
+    magic, messages = start >> 32, start & 0xFFFFFFFF
+    header = {MAGIC: _HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
+    ids = offset + header
+    if not header or ids + 8 * messages > len(content):
+        return None
+    if magic == MAGIC and _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
+        return None
+    words = np.zeros(messages, np.int32)
+    there = min(messages, (len(content) - ids - 8 * messages) // 4)
+    words[:there] = np.frombuffer(content, np.int32, there, ids + 8 * messages)
+    return np.frombuffer(content, np.int64, messages, ids).copy(), words, header
+
+
+def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:
+    """Return where the next section begins that can be read."""
+    numbers = np.frombuffer(content, np.int64, max(0, len(content) - offset) // 8, offset)
+    places = (offset + 8 * int(place) for place in np.flatnonzero(numbers >> 32 == MAGIC))
+    return next((place for place in places if place + _HEADER <= len(content) and _section(content, place) is not None), None)
+
+
+def _known(words: NDArray[np.int32], start: int, size: int) -> NDArray[np.bool_]:
+    """Return which words are there and lie in a sector that holds nothing but words.
+
+    :param start: where in the file the first of them lies.
+    :param size: of the file.
+    """
+    places = start + 4 * np.arange(len(words), dtype=np.int64)
+    sectors = places // SECTOR
+    damaged = np.unique(sectors[~_can_be_words(words)])
+    known: NDArray[np.bool_] = (places + 4 <= size) & ~np.isin(sectors, damaged)
+    return known
+
+
+def _can_be_words(words: NDArray[np.int32]) -> NDArray[np.bool_]:
+    can: NDArray[np.bool_] = (words >= 0) & (words & STATE_MASK <= max(State)) & (crashes_of(words) <= attempts_of(words))
+    return can
+
+
+def _without_open_transaction(words: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the words with nothing held: whether its transaction was committed, another word says, which may be one of the lost ones."""
+    held = words & STATE_MASK == State.HELD
+    return np.where(held, words & COUNT_MASK | State.UNTOUCHED, words).astype(np.int32)
+
+
+def _number(content: bytes | mmap.mmap, offset: int) -> int:
+    return int(np.frombuffer(content, np.int64, 1, offset)[0])
+
+
+def _checksum(messages: int, lookup_ids: bytes) -> int:
+    return zlib.crc32(lookup_ids, zlib.crc32(messages.to_bytes(8, "little")))

@@ -1,4 +1,4 @@
-"""The messages of one batch as the receive loop sees them: entries with counts, taken in row order."""
+"""The messages of one batch as the rules see them: entries with counts, what their attempts led to, and the rows that the receive loop takes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, FULL, IS_SETTLED, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, FULL, IS_SETTLED, MAX_ATTEMPTS, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Return
 from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_poison.core.policies.decisions import AfterRollback
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
-_EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
+
+EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
+"""A rollback that the message has outlived: only that it happened is known."""
 _DIED = {State.CRASHED, State.TIMED_OUT}
 _SLICE = 1_024
 _SLICES = 4
@@ -58,6 +60,32 @@ class BatchEntry:
         return {} if self.batch is None else dict(self.batch.column("properties")[self.row].as_py() or ())
 
 
+class Attempt(NamedTuple):
+    """One rollback of a message, decided again.
+
+    :param seen: the counts that its delivery saw.
+    """
+
+    before: BeforeDelivery
+    seen: Counts
+    after: AfterRollback
+
+
+def counted_attempts(receiver: Receiver, entry: BatchEntry, attempts: int, now: datetime, last: Failure | None = None) -> Iterator[Attempt]:
+    """Yield what the policy decides about so many attempts of a message; with each the entry gets the counts that it has after it.
+
+    They may be those of a dead pass under another policy: that this one would not have delivered the message is no reason to stop.
+
+    :param last: what ended the last of them, where that is known.
+    """
+    for left in reversed(range(attempts)):
+        before = receiver.before(entry, now)
+        seen = entry.counts = before.counts if isinstance(before, Deliver) else entry.counts
+        after = receiver.after_rollback(entry, EARLIER_ROLLBACK if left or last is None else last, now)
+        entry.counts = after.counts
+        yield Attempt(before, seen, after)
+
+
 class _Cells(NamedTuple):
     """The columns that every rule may look at, of some consecutive rows."""
 
@@ -88,10 +116,11 @@ class Entries:
         :param last: what ended the last of these attempts.
         """
         entry, word = self._as_it_came(row), self._initial[row]
-        if attempts_of(word):
-            after = self._count_attempts(entry, last)
-            if isinstance(after, Dispose | Block) or (isinstance(after, Halt) and state_of(word) in _DIED):
-                entry.led_to = after
+        after: AfterRollback | None = None
+        for attempt in counted_attempts(self._policy.open(self._opening), entry, attempts_of(word), self._now, last):
+            after = attempt.after
+        if isinstance(after, Dispose | Block) or (isinstance(after, Halt) and state_of(word) in _DIED):
+            entry.led_to = after
         return entry
 
     def next_end(self, row: int) -> Park | Dispose | Block | None:
@@ -99,13 +128,10 @@ class Entries:
 
         Its attempts may be those of several endpoints: where one has forgotten the others', it ends before they are counted up.
         """
-        entry, receiver = self._as_it_came(row), self._policy.open(self._opening)
-        for _ in range(attempts_of(self._initial[row]) + 1):
-            decision = receiver.before(entry, self._now)
-            if isinstance(decision, Park | Dispose | Block):
-                return decision
-            entry.counts = decision.counts
-            entry.counts = receiver.after_rollback(entry, _EARLIER_ROLLBACK, self._now).counts
+        attempts = attempts_of(self._initial[row]) + 1
+        for attempt in counted_attempts(self._policy.open(self._opening), self._as_it_came(row), attempts, self._now):
+            if isinstance(attempt.before, Park | Dispose | Block):
+                return attempt.before
         return None
 
     def _as_it_came(self, row: int) -> BatchEntry:
@@ -113,18 +139,6 @@ class Entries:
         cells = self._cells(number)
         counts = Counts(cells.abort_counts[at] or 0, cells.move_counts[at] or 0)
         return BatchEntry(row, cells.lookup_ids[at], cells.sizes[at] or 0, cells.expiries[at], counts, cells.groups[at], self._batch)
-
-    def _count_attempts(self, entry: BatchEntry, last: Failure | None) -> AfterRollback | None:
-        """Give an entry the counts that it has after its attempts, as the policy would have counted them; return what the last one led to."""
-        receiver = self._policy.open(self._opening)
-        attempts, after = attempts_of(self._initial[entry.row]), None
-        for attempt in range(1, attempts + 1):
-            decision = receiver.before(entry, self._now)
-            if isinstance(decision, Deliver):
-                entry.counts = decision.counts
-            after = receiver.after_rollback(entry, (last if attempt == attempts else None) or _EARLIER_ROLLBACK, self._now)
-            entry.counts = after.counts
-        return after
 
     def groups(self) -> list[str]:
         """Return the group of every row."""
@@ -268,3 +282,66 @@ class OneRow(Rows):
     def __init__(self, policy: Policy, entries: Entries, entry: BatchEntry, words: memoryview) -> None:
         super().__init__(policy, entries, (), words)
         self.put_back([entry])
+
+
+# Deliveries that go on failing
+
+
+RAISED = Failure(FailureKind.EXCEPTION)
+"""A handler's exception that has not been told yet: the last one that was raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One delivery.
+
+    :param stored: the counts that the message has before it is received.
+    :param seen: those that the delivery sees.
+    """
+
+    stored: Counts
+    seen: Counts
+
+
+class Ladder:
+    """The deliveries of all messages that come with the same counts, for policies whose decisions depend on the message alone.
+
+    The policy is asked for a rung when the first message gets there. It is asked at a receiver of its own: nothing has happened yet.
+
+    :ivar first: the first delivery, what ``rung(0)`` returns.
+    :ivar end: what follows the last rung, as far as these counts tell: that no delivery follows, and whether the endpoint halts. None: it is not
+        known yet, or the receive loop has to see to it.
+    """
+
+    def __init__(self, policy: Policy, stored: Counts, now: datetime) -> None:
+        self._receiver, self._now = policy.open(), now
+        self._entry = BatchEntry(0, 0, 0, None, stored)
+        self._rungs: list[Rung] = []
+        self._reads_more = policy.reads_properties
+        self._over = False
+        self.end: Park | Dispose | Block | Halt | None = None
+        self._climb(Return(stored))
+        self.first = self._rungs[0] if self._rungs else None
+
+    def rung(self, attempts: int) -> Rung | None:
+        """Return the delivery after so many rollbacks; None where none follows, and where the receive loop has to see to it."""
+        if attempts == len(self._rungs) and not self._over:
+            self._climb(self._receiver.after_rollback(self._entry, RAISED, self._now))
+        return None if attempts >= len(self._rungs) else self._rungs[attempts]
+
+    def _climb(self, after: AfterRollback) -> None:
+        """Note the next delivery, or the end. What is consumed before its delivery is for the loop, and so is the last attempt of a word."""
+        self._over = True
+        if len(self._rungs) == MAX_ATTEMPTS:
+            return
+        decision: AfterRollback | BeforeDelivery = after
+        if isinstance(after, Return):
+            self._entry.counts = after.counts
+            decision = self._receiver.before(self._entry, self._now)
+        if isinstance(decision, Deliver):
+            if not decision.at_most_once:
+                self._rungs.append(Rung(self._entry.counts, decision.counts))
+                self._entry.counts = decision.counts
+                self._over = False
+        elif not isinstance(decision, Return) and not self._reads_more:
+            self.end = decision

@@ -2,100 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.carry import Carry
-from airflow_poison.core.delivery.sessions.journalfile import Journal
-from airflow_poison.core.delivery.sessions.words import STATE_MASK, State
+from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, ServerSession, carried_report
+from airflow_poison.core.delivery.sessions.failurelog import FailureReader
+from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.core.delivery.sessions.wire import Tools
+from airflow_poison.core.delivery.sessions.work import BatchWork, Views, endpoint_of
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies.opening import FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.at_hand import AtHand
-    from airflow_poison.core.delivery.ends import End
+    from airflow_poison.core.conversations.dialog_state import DialogState
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.core.delivery.sessions.callers import Callers
-    from airflow_poison.core.delivery.sessions.child import Tools
-    from airflow_poison.core.delivery.sessions.dialogs import Conversed
-    from airflow_poison.core.events import Event
+    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.host import Callers
+    from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.seam import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What an endpoint decided about a batch, where the decisions cannot be made again from the words.
-
-    :param ends: what became of each row that is not committed and was received.
-    :param halt: what ended receiving in this batch.
-    :param events: the routine events of every delivery, in order; empty when they were not asked for.
-    """
-
-    ends: Mapping[int, End]
-    halt: Halt | None = None
-    events: tuple[Event, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What became of each message of one batch.
-
-    :param words: int32, one per row, see words.py; never in flight or held.
-    :param failures: the last failure by row, of messages that are not committed.
-    :param halted: whether the endpoint has halted, here or in an earlier batch.
-    :param restarts: children started anew within this batch.
-    :param crashes: deliveries of this batch that ended a child.
-    :param timeouts: deliveries of this batch that took longer than the transaction timeout.
-    :param decided: None where the words say it all.
-    :param conversed: what became of conversations; None: the queue has none.
-    """
-
-    words: NDArray[np.int32]
-    failures: dict[int, Failure] = field(default_factory=dict)
-    halted: bool = False
-    restarts: int = 0
-    crashes: int = 0
-    timeouts: int = 0
-    decided: Decided | None = None
-    conversed: Conversed | None = None
-
-
-class ServerSession(Protocol):
-    """Delivers batches, one after the other, and keeps the policy's memory between them."""
-
-    def deliver(self, batch: pa.RecordBatch) -> BatchReport:
-        """Deliver each message of a batch until it is committed or has ended.
-
-        :param batch: columns of ``message_schema()`` and ``move_count``, rows in receive order, lookup ids not null.
-        :raises ServerSessionError: the child cannot be kept running, or the journal cannot be written.
-        """
-        ...
-
-    def counters(self) -> Mapping[str, int]:
-        """Return what the queue keeps for the next endpoint."""
-        ...
-
-    def close(self) -> None:
-        """End the child and let go of the journal."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
+    from airflow_poison.core.policies.policy import Policy
 
 
 def open_session(
@@ -105,7 +41,7 @@ def open_session(
     journal_folder: str | Path,
     partition: str,
     isolation: str = "process",
-    carry: Carry | str | Path | None = None,
+    carry: RecoveredAttempts | str | Path | None = None,
     unprocessable: tuple[str | type[BaseException], ...] = (),
     clock: Clock | None = None,
     opening: Opening = FIRST,
@@ -113,7 +49,7 @@ def open_session(
     record_all: bool = False,
     singly: bool = False,
     forced: bool = False,
-    at_hand: AtHand | None = None,
+    at_hand: DialogState | None = None,
 ) -> ServerSession:
     """Open a server session.
 
@@ -135,24 +71,20 @@ def open_session(
     """
     check_isolation(isolation)
     reference = resolve_handler(handler)
-    known = Carry.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or Carry()
+    known = RecoveredAttempts.load(Path(carry)) if isinstance(carry, (str, Path)) else carry or RecoveredAttempts()
     journal = Journal(Path(journal_folder), partition, forced=forced)
     try:
-        from airflow_poison.core.delivery.sessions.child import Tools
-
         tools = Tools(policy, reference, clock or SystemClock(), unprocessable, opening.queue)
         if not policy.stateless or at_hand is not None:
-            callers = _callers(tools, journal, isolation)
             from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 
+            callers = InlineCallers(tools, journal) if isolation == "none" else _child_callers(tools, journal)
             return EndpointSession(
                 tools, callers, journal, known, opening=opening, stop_file=stop_file, record_all=record_all, singly=singly, at_hand=at_hand
             )
         if isolation == "none":
-            from airflow_poison.core.delivery.sessions.inline import InlineSession
-
             return InlineSession(tools, journal, known)
-        from airflow_poison.core.delivery.sessions.supervised import SupervisedSession
+        from airflow_poison.core.delivery.sessions.child_sessions import SupervisedSession
 
         return SupervisedSession(tools, journal, known)
     except BaseException:
@@ -160,12 +92,8 @@ def open_session(
         raise
 
 
-def _callers(tools: Tools, journal: Journal, isolation: str) -> Callers:
-    if isolation == "none":
-        from airflow_poison.core.delivery.sessions.callers import InlineCallers
-
-        return InlineCallers(tools, journal)
-    from airflow_poison.core.delivery.sessions.childcallers import ChildCallers
+def _child_callers(tools: Tools, journal: Journal) -> Callers:
+    from airflow_poison.core.delivery.sessions.child_sessions import ChildCallers
 
     return ChildCallers(tools, journal)
 
@@ -176,6 +104,84 @@ def check_isolation(isolation: str) -> None:
         raise SettingError("isolation", isolation, "'process' or 'none'")
 
 
-def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return words for a report: what an earlier try committed is committed."""
-    return np.where((words & STATE_MASK) == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
+# Inline
+
+
+class InlineSession(ServerSession):
+    """A server session without a process of its own: the handler runs in the worker itself, with the same journal and the same report.
+
+    For trusted handlers and for debugging. A crash ends the worker, a hang is not ended by anybody; the journal still tells the next try.
+    """
+
+    def __init__(self, tools: Tools, journal: Journal, carry: RecoveredAttempts) -> None:
+        self._journal, self._carry, self._halted = journal, carry, False
+        self._reader = FailureReader(journal.log_descriptor)
+        self._endpoint = endpoint_of(tools, journal.log_descriptor)
+
+    def deliver(self, batch: pa.RecordBatch) -> BatchReport:
+        """Deliver a batch in this process."""
+        report = carried_report(batch, self._carry, halted=self._halted)
+        if report is None:
+            record = BatchRecord(batch, self._journal, self._reader, self._carry)
+            self._halted = self._endpoint.deliver(BatchWork(batch, record.section.words, record.section.number))
+            record.read_log()
+            report = record.report(halted=self._halted)
+        self._halted = report.halted
+        return report
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self._journal.close()
+
+
+class InlineCallers:
+    """Calls the handler in this process, when its result is asked for."""
+
+    side_by_side = False
+
+    def __init__(self, tools: Tools, journal: Journal) -> None:
+        self._endpoint = endpoint_of(tools, journal.log_descriptor)
+        self._begun: dict[int, Call] = {}
+        self._changes: dict[int, Change | None] = {}
+        self._views: Views | None = None
+        self._services: Mapping[str, Service] = {}
+
+    def load(
+        self,
+        batch: pa.RecordBatch,
+        label: Callable[[int], str],  # noqa: ARG002  (the seam's signature)
+        sessions: int,  # noqa: ARG002  (the seam's signature)
+        services: Mapping[str, Service] | None = None,
+    ) -> None:
+        """Go on with another batch."""
+        self._views, self._services = Views(batch, self._endpoint.queue), services or {}
+
+    def prepare(self, session: int) -> None:
+        """There is nothing to start."""
+
+    def begin(self, session: int, call: Call, opened: float) -> None:  # noqa: ARG002  (nothing here ends a handler)
+        """Remember the call."""
+        self._begun[session] = call
+
+    def result(self, session: int) -> Failure | None:
+        """Call the handler."""
+        call = self._begun.pop(session)
+        assert self._views is not None, "a batch is loaded before it is called for"
+        message, change = self._views.message(call.row, call.counts.abort_count, call.counts.move_count), None
+        if call.begun is None:
+            failure = self._endpoint.call(message)
+        else:
+            failure, change = self._endpoint.call_in_dialog(message, call.begun, self._services)
+        self._changes[session] = change
+        return failure and self._endpoint.tell(failure)
+
+    def change(self, session: int) -> Change | None:
+        """Return what the handler did in its conversation."""
+        return self._changes.pop(session, None)
+
+    def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
+        """Always: it is called at once."""
+        return True
+
+    def close(self) -> None:
+        """There is nothing to end."""

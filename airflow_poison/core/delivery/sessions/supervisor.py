@@ -1,34 +1,41 @@
-"""The life of one child process, seen from its parent: started when needed, watched, buried, and what its death means for a message."""
+"""Child processes, seen from their parent: started when needed, watched, buried, and what the death of one means for a message."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.handlers import carry_by_value
-from airflow_poison.core.delivery.sessions import lastoutput, launcher, platform, wire
-from airflow_poison.core.delivery.sessions.child import NOT_FOUND, READY, Answer, Setup, Tools, load_types
-from airflow_poison.core.delivery.sessions.outputreader import OutputReader
+from airflow_poison.core.delivery.handlers import carry_by_value, load_types
+from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
+from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.watch import LONGEST_IDLE_SECONDS
-from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
+from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup, Tools
+from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.sessions.journalfile import Journal
+    from airflow_poison.core.delivery.sessions.child_sessions import Watch
+    from airflow_poison.core.delivery.sessions.journal import Journal
+
 
 LONGEST_LEAVE_SECONDS = 5.0
 """How long a child may take from closing its socket to its end."""
+LONGEST_IDLE_SECONDS = 300.0
+"""How long a child may take while no message is with the handler: imports, conversions, rules."""
+MAX_IDLE_DEATHS = 3
+"""Children in a row that may die before a message has moved."""
+_LONGEST_POLL_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,57 +52,61 @@ class Death:
     output: str
 
 
-class Overdue:
-    """A deadline.
+class Child:
+    """A child process as its parent sees it, started anew when it has died.
 
-    :param pause: how long to wait between two looks, seconds.
+    :ivar ready: it has said that it is; ``refused``: why it cannot be.
+    :ivar busy: it was handed something, and has not told what came of it.
+    :ivar told: what came of it, until it is asked for.
+    :ivar overdue: when its start or what it does has taken too long, monotonic seconds.
+    :ivar watch: says whether it has, in place of that; None: there is a fixed time.
+    :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-        self.pause = 0.5
-
-    def __call__(self) -> bool:
-        """Whether it has passed."""
-        return time.monotonic() >= self._until
-
-
-class Supervisor:
-    """One child at a time, started anew when it has died."""
 
     def __init__(self, tools: Tools, journal: Journal) -> None:
         load_types(tools.unprocessable)
-        self._journal, self._said = journal, lastoutput.path_beside(journal.path)
+        self._journal, self._said = journal, output.path_beside(journal.path)
         self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
         self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
-        self._child: launcher.ChildProcess | None = None
+        self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
+        self.told: Answer | Called | wire.Returned | Death | ServerSessionError | None = None
+        self.refused: PoisonError | None = None
+        self.overdue = 0.0
+        self.watch: Watch | None = None
+        self.is_gone()
+
+    def is_gone(self) -> None:
+        """Forget the process."""
+        self.ready = self.busy = False
+        self.leaving: float | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether there is a child."""
-        return self._child is not None
+        """Whether there is a process."""
+        return self._process is not None
 
-    def child(self) -> tuple[launcher.ChildProcess, OutputReader]:
-        """Return the child, ready; start one when there is none. Raises HandlerNotFoundError, ServerSessionError."""
-        if self._child is not None and self._output is not None:
-            return self._child, self._output
-        self.start()
-        self.started(self.wait(Overdue(LONGEST_IDLE_SECONDS)))
-        return self.living()
+    @property
+    def deadline(self) -> float | None:
+        """When to look whether something has taken too long, monotonic seconds; None while nothing is under way."""
+        if self.leaving is not None:
+            return self.leaving
+        if self.alive and not self.ready:
+            return self.overdue
+        return (self.overdue if self.watch is None else self.watch.due) if self.busy else None
 
     def start(self) -> None:
         """Start a child; what it answers first is for ``started``."""
-        said = lastoutput.create(self._said)
+        said = output.create(self._said)
         try:
-            child = self._child = launcher.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
+            process = self._process = zygote.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
         finally:
             os.close(said)
-        self._output = OutputReader(child.printed)
+        self._output = OutputReader(process.printed)
         folder = None
         with contextlib.suppress(OSError):
             folder = os.getcwd()  # noqa: PTH109  (a plain string travels)
-        wire.send(child.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
+        wire.send(process.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
 
     def started(self, answer: Answer | Death) -> None:
         """Take note of a child's first answer. Raises HandlerNotFoundError, ServerSessionError when it is not ready."""
@@ -113,67 +124,43 @@ class Supervisor:
             raise HandlerNotFoundError(answer.text)
         raise ServerSessionError(f"The server session cannot start: {answer.text}")
 
-    def living(self) -> tuple[launcher.ChildProcess, OutputReader]:
-        """Return the child, which has been started, and its output."""
-        assert self._child is not None
+    def living(self) -> tuple[zygote.ChildProcess, OutputReader]:
+        """Return the process, which has been started, and its output."""
+        assert self._process is not None
         assert self._output is not None
-        return self._child, self._output
+        return self._process, self._output
 
     def descriptors(self) -> list[int]:
         """Return what becomes readable when the child says, prints or does anything."""
-        child, output = self.living()
-        candidates = (child.control.fileno(), child.ended, output.descriptor)
+        process, output = self.living()
+        candidates = (process.control.fileno(), process.ended, output.descriptor)
         return [descriptor for descriptor in candidates if descriptor is not None]
 
-    def wait(self, overdue: Any) -> Any:
-        """Wait for the child's answer, its death, or until it is overdue; keep reading its output. Returns an Answer or a Death."""
-        poll = select.poll()
-        for descriptor in self.descriptors():
-            poll.register(descriptor, select.POLLIN)
-        while True:
-            said = self.take({descriptor for descriptor, _ in poll.poll(overdue.pause * 1000)}, overdue)
-            if said is not None:
-                return said
-
-    def take(self, ready: set[int], overdue: Callable[[], bool]) -> Any:
-        """Take what readable descriptors tell: an answer, a Death, or None when the child goes on."""
-        child, output = self.living()
-        if output.descriptor in ready:
-            output.drain()
-        if child.control.fileno() in ready:
-            try:
-                return wire.answer(child.control)
-            except wire.PeerGoneError:
-                return self.bury(timed_out=False)
-        if child.ended in ready:
-            return self.bury(timed_out=False)
-        return self.bury(timed_out=True) if overdue() else None
-
-    def bury(self, *, timed_out: bool, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
+    def bury(self, *, timed_out: bool, patience: float) -> Death:
         """Kill what is left of the child, read its last output and say how it ended.
 
         :param patience: how long to wait for its own end, seconds.
         """
-        child, output = self.living()
+        process, output = self.living()
         if timed_out:
-            platform.kill_group(child.pid)
-        elif child.ended is not None:
-            _wait_for_end(child.ended, patience)
-        status = launcher.reap_child(child)
+            platform.kill_group(process.pid)
+        elif process.ended is not None:
+            _wait_for_end(process.ended, patience)
+        status = zygote.reap_child(process)
         output.drain()
         tail = output.tail()
         output.end()
         output.close()
-        self._child = self._output = None
+        self._process = self._output = None
         return Death(timed_out, _how(status), tail)
 
     def end(self) -> None:
         """End the child, with what it has started."""
-        if self._child is not None and self._output is not None:
-            launcher.reap_child(self._child)
+        if self._process is not None and self._output is not None:
+            zygote.reap_child(self._process)
             self._output.end()
             self._output.close()
-            self._child = self._output = None
+            self._process = self._output = None
 
     def failure(self, death: Death) -> Failure:
         """Return what a child's death means for the message that it had."""
@@ -182,6 +169,157 @@ class Supervisor:
             text = f"The handler took longer than the transaction timeout of {self.timeout:g} seconds and was killed."
             return Failure(FailureKind.TIMEOUT, "transaction timeout", text, trace)
         return Failure(FailureKind.CRASH, death.how, cut(f"The process that ran the handler ended: {death.how}.", MAX_TEXT), trace)
+
+
+class Children:
+    """Child processes, all of them watched while one is waited for."""
+
+    def __init__(self) -> None:
+        self._all: list[Child] = []
+        self._poll, self._watched = select.poll(), dict[int, Child]()
+
+    def add(self, child: Child) -> None:
+        """Watch one more child."""
+        self._all.append(child)
+
+    def end(self) -> None:
+        """End all of them, with what they have started."""
+        for child in self._all:
+            self._forget_descriptors(child)
+            child.end()
+            child.is_gone()
+
+    def start(self, child: Child) -> None:
+        """Start a child that is not there; what it answers first is told when it is made ready. Raises ServerSessionError, PeerGoneError."""
+        if child.alive or child.refused is not None:
+            return
+        child.overdue = time.monotonic() + LONGEST_IDLE_SECONDS
+        child.start()
+        for descriptor in child.descriptors():
+            self._poll.register(descriptor, select.POLLIN)
+            self._watched[descriptor] = child
+
+    def make_ready(self, child: Child) -> None:
+        """Start a child and wait until it has started. Raises HandlerNotFoundError, ServerSessionError, PeerGoneError."""
+        self.start(child)
+        while not child.ready:
+            if child.refused is not None:
+                refused, child.refused = child.refused, None
+                raise refused
+            self._watch()
+
+    def told(self, child: Child) -> Answer | Called | wire.Returned | Death | ServerSessionError:
+        """Wait for the end of what a child was handed."""
+        while child.told is None:
+            self._watch()
+        told, child.told = child.told, None
+        return told
+
+    def bury(self, child: Child, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
+        """End a child that has died, or is to; say how it ended."""
+        self._forget_descriptors(child)
+        child.is_gone()
+        return child.bury(timed_out=timed_out, patience=patience)
+
+    def _forget_descriptors(self, child: Child) -> None:
+        for descriptor in [descriptor for descriptor, watched in self._watched.items() if watched is child]:
+            self._ignore(descriptor)
+
+    def _ignore(self, descriptor: int) -> None:
+        if self._watched.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def _watch(self) -> None:
+        """Wait until one of the children says something, prints, ends or is overdue, and take note of that."""
+        deadline = min((child.deadline for child in self._all if child.deadline is not None), default=math.inf)
+        patience = min(max(deadline - time.monotonic(), 0.0), _LONGEST_POLL_SECONDS)
+        heard: dict[Child, list[int]] = {}
+        for descriptor, _ in self._poll.poll(patience * 1000 + 1):
+            heard.setdefault(self._watched[descriptor], []).append(descriptor)
+        for child, descriptors in heard.items():
+            self._listen(child, descriptors)
+        if time.monotonic() >= deadline:
+            self._end_overdue()
+
+    def _listen(self, child: Child, ready: Sequence[int]) -> None:
+        """Take what a child prints first: it was printed before it answered, and before it ended."""
+        process, output = child.living()
+        if output.descriptor in ready:
+            output.drain()
+        if process.control.fileno() in ready and child.leaving is None:
+            try:
+                self._answered(child, wire.answer(process.control))
+            except wire.PeerGoneError:
+                self._leaves(child, process)
+        if process.ended in ready and child.alive:
+            self._died(child)
+
+    def _answered(self, child: Child, answer: Called | wire.Returned | Answer) -> None:
+        if isinstance(answer, Answer) and not child.ready:
+            self._started(child, answer)
+        elif isinstance(answer, Answer) and answer.what != DONE:
+            self.bury(child, patience=0.0)
+            child.told = ServerSessionError(
+                f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
+            )
+        else:
+            child.told, child.busy = answer, False
+
+    def _leaves(self, child: Child, process: zygote.ChildProcess) -> None:
+        """Its socket is closed: it is about to end. Nobody else waits for that."""
+        self._ignore(process.control.fileno())
+        if process.ended is None:
+            self._died(child)
+        else:
+            child.leaving = time.monotonic() + LONGEST_LEAVE_SECONDS
+
+    def _died(self, child: Child, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> None:
+        was_ready, busy = child.ready, child.busy
+        death = self.bury(child, timed_out=timed_out, patience=patience)
+        if not was_ready:
+            self._started(child, death)
+        elif busy:
+            child.told = death
+
+    def _started(self, child: Child, answer: Answer | Death) -> None:
+        """Take note of a child's first answer; what is wrong with it is told when the child is needed."""
+        try:
+            child.started(answer)
+        except PoisonError as error:
+            child.refused = error
+            self._forget_descriptors(child)
+        else:
+            child.ready = True
+
+    def _end_overdue(self) -> None:
+        """End what is overdue, unless it has just spoken."""
+        now = time.monotonic()
+        for child in self._all:
+            if child.deadline is None or child.deadline > now:
+                continue
+            if child.leaving is not None:
+                self._died(child, patience=0.0)
+            elif not (child.ready and child.watch is not None and not child.watch()) and not _has_spoken(child.living()[0]):
+                self._died(child, timed_out=True)
+
+
+def _has_spoken(process: zygote.ChildProcess) -> bool:
+    poll = select.poll()
+    poll.register(process.control, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def idle_limit_reached(deaths: int, death: Death, when: str) -> ServerSessionError | None:
+    """Return the error for a session that has died too often in a row without having got on; None while it may be started again.
+
+    :param when: it died, in words.
+    """
+    if deaths < MAX_IDLE_DEATHS:
+        return None
+    return ServerSessionError(
+        f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) {when}. "
+        f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
+    )
 
 
 def stream_of(batch: pa.RecordBatch) -> int:

@@ -1,21 +1,24 @@
-"""What one try left in its journal folder: the sections of its journals, its texts, and the transactions that were open when it ended."""
+"""The journal folder of one try: what it left there (sections, texts, transactions that were open when it ended), and how far it is while it runs."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
+import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions import damaged
-from airflow_poison.core.delivery.sessions.carry import Texts, texts_of
-from airflow_poison.core.delivery.sessions.journalfile import sections
-from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, attempts_of, left_open
+from airflow_poison.core.delivery.sessions import recovered
+from airflow_poison.core.delivery.sessions.journal import MAGIC, sections
+from airflow_poison.core.delivery.sessions.recovered import Texts, texts_of
+from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, State, attempts_of, left_open
 from airflow_poison.core.errors import ServerSessionError
 
 if TYPE_CHECKING:
@@ -25,17 +28,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.effects import Told
+    from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
     from airflow_poison.core.delivery.sessions.words import OpenTransaction
+
 
 ALONE = "alone"
 """The partition of messages that are delivered alone, before the others: each is a section of its own, and forced to disk."""
 BEGUN = "begun"
-"""The name of the note beside the journal folder (begun.py)."""
+"""The name of the note beside the journal folder (``TryNote``)."""
 _POLL_SECONDS = 0.05
 
 
-class Section(NamedTuple):
+class ReadSection(NamedTuple):
     """One section of a journal.
 
     :param path: of the journal.
@@ -68,7 +72,7 @@ class Open(NamedTuple):
 class Left:
     """What a try left, in the order in which its journals were begun."""
 
-    sections: list[Section]
+    sections: list[ReadSection]
     texts: Texts
 
     def opens(self) -> list[Open]:
@@ -107,17 +111,17 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     :param deadline: until when to wait for journals whose writers still live, monotonic seconds.
     :raises ServerSessionError: a writer still lives then, or a journal is there and cannot be read.
     """
-    found: list[Section] = []
+    found: list[ReadSection] = []
     failures, halts, late = {}, {}, frozenset[tuple[int, int]]()
-    effects: tuple[Told, ...] = ()
-    for path in sorted(damaged.names(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
+    effects: tuple[LoggedEffect, ...] = ()
+    for path in sorted(recovered.journal_paths(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
         texts = texts_of(path.with_suffix(".log"))
         failures.update(texts.failures)
         halts.update(texts.halts)
         late |= texts.timeouts
         effects += texts.effects
-        found += (Section(ids, words, path) for ids, words in sections(content, partial(damaged.tell, path)))
+        found += (ReadSection(ids, words, path) for ids, words in sections(content, partial(recovered.tell_damage, path)))
     return Left(found, Texts(failures, halts, late, effects))
 
 
@@ -127,11 +131,11 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 
 
 def _of_others(folder: Path, partition: str) -> Iterable[Path]:
-    return (path for path in damaged.names(folder, "*-*.journal") if not path.name.startswith(f"{partition}-"))
+    return (path for path in recovered.journal_paths(folder, "*-*.journal") if not path.name.startswith(f"{partition}-"))
 
 
 def _left_work(path: Path) -> bool:
-    with damaged.Reading(path), path.open("rb") as file, _locked(file) as quiet:
+    with recovered.ReadingJournal(path), path.open("rb") as file, _locked(file) as quiet:
         return quiet and any(left_open(words).in_flight for _, words in sections(file.read()))
     return False
 
@@ -155,7 +159,7 @@ def _locked(file: BinaryIO) -> Iterator[bool]:
 
 
 def _read_when_quiet(path: Path, deadline: float) -> bytes:
-    with damaged.Reading(path):
+    with recovered.ReadingJournal(path):
         return _read_unlocked(path, deadline)
     return b""
 
@@ -172,3 +176,143 @@ def _read_unlocked(path: Path, deadline: float) -> bytes:
                     "Its outcomes are needed before these messages are delivered again; end that process, then run the task again."
                 )
             time.sleep(_POLL_SECONDS)
+
+
+# The note beside the journals
+
+
+class Forced(StrEnum):
+    """What of a try's journals is forced to disk."""
+
+    NOTHING = "nothing"  # but the journal of messages that are delivered alone
+    SECTIONS = "sections"  # each section before its first delivery
+    MARKS = "marks"  # each message before it is with its handler
+
+
+@dataclass(frozen=True, slots=True)
+class TryNote:
+    """How a try delivers, written to disk before it: what its journals will be worth when it has ended.
+
+    :param machine: where all its processes run, as ``platform.machine()`` names it; empty: on several.
+    """
+
+    machine: str
+    forced: Forced = Forced.NOTHING
+
+    def told(self) -> str:
+        """Return the text of the note."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read a note; None where there is none, or it was not finished: no delivery had begun."""
+        try:
+            told = json.loads(path.read_text())
+            return cls(str(told["machine"]), Forced(told["forced"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+# While it runs
+
+
+_HEADER = 16
+_SETTLED = np.array(IS_SETTLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Messages of a pass so far.
+
+    :param settled: their handler returned, and its transaction is committed.
+    :param ended: rolled back for good in this pass: parked, poison, postponed, or what halted the queue.
+    :param rollbacks: deliveries that were rolled back and counted.
+    """
+
+    settled: int = 0
+    ended: int = 0
+    rollbacks: int = 0
+
+    @property
+    def done(self) -> int:
+        """Messages that no delivery of this pass follows."""
+        return self.settled + self.ended
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(self.settled + other.settled, self.ended + other.ended, self.rollbacks + other.rollbacks)
+
+
+@dataclass(slots=True)
+class _Read:
+    """What is known of a journal: everything before ``offset`` is over."""
+
+    offset: int = 0
+    over: Progress = field(default_factory=Progress)
+
+
+class JournalProgress:
+    """Looks at the journals of one folder again and again; what is over is not read again.
+
+    What it reads may change meanwhile, and is not checked: it is for people to look at, nothing is decided by it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, _Read] = {}
+
+    def look(self) -> Progress:
+        """Return how far the tasks are; of a task that was started again, its newest attempt counts."""
+        newest: dict[str, str] = {}
+        for name in sorted(_names(self._folder)):
+            newest[name.partition("-")[0]] = name
+        newest.pop(ALONE, None)
+        return sum((self._one(name) for name in newest.values()), Progress())
+
+    def _one(self, name: str) -> Progress:
+        known = self._known.setdefault(name, _Read())
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return known.over
+        try:
+            return _read_on(descriptor, known)
+        except (OSError, ValueError):
+            return known.over
+        finally:
+            os.close(descriptor)
+
+
+def _read_on(descriptor: int, known: _Read) -> Progress:
+    """Add up what follows; go on behind the sections that are over and have no unfinished one before them."""
+    open_now, offset, contiguous = Progress(), known.offset, True
+    while (messages := _messages_at(descriptor, offset)) is not None:
+        words = np.frombuffer(os.pread(descriptor, 4 * messages, offset + _HEADER + 8 * messages), np.int32)
+        found, is_over = _counted(words)
+        offset += _HEADER + 8 * messages + (4 * messages + 7) // 8 * 8
+        contiguous = contiguous and is_over
+        if contiguous:
+            known.over, known.offset = known.over + found, offset
+        else:
+            open_now += found
+    return known.over + open_now
+
+
+def _messages_at(descriptor: int, offset: int) -> int | None:
+    """Return how many messages the section has that begins here; None where none does."""
+    header = os.pread(descriptor, 8, offset)
+    number = int.from_bytes(header, "little") if len(header) == 8 else 0  # noqa: PLR2004  (bytes of an int64)
+    return number & 0xFFFFFFFF if number >> 32 == MAGIC else None
+
+
+def _counted(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[Progress, bool]:
+    states = np.minimum(words & STATE_MASK, max(State))
+    committed = int(np.count_nonzero((states == State.COMMITTED) | (states == State.CARRIED)))
+    settled = int(np.count_nonzero(_SETTLED[states]))
+    return Progress(committed, settled - committed, int(attempts_of(words).sum())), settled == len(words)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if name.endswith(".journal") and not name.startswith(".")]  # noqa: PTH208  (names only)
+    except OSError:
+        return []

@@ -1,19 +1,34 @@
-"""Pickled messages with descriptors over a local stream socket; both ends are ours.
+"""What a worker and the child of a server session tell each other: pickled messages with descriptors over a local stream socket; both ends are ours.
 
 What is said for every delivery is not pickled: a call is a few numbers, and that its handler returned is an empty message.
 """
 
 from __future__ import annotations
 
+import mmap
 import pickle
 import socket
 import struct
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.conversations.endpoint import Change
+    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.conversations.transaction import BegunDelivery
+    from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import Counts
+    from airflow_poison.core.policies.policy import Policy
 
 _LENGTH = struct.Struct(">I")
 _MAX_DESCRIPTORS = 5
 NUMBERS = struct.Struct("=4i")
 _EMPTY = _LENGTH.pack(0)
+NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
 
 
 class Returned:
@@ -106,3 +121,90 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a child is told first, in plain values: nothing else can be unpickled before the import path is set.
+
+    :param carried: the pickled ``Tools``.
+    """
+
+    path: list[str]
+    environment: dict[str, str]
+    folder: str | None
+    carried: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What delivering needs."""
+
+    policy: Policy
+    handler: HandlerRef
+    clock: Clock
+    unprocessable: tuple[str | type[BaseException], ...]
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One batch to deliver; the Arrow stream comes as a descriptor."""
+
+    section: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A batch whose messages will be called for one by one, instead of the one before.
+
+    Two descriptors come with it: the Arrow stream, and the file where the child writes the number of the call that it has taken.
+
+    :param services: of the queue; None: it has no conversations. With them each call is followed by how its delivery begins in its
+        conversation, None for a message that is in none.
+    """
+
+    services: Mapping[str, Service] | None = None
+
+
+class Call(NamedTuple):
+    """One delivery of a message of the loaded batch, with the counts that it sees.
+
+    :param begun: how it begins in its conversation; None for a message that is in none.
+    """
+
+    row: int
+    counts: Counts
+    begun: BegunDelivery | None = None
+
+
+UNLOAD = -1
+"""In place of a row: no more calls for this batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a child says: ready, done, or what went wrong with us (never with a message)."""
+
+    what: str
+    text: str = ""
+    halted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What came of a call that did not simply return.
+
+    :param change: what its handler did in its conversation.
+    """
+
+    failure: Failure | None
+    change: Change | None = None
+
+
+SLOT_BYTES = 4
+
+
+def map_slot(descriptor: int) -> memoryview:
+    """Map the file where a child writes what it has taken."""
+    return memoryview(mmap.mmap(descriptor, SLOT_BYTES)).cast("i")

@@ -14,12 +14,12 @@ from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.delivery.handlers import check_returned
+from airflow_poison.core.delivery.handler_wrappers import session_handler
+from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
-from airflow_poison.core.delivery.sessiongram import session_handler
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.host import LastFailureHost
-from airflow_poison.core.delivery.sessions.ladder import RAISED, Ladder
-from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
+from airflow_poison.core.delivery.sessions.rows import RAISED, BatchEntry, Entries, Ladder, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
 from airflow_poison.core.delivery.sessions.words import ONE_ATTEMPT, SETTLED, State
 from airflow_poison.core.failures import Failure, FailureKind
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.conversations.transaction import Begun
-    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-    from airflow_poison.core.delivery.sessions.lastoutput import LastOutput
+    from airflow_poison.core.conversations.transaction import BegunDelivery
+    from airflow_poison.core.delivery.sessions.output import LastOutput
+    from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.message import _Columns
-    from airflow_poison.core.policies.seam import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy, Receiver
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
@@ -115,7 +115,7 @@ class Endpoint:
         self._only_here()
         return None
 
-    def call_in_dialog(self, message: Message, begun: Begun, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
+    def call_in_dialog(self, message: Message, begun: BegunDelivery, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
         """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
 
         Who rolled back to the savepoint and returned has the message back, and what was done since (spec SB-58).
@@ -149,6 +149,15 @@ class Endpoint:
         if os.getpid() != self._process:
             code = error.code if isinstance(error, SystemExit) else error is not None
             os._exit(code if isinstance(code, int) else 1)
+
+
+def endpoint_of(tools: Tools, log: int) -> Endpoint:
+    """Return an endpoint in this process, its handler loaded. Raises HandlerNotFoundError.
+
+    :param log: the descriptor of the journal's log.
+    """
+    handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
+    return Endpoint(tools.policy, handler=handler, clock=tools.clock, log=FailureLog(log), unprocessable=types, queue=tools.queue)
 
 
 class _BatchDelivery:

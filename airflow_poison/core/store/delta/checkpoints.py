@@ -1,4 +1,4 @@
-"""Checkpoints of a Delta log: made beside it, arranged so that reading one costs little, and put into it whole.
+"""Checkpoints of a Delta log, and its shortening behind them. One is made beside the log, arranged to be read at little cost, and put into it whole.
 
 delta-rs writes a checkpoint as one row group, and a reader takes apart all of it, whatever it asks for. Most of it are keys of sends and runs, and
 files that were removed. So the rows are put into a row group for each kind: readers skip those that the statistics say hold nothing for them.
@@ -22,19 +22,23 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta.repair import is_whole
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta.entries import HINT, LOG, entry_path, is_whole, versions
+from airflow_poison.core.store.files import Shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
 
     import pyarrow as pa
 
-LOG = "_delta_log"
+
 _BESIDE = ".checkpoint-"
-_LAST = "_last_checkpoint"
 _NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _KINDS = ("txn", "remove")
+_TEMPORARY = re.compile(r"_commit_.*\.tmp|.*#\d+|\.tmp.*")
+_SAFE_AGE = 24 * 3_600.0  # seconds; a writer needs milliseconds
+_LEAST_CHECKPOINTS = 2
 
 
 def checkpoint_path(root: str, version: int) -> Path:
@@ -62,11 +66,11 @@ def make(root: str, version: int, *, durable: bool, forget_gone: bool = False) -
         reach("store.checkpoint.before_writing")
         made, rows = _written(beside, version, root if forget_gone else None)
         if durable:
-            durability.sync(made)
+            disk.sync(made)
         reach("store.checkpoint.before_place")
         _take_place(root, version, made, durable=durable)
         reach("store.checkpoint.after_place")
-        _say_it_is_the_last(root, version, rows, log / _LAST, durable=durable)
+        _say_it_is_the_last(root, version, rows, log / HINT, durable=durable)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -82,7 +86,7 @@ def left_over(root: str, safe_age: float) -> Iterator[Path]:
 def _has_second_names(root: str, version: int, log: Path) -> bool:
     """Give the last whole checkpoint and the entries since a second name; False when the log was shortened meanwhile."""
     first = _last_whole(root, version)
-    sources = [Path(root, LOG, f"{number:020d}.json") for number in range(max(first, 0), version + 1)]
+    sources = [entry_path(root, number) for number in range(max(first, 0), version + 1)]
     if first >= 0:
         sources.append(checkpoint_path(root, first))
     try:
@@ -96,14 +100,13 @@ def _has_second_names(root: str, version: int, log: Path) -> bool:
 def _sync_covered(root: str, log: Path) -> None:
     """Force what the checkpoint will stand for to disk: it must not outlive an entry that another writer has not synced."""
     for source in log.iterdir():
-        durability.sync_if_there(Path(root, LOG, source.name))
-    durability.sync(Path(root, LOG))
+        disk.sync_if_there(Path(root, LOG, source.name))
+    disk.sync(Path(root, LOG))
 
 
 def _last_whole(root: str, version: int) -> int:
     """Return the version of the last checkpoint before a version; -1: none."""
-    found = sorted((int(match[1]) for path in Path(root, LOG).iterdir() if (match := _NAME.fullmatch(path.name))), reverse=True)
-    for number in found:
+    for number in reversed(versions(Path(root, LOG), _NAME)):
         with suppress(FileNotFoundError):
             if number < version and is_whole(checkpoint_path(root, number)):
                 return number
@@ -189,7 +192,7 @@ def _take_place(root: str, version: int, made: Path, *, durable: bool) -> None:
     except OSError:  # a file system without hard links: nobody else writes another one of this version
         made.rename(place)
     if durable:
-        durability.sync(place.parent)
+        disk.sync(place.parent)
 
 
 def _say_it_is_the_last(root: str, version: int, rows: int, beside: Path, *, durable: bool) -> None:
@@ -198,14 +201,174 @@ def _say_it_is_the_last(root: str, version: int, rows: int, beside: Path, *, dur
         return
     beside.write_text(json.dumps({"version": version, "size": rows}))
     if durable:
-        durability.sync(beside)
-    beside.replace(Path(root, LOG, _LAST))
+        disk.sync(beside)
+    beside.replace(Path(root, LOG, HINT))
     if durable:
-        durability.sync(Path(root, LOG))
+        disk.sync(Path(root, LOG))
 
 
 def _hinted(root: str) -> int:
     try:
-        return int(json.loads(Path(root, LOG, _LAST).read_text())["version"])
+        return int(json.loads(Path(root, LOG, HINT).read_text())["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return -1
+
+
+# Shortening the log behind a checkpoint -------------------------------------------------------------------------------
+
+
+def removals(root: str) -> Mapping[str, float]:
+    """Return when the entries of the log removed files, by path; a file that was added again later is not among the dead for its reader."""
+    found: dict[str, float] = {}
+    for version in _entries(root):
+        entry = entry_path(root, version)
+        try:
+            lines, changed = entry.read_text(encoding="utf-8").splitlines(), entry.stat().st_mtime
+        except FileNotFoundError:  # another maintainer has shortened the log
+            continue
+        for line in lines:
+            if '"remove"' in line and (action := json.loads(line).get("remove")) is not None:
+                at = max(changed, (action.get("deletionTimestamp") or 0) / 1_000)  # whichever clock was behind
+                found[action["path"]] = found[unquote(action["path"])] = at
+    return found
+
+
+def shorten(root: str, version: int, retention: timedelta, *, durable: bool) -> Shortened:
+    """Write a checkpoint of a version and remove what only versions before the retention need.
+
+    Entries go from the oldest on, so what a killed cleaner leaves is a log without a hole. A checkpoint is compared with the version that it stands
+    for, and forced to disk, before the first of them goes; the newest two checkpoints stay in any case, with every entry between them.
+    """
+    if version not in _checkpoints(root):
+        reach("store.log.before_checkpoint")
+        make(root, version, durable=durable, forget_gone=True)
+    _force(root, version, durable=durable)
+    reach("store.log.after_checkpoint")
+    needless = _needless(root, time.time() - retention.total_seconds(), durable=durable)
+    size = entries = 0
+    for path in (*needless, *_temporary(root)):
+        reach("store.log.before_remove")
+        size += _removed(path)
+        entries += 1
+    for folder in left_over(root, _SAFE_AGE):
+        shutil.rmtree(folder, ignore_errors=True)
+    return Shortened(checkpoint=version, entries=entries, size=size, oldest=min(_entries(root), default=version))
+
+
+def checkpoint_paths(checkpoint: Path) -> set[str]:
+    """Return the live files that a checkpoint names."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(checkpoint) as parquet:
+        adds = parquet.read(["add.path"]).column("add").to_pylist()
+    return {unquote(add["path"]) for add in adds if add is not None and add["path"] is not None}
+
+
+def _needless(root: str, since: float, *, durable: bool) -> list[Path]:
+    """Return what nobody needs who reads versions from an instant on; looked at again while another maintainer shortens the log, too."""
+    while (kept := _last_unneeded_checkpoint(root, since)) is not None:
+        needless, oldest = _before(root, kept), min(_entries(root), default=0)
+        if not needless:
+            break
+        try:
+            _check(root, kept)
+        except TableChangedError:
+            if min(_entries(root), default=0) == oldest:
+                raise
+            continue
+        _force(root, kept, durable=durable)
+        return needless
+    return []
+
+
+def _last_unneeded_checkpoint(root: str, since: float) -> int | None:
+    """Return the checkpoint that all of the retention can be read from; None when there is none to shorten to.
+
+    The version that was the newest when the retention began is the first that is needed.
+    """
+    known = _entries(root)
+    within = [version for version in known if _changed(root, version) > since]
+    first_needed = within[0] - 1 if within else max(known, default=0)
+    checkpoints = _checkpoints(root)[: -_LEAST_CHECKPOINTS + 1]
+    return max((version for version in checkpoints if version <= first_needed), default=None)
+
+
+def _check(root: str, version: int) -> None:
+    """Hold a checkpoint against all entries before it, from the oldest on that a checkpoint leads to. Raises TableChangedError.
+
+    A killed maintainer may have left older checkpoints behind, whose entries are gone.
+    """
+    try:
+        there, first, oldest = set[str](), 0, min(_entries(root))
+        if oldest:
+            first = min(number for number in _checkpoints(root) if number >= oldest - 1) + 1
+            there = checkpoint_paths(checkpoint_path(root, first - 1))
+        for number in range(first, version + 1):
+            added, removed = _changes(entry_path(root, number))
+            there = (there - removed) | added
+        difference = ", ".join(sorted(there ^ checkpoint_paths(checkpoint_path(root, version)))[:3])
+    except (OSError, ValueError) as error:
+        difference = str(error)
+    if difference:
+        message = (
+            f"The checkpoint of version {version} in {Path(root, LOG)} does not name the files that the entries before it lead to: {difference}. "
+            "Nothing of the log was removed. Look at the table with 'airflow poison check'; restore the log from a backup if it says so."
+        )
+        raise TableChangedError(message)
+
+
+def _changes(entry: Path) -> tuple[set[str], set[str]]:
+    """Return the paths that an entry adds and removes."""
+    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+    added, removed = ({unquote(action[kind]["path"]) for action in actions if kind in action} for kind in ("add", "remove"))
+    return added, removed
+
+
+def _force(root: str, version: int, *, durable: bool) -> None:
+    """Force a checkpoint to disk before what it replaces goes."""
+    if durable:
+        for path in (checkpoint_path(root, version), Path(root, LOG, HINT)):
+            disk.sync_if_there(path)
+        disk.sync(Path(root, LOG))
+
+
+def _before(root: str, version: int) -> list[Path]:
+    """Return what a checkpoint makes needless, the oldest entries first, then older checkpoints."""
+    entries = [entry_path(root, number) for number in _entries(root) if number < version]
+    return entries + [checkpoint_path(root, number) for number in _checkpoints(root) if number < version]
+
+
+def _temporary(root: str) -> Iterator[Path]:
+    """Yield what killed writers have left."""
+    for path in Path(root, LOG).iterdir():
+        if _TEMPORARY.fullmatch(path.name) and time.time() - _age_mark(path) > _SAFE_AGE:
+            yield path
+
+
+def _age_mark(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def _changed(root: str, version: int) -> float:
+    return _age_mark(entry_path(root, version))
+
+
+def _entries(root: str) -> list[int]:
+    return versions(Path(root, LOG))
+
+
+def _checkpoints(root: str) -> list[int]:
+    return versions(Path(root, LOG), _NAME)
+
+
+def _removed(path: Path) -> int:
+    """Remove a file and return its size; 0 when another maintainer was faster."""
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import acknowledged, actions, checkpoints, foreign, repair, shortening
-from airflow_poison.core.store.delta.state import DeltaState, EntryMark, Loaded, Looks
-from airflow_poison.core.store.unreachable import why
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import checkpoints, entries, past, repair
+from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Reader, actions_of, first_line, transactions_of
+from airflow_poison.core.store.disk import why
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.delta.acknowledged import Acknowledged
+    from airflow_poison.core.store.files import Shortened
     from airflow_poison.core.store.log import Commit, State
-    from airflow_poison.core.store.results import Shortened
 
 log = logging.getLogger(__name__)
-LOG = "_delta_log"
-_LOOKS = 4
-_warned: set[tuple[str, int]] = set()
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -44,91 +40,29 @@ class DeltaLog:
     def __init__(self, root: str, *, durable: bool) -> None:
         self._root = root
         self._durable = durable
-        self._looks = Looks(root)
+        self._reader = Reader(root)
         self._known = -1  # every version up to this one was looked at
 
     def load(self) -> DeltaState:
         """Return the newest version. Raises TableChangedError when it cannot be read, and when somebody else has changed the table since ours."""
         known = self._known  # before the look: other threads go on meanwhile
-        state = self.newest()
-        self._refuse_foreign(state, known)
+        state = self._reader.newest()
+        if state.version != known:
+            self._refuse_foreign(state, known)
         return state
+
+    def newest(self) -> DeltaState:
+        """Return the newest version that counts, whoever made it: see ``Reader.newest``. Writes nothing."""
+        return self._reader.newest()
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
         return None if self._json(version + 1).exists() else EntryMark.of(self._root, version)
 
-    def newest(self) -> DeltaState:
-        """Return the newest version that counts, whoever made it. Writes nothing.
-
-        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
-        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
-        """
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
-        cause = ""
-        for _ in range(_LOOKS):
-            marks = acknowledged.read(self._root)  # before the look: what is marked then is there
-            try:
-                state = self._loaded()
-                if self._counts(state, marks):
-                    return state
-            except (TableNotFoundError, DeltaError) as error:
-                cause = _first_line(error)
-            except OSError as error:
-                raise StoreUnreachableError(self._unreadable(error)) from error
-            found = repair.diagnose(self._root)
-            if found.harmless:
-                with suppress(DeltaError):
-                    return self._before_what_does_not_count(found)
-            if found.lost or found.unmarked:
-                raise TableChangedError(repair.told(self._root, found, cause))
-        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
-        raise error_of(repair.told(self._root, found, cause))
-
-    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged]) -> bool:
-        """Whether a version and the entries that it rests on are what was committed."""
-        last = max(marks, default=-1)
-        if state.version > last:  # nobody was told of it yet, or the table has no marks
-            fresh = range(last + 1, state.version + 1)
-            whole = state.has_entry and all(repair.is_readable(self._json(version)) for version in fresh) if marks else not state.is_empty
-            if not whole:
-                return False
-        return state.version >= last and repair.have_their_sizes(self._root, marks)
-
-    def _before_what_does_not_count(self, found: repair.Diagnosis) -> DeltaState:
-        """Return the last version that counts. Raises DeltaError."""
-        from deltalake import DeltaTable
-
-        if (self._root, found.version) not in _warned:
-            _warned.add((self._root, found.version))
-            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
-            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
-        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
-
     def set_aside(self) -> None:
         """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
         for name in repair.set_aside(self._root, durable=self._durable):
             log.warning("%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, repair.ASIDE)
-
-    def _unreadable(self, error: OSError) -> str:
-        cause = " ".join(str(error).split())
-        return (
-            f"The log of the queue table {self._root} cannot be read: {cause}. Check that the folder is mounted and that this user may read and "
-            "write all of it, then run the task again; nothing was committed."
-        )
-
-    def _loaded(self) -> DeltaState:
-        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
-        from deltalake.exceptions import DeltaError
-
-        for more in reversed(range(_LOOKS)):
-            try:
-                return self._looks.newest()
-            except DeltaError:
-                if not more:
-                    raise
-        raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
@@ -136,12 +70,12 @@ class DeltaLog:
 
         assert isinstance(base, DeltaState)
         self._check_present(commit)
-        if max(acknowledged.read(self._root), default=-1) > base.version:
+        if max(entries.read_marks(self._root), default=-1) > base.version:
             return False  # also where somebody has deleted the entry: its place must not be taken
         if base.damaged:
             self.set_aside()
         if self._durable:
-            durability.sync_files(self._root, [file.path for file in commit.add])
+            disk.sync_files(self._root, [file.path for file in commit.add])
         self._acknowledge(base.version)  # what a commit rests on can be put back, too
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
@@ -168,20 +102,20 @@ class DeltaLog:
 
         :param mark: of the commit that has to be there; empty: whoever made it.
         """
-        marks = acknowledged.read(self._root)
+        marks = entries.read_marks(self._root)
         last = max(marks, default=-1)
-        fresh = range(max(last, version - acknowledged.KEPT) + 1, version + 1)
+        fresh = range(max(last, version - entries.KEPT) + 1, version + 1)
         if self._durable and fresh:
             for number in fresh:
-                durability.sync_if_there(self._json(number))
-            durability.sync(Path(self._root, LOG))
+                disk.sync_if_there(self._json(number))
+            disk.sync(Path(self._root, LOG))
         for number in fresh:
-            content = repair.read(self._json(number))
-            if content is not None and repair.is_complete(content):
-                acknowledged.note(self._root, number, content, durable=self._durable)
+            content = entries.read_entry(self._json(number))
+            if content is not None and entries.is_complete(content):
+                entries.note(self._root, number, content, durable=self._durable)
             elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
                 raise self._replaced(number)
-        entry = repair.read(self._json(version))
+        entry = entries.read_entry(self._json(version))
         known = marks.get(version)
         if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
             raise self._replaced(version)
@@ -194,19 +128,19 @@ class DeltaLog:
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
-        info = foreign.commit_info(self._json(version))
-        return None if info is None else foreign.details_of(info) or {}
+        info = entries.commit_info(self._json(version))
+        return None if info is None else entries.details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
         """Return when files were removed from the table, as far back as the log goes."""
-        return shortening.removals(Path(self._root, LOG))
+        return checkpoints.removals(self._root)
 
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
         state = self.newest()
         if state.damaged:
             self.set_aside()
-        return shortening.shorten(self._root, state.version, retention, durable=self._durable)
+        return checkpoints.shorten(self._root, state.version, retention, durable=self._durable)
 
     def _check_not_shortened(self, base: DeltaState) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
@@ -223,7 +157,7 @@ class DeltaLog:
             raise TableChangedError(message)
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
-        """Raise TableChangedError when the table differs from what the package has last left: see ``foreign``. Costs one short read."""
+        """Raise TableChangedError when the table differs from what the package has last left: see ``past``. Costs one short read."""
         if state.version < known:
             message = (
                 f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
@@ -232,12 +166,12 @@ class DeltaLog:
             )
             raise TableChangedError(message)
         if state.version > known:
-            hands = foreign.find(self._root, state.version, known)
+            hands = past.find_foreign(self._root, state.version, known)
             if hands is not None and (what := self._foreign_changes(hands, state)):
-                raise TableChangedError(foreign.told(self._root, hands, what))
+                raise TableChangedError(past.foreign_told(self._root, hands, what))
             self._known = max(self._known, state.version)
 
-    def _foreign_changes(self, hands: foreign.ForeignHands, state: DeltaState) -> Sequence[str]:
+    def _foreign_changes(self, hands: past.ForeignHands, state: DeltaState) -> Sequence[str]:
         """Return what somebody else has changed; nothing where it was undone or means nothing."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -245,12 +179,12 @@ class DeltaLog:
         if hands.last_own is None:
             return ["changed what cannot be told any more"]
         try:
-            return foreign.changes(DeltaTable(self._root, version=hands.last_own), state.table)
+            return past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table)
         except DeltaError as error:
-            return [f"changed what cannot be told any more ({_first_line(error)})"]
+            return [f"changed what cannot be told any more ({first_line(error)})"]
 
     def _json(self, version: int) -> Path:
-        return foreign.json_path(self._root, version)
+        return entries.entry_path(self._root, version)
 
     def _check_present(self, commit: Commit) -> None:
         """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
@@ -263,23 +197,18 @@ class DeltaLog:
                 raise TableChangedError(message)
 
     def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
-        from deltalake.transaction import CommitProperties, PostCommitHookProperties, Transaction
+        from deltalake.transaction import CommitProperties, PostCommitHookProperties
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        numbers = [Transaction(name, number, actions.now_ms()) for name, number in commit.numbers.items()]
-        lasting = [Transaction(name, number) for name, number in commit.lasting.items()]  # without a time they never expire
         base.table.create_write_transaction(
-            [
-                *(actions.add(file, data_change=commit.data_change) for file in commit.add),
-                *(actions.remove(file, data_change=commit.data_change) for file in commit.remove),
-            ],
+            actions_of(commit),
             "append",
             base.table.schema(),
-            partition_by=actions.PARTITION_BY,
+            partition_by=PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,
-                app_transactions=numbers + lasting,
+                app_transactions=transactions_of(commit),
                 custom_metadata={"userMetadata": json.dumps(details)},
             ),
             # What may fail must not come between a commit and its acknowledgement.
@@ -306,7 +235,3 @@ class DeltaLog:
             log.warning(
                 "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
             )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,4 +1,7 @@
-"""The history of a queue table as its log tells it, version by version. Reads only, and mends nothing: a check has to see what is damaged."""
+"""The history of a queue table as its log tells it, version by version, and what of it somebody else has committed.
+
+Reads only, and mends nothing: a check has to see what is damaged.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_poison.core.store.delta import foreign, repair
+from airflow_poison.core.store.delta import entries
+from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.state import files_of
 from airflow_poison.core.store.files import DataFile
-from airflow_poison.core.store.table.layout import partition_of
+from airflow_poison.core.store.table.files import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_poison.core.store.delta.acknowledged import Acknowledged
+    from deltalake import DeltaTable
 
-LOG = "_delta_log"
+    from airflow_poison.core.store.delta.entries import Acknowledged
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Version:
     """One version.
 
     :param operation: of a commit of ours: its own name; else what its writer calls it.
@@ -63,7 +68,7 @@ class Past:
     :param named: every path that the log names, also those of files that were removed before the first entry.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[Version]
     base: Mapping[str, DataFile]
     base_numbers: Mapping[str, int]
     configuration: Mapping[str, str]
@@ -99,48 +104,48 @@ class Past:
         return found
 
 
-def read(root: str) -> Past:
+def read_past(root: str) -> Past:
     """Return the history of the table at ``root``."""
     from deltalake.exceptions import DeltaError
 
     log = Path(root, LOG)
-    found = repair.diagnose(root)
+    found = entries.diagnose(root)
     torn = [path.name for path in (*found.shortcuts, *found.torn)]
-    names = [foreign.json_path(root, version) for version in repair.versions(log) if version <= found.version]
+    names = [entries.entry_path(root, version) for version in entries.versions(log) if version <= found.version]
     if not names:
         return Past((), {}, {}, {}, torn, f"{LOG} holds no commit: the table cannot be read", lost=found.lost)
-    entries, damage = _entries(names)
-    if not damage and entries[0].version and entries[0].version not in _checkpoints(log):
-        damage = f"{LOG} begins with version {entries[0].version}, and no checkpoint says what was there"
+    history, damage = _entries(names)
+    if not damage and history[0].version and history[0].version not in _checkpoints(log):
+        damage = f"{LOG} begins with version {history[0].version}, and no checkpoint says what was there"
     gap, covering = "", _covering(log, names) if damage else None
     if covering is not None:
-        gap, (entries, damage) = damage, _entries(names[names.index(foreign.json_path(root, covering)) :])
+        gap, (history, damage) = damage, _entries(names[names.index(entries.entry_path(root, covering)) :])
     if found.unmarked:
         damage = damage or f"{names[-1].name} is cut short, and no mark tells whether it was acknowledged"
     if found.lost:
         damage = damage or f"{LOG} is not what was acknowledged"
-    if not entries or (damage and entries[0].version):
+    if not history or (damage and history[0].version):
         return Past((), {}, {}, {}, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
     try:
-        base, numbers, configuration, columns = _base(root, entries[0].version)
+        base, numbers, configuration, columns = _base(root, history[0].version)
     except DeltaError as error:
-        return Past((), {}, {}, {}, torn, f"the checkpoint of version {entries[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
-    if entries[0].version:
-        entries = entries[1:]  # the base is what it has left
-    configuration = next((entry.configuration for entry in reversed(entries) if entry.configuration is not None), configuration)
-    named = frozenset(base) | {file.path for entry in entries for file in entry.adds} | {path for entry in entries for path in entry.removes}
-    return Past(entries, base, numbers, configuration, torn, damage, named | _buried(log), columns, found.lost, gap, found.unmarked)
+        return Past((), {}, {}, {}, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
+    if history[0].version:
+        history = history[1:]  # the base is what it has left
+    configuration = next((entry.configuration for entry in reversed(history) if entry.configuration is not None), configuration)
+    named = frozenset(base) | {file.path for entry in history for file in entry.adds} | {path for entry in history for path in entry.removes}
+    return Past(history, base, numbers, configuration, torn, damage, named | _buried(log), columns, found.lost, gap, found.unmarked)
 
 
 def _checkpoints(log: Path) -> set[int]:
     """Return the versions of the whole checkpoints."""
-    return {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet") if repair.is_whole(path)}
+    return {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet") if entries.is_whole(path)}
 
 
 def covering(root: str) -> int | None:
     """Return the oldest checkpoint of a log from which on every entry is there; None when there is none."""
     log = Path(root, LOG)
-    names = [foreign.json_path(root, version) for version in repair.versions(log)]
+    names = [entries.entry_path(root, version) for version in entries.versions(log)]
     return _covering(log, names) if names else None
 
 
@@ -148,15 +153,15 @@ def _covering(log: Path, names: Sequence[Path]) -> int | None:
     """Return the oldest checkpoint from which on every entry is there; None when there is none."""
     wanted = int(names[-1].stem)
     for path in reversed(names):
-        if int(path.stem) != wanted or not repair.is_readable(path):
+        if int(path.stem) != wanted or not entries.is_readable(path):
             break
         wanted -= 1
     return min((version for version in _checkpoints(log) if wanted < version <= int(names[-1].stem)), default=None)
 
 
-def _entries(names: Sequence[Path]) -> tuple[list[Entry], str]:
+def _entries(names: Sequence[Path]) -> tuple[list[Version], str]:
     """Return the entries up to the first that is missing or cannot be read, and what is wrong with that."""
-    found: list[Entry] = []
+    found: list[Version] = []
     for path in names:
         version = int(path.stem)
         if found and version != found[-1].version + 1:
@@ -168,12 +173,12 @@ def _entries(names: Sequence[Path]) -> tuple[list[Entry], str]:
     return found, ""
 
 
-def _entry(version: int, lines: Sequence[str]) -> Entry:
+def _entry(version: int, lines: Sequence[str]) -> Version:
     actions = [json.loads(line) for line in lines]
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    details = foreign.details_of(info)
+    details = entries.details_of(info)
     adds = [(action["add"], _file(action["add"])) for action in actions if "add" in action]
-    return Entry(
+    return Version(
         version=version,
         ours=details is not None,
         operation=str(info.get("operation", "") if details is None else details["operation"]),
@@ -222,8 +227,6 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
         return {}, {}, {}, ""
     from deltalake import DeltaTable
 
-    from airflow_poison.core.store.delta.actions import files_of
-
     table = DeltaTable(root, version=first)
     seq = table.transaction_version("seq")
     metadata = table.metadata()
@@ -233,7 +236,7 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
 
 def _buried(log: Path) -> frozenset[str]:
     """Return the paths that checkpoints list as removed."""
-    return frozenset(path for checkpoint in log.glob("*.checkpoint.parquet") if repair.is_whole(checkpoint) for path in _removed(checkpoint))
+    return frozenset(path for checkpoint in log.glob("*.checkpoint.parquet") if entries.is_whole(checkpoint) for path in _removed(checkpoint))
 
 
 def _removed(checkpoint: Path) -> Iterator[str]:
@@ -246,3 +249,89 @@ def _removed(checkpoint: Path) -> Iterator[str]:
     except (OSError, pa.ArrowException):
         return
     yield from (unquote(cell["path"]) for cell in cells if cell is not None and cell.get("path"))
+
+
+# Foreign commits ------------------------------------------------------------------------------------------------------
+#
+# A commit of the package carries its mark, and whoever made it had looked at every version before. So the newest version alone tells whether
+# somebody else has written there: it is ours, or we walk back to the last one that is. What strangers did and undid again (a RESTORE of that
+# version), and what changes nothing (the notes of a VACUUM, a description), is no reason to stop.
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCommit:
+    """A version by somebody else.
+
+    :param operation: what its writer calls it: ``DELETE``, ``OPTIMIZE``, ``RESTORE``.
+    :param writer: what it says of itself; empty when it says nothing.
+    """
+
+    version: int
+    operation: str
+    writer: str
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({', '.join(word for word in (self.operation, self.writer) if word)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHands:
+    """What somebody else has committed since the last version of ours.
+
+    :param commits: theirs, oldest first.
+    :param last_own: the last version before them; None when the log keeps it no longer.
+    """
+
+    commits: Sequence[ForeignCommit]
+    last_own: int | None
+
+
+def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
+    """Return who else has committed after ``trusted`` and up to ``version`` since our last commit; None: nobody.
+
+    A table of which no version is ours yet is one that is being made.
+    """
+    commits: list[ForeignCommit] = []
+    for number in range(version, trusted, -1):
+        info = entries.commit_info(entries.entry_path(root, number))
+        if info is None:  # cleaned up behind a checkpoint
+            return ForeignHands(commits[::-1], None) if commits else None
+        if entries.details_of(info) is not None:
+            return ForeignHands(commits[::-1], number) if commits else None
+        commits.append(ForeignCommit(number, str(info.get("operation", "")), str(info.get("engineInfo", ""))))
+    return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
+
+
+def foreign_changes(before: DeltaTable, after: DeltaTable) -> Sequence[str]:
+    """Return what differs between two versions, in words; nothing when they are equal for us."""
+    return list(_differences(before, after))
+
+
+def _differences(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
+    then, now = set(files_of(before)), set(files_of(after))
+    for verb, found in (("removed", then - now), ("added", now - then)):
+        for place in sorted({file.sub_queue for file in found}):
+            here = [file for file in found if file.sub_queue == place]
+            yield f"{verb} {len(here)} file(s) with {sum(file.rows for file in here)} row(s) of {place!r}, such as {min(file.path for file in here)}"
+    if before.schema().to_json() != after.schema().to_json() or before.metadata().partition_columns != after.metadata().partition_columns:
+        yield "changed the columns"
+    old, new = before.metadata().configuration, after.metadata().configuration
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if changed:
+        yield f"changed the table's properties {', '.join(changed)}"
+    if before.protocol() != after.protocol():
+        yield "changed the protocol"
+    if before.transaction_version("seq") != after.transaction_version("seq"):
+        yield "changed the last lookup id"
+
+
+def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
+    """Return the words for what somebody else did."""
+    who = ", ".join(str(commit) for commit in hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
+    since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
+    undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
+    return (
+        f"Somebody else has committed to the queue table {root}: {who}. Expected: commits of airflow-poison alone. Since {since}, the last of ours, "
+        f"that {'; '.join(what)}. Nothing was committed by this verb. Find who writes there and stop that. Then {undo}"
+        "go on with the table as it is: 'airflow poison check --accept'."
+    )

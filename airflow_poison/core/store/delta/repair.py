@@ -1,8 +1,8 @@
-"""Damage of a Delta log: what of it never counted, what is damage, and the ways back from both.
+"""The ways back from damage of a Delta log: what never counted is set aside, what counts is put back, and the words for both.
 
-A loss of power can cut the newest entries short. One without a mark (see ``acknowledged``) was never acknowledged to anybody: it does not count, and
+A loss of power can cut the newest entries short. One without a mark (see ``entries``) was never acknowledged to anybody: it does not count, and
 the next commit sets it aside. One with a mark counts: it is put back from its copy, or people accept its loss. Nothing is deleted: what is taken out
-of the log lies in ``_repaired`` afterwards. ``diagnose`` only reads.
+of the log lies in ``_repaired`` afterwards.
 """
 
 from __future__ import annotations
@@ -10,177 +10,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.delta import acknowledged, foreign
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import entries
+from airflow_poison.core.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from airflow_poison.core.store.delta.acknowledged import Acknowledged
+    from airflow_poison.core.store.delta.entries import Diagnosis
 
-LOG = "_delta_log"
 ASIDE = "_repaired"
-HINT = "_last_checkpoint"
-_MAGIC = b"PAR1"
-_ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What is wrong with a log.
-
-    :param version: the newest version that counts; -1: none.
-    :param torn: entries that a loss of power cut short, none of them acknowledged; what is not there any more does not count either.
-    :param shortcuts: checkpoints, and the file that names the last one, which cannot be read or say more than the entries do.
-    :param lost: acknowledged versions whose entry is gone or changed, oldest first.
-    :param unmarked: the log has no mark at all, so nobody can tell whether a damaged newest entry was acknowledged.
-    """
-
-    version: int = -1
-    torn: tuple[Path, ...] = ()
-    shortcuts: tuple[Path, ...] = ()
-    lost: tuple[Acknowledged, ...] = ()
-    unmarked: bool = False
-
-    @property
-    def harmless(self) -> bool:
-        """Whether something is wrong that concerns no acknowledged commit: the log counts up to ``version``."""
-        return bool(self.torn or self.shortcuts) and not self.lost
-
-
-def remains(place: Path) -> bool:
-    """Whether a folder without a log has been a queue table."""
-    try:
-        return any(name.startswith("sub_queue=") or name == acknowledged.FOLDER for name in os.listdir(place))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def diagnose(root: str) -> Diagnosis:
-    """Look at a log."""
-    marks = acknowledged.read(root)  # before the entries: whatever is marked now is there already
-    log = Path(root, LOG)
-    last = max(marks, default=-1)
-    entries = versions(log)
-    oldest = entries[0] if entries else -1
-    torn = [_entry(log, number) for number in (_torn(log, entries, last) if marks else ())]
-    entries = entries[: len(entries) - len(torn)]
-    version = entries[-1] if entries else -1
-    lost = tuple(mark for number, mark in marks.items() if number >= oldest and _is_lost(_entry(log, number), mark))
-    if lost:  # not what a maintainer has removed meanwhile
-        oldest = min(versions(log), default=oldest)
-        lost = tuple(mark for mark in lost if mark.version >= oldest)
-    unmarked = not marks and len(entries) > 1 and not is_readable(_entry(log, version))
-    return Diagnosis(version, tuple(torn), tuple(_shortcuts(log, max(version, last))), lost, unmarked)
-
-
-def _torn(log: Path, entries: Sequence[int], last: int) -> Sequence[int]:
-    """Return the newest entries that do not count: the first that is cut short and has no mark, and strangers' that were built upon it."""
-    for place, number in enumerate(entries):
-        if place and number > last and not is_readable(_entry(log, number)):
-            later = entries[place + 1 :]
-            return () if any(_is_ours(_entry(log, each)) for each in later) else entries[place:]
-    return ()
-
-
-def _is_ours(entry: Path) -> bool:
-    return foreign.details_of(foreign.commit_info(entry) or {}) is not None
-
-
-def versions(log: Path, pattern: re.Pattern[str] = _ENTRY) -> list[int]:
-    """Return the versions of which a log has an entry (or what else the pattern says), sorted."""
-    try:
-        return sorted(int(match[1]) for name in os.listdir(log) if (match := pattern.fullmatch(name)))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def is_readable(entry: Path) -> bool:
-    """Whether every line of an entry is an action, and a commit of ours has all of its lines."""
-    content = read(entry)
-    return content is not None and is_complete(content)
-
-
-def read(entry: Path) -> bytes | None:
-    """Return what an entry holds; None when it is not there."""
-    try:
-        return entry.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def is_complete(content: bytes) -> bool:
-    """Whether every line of what an entry holds is an action, and a commit of ours has all of its lines."""
-    try:
-        lines = [json.loads(line) for line in content.decode().splitlines()]
-        if not lines or not all(isinstance(line, dict) for line in lines):
-            return False
-        info: Mapping[str, str] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
-        return len(lines) > int(json.loads(info.get("userMetadata") or "{}").get("actions", 0))
-    except (ValueError, AttributeError, TypeError):
-        return False
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint ends as a Parquet file does."""
-    size = checkpoint.stat().st_size
-    if size < 2 * len(_MAGIC):
-        return False
-    with checkpoint.open("rb") as file:
-        file.seek(-len(_MAGIC), os.SEEK_END)
-        return file.read() == _MAGIC
-
-
-def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:
-    """Whether each entry has the size that its mark says, or was cleaned up. Asked at every look."""
-    log = Path(root, LOG)
-    for version, mark in marks.items():
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if _entry(log, version).stat().st_size != mark.size:
-                return False
-    return True
-
-
-def _is_lost(entry: Path, mark: Acknowledged) -> bool:
-    return mark.content(entry) is None
-
-
-def _shortcuts(log: Path, version: int) -> Iterator[Path]:
-    """Yield what readers begin with and cannot use, or must not: a checkpoint of a version that does not count."""
-    usable = set[int]()
-    try:
-        names = sorted(os.listdir(log))  # noqa: PTH208
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        match = _CHECKPOINT.fullmatch(name)
-        if match is None:
-            continue
-        with suppress(FileNotFoundError):
-            if int(match[1]) <= version and is_whole(log / name):
-                usable.add(int(match[1]))
-            else:
-                yield log / name
-    hint = log / HINT
-    with suppress(FileNotFoundError):
-        try:
-            named = int(json.loads(hint.read_text())["version"])
-        except (ValueError, KeyError, TypeError):
-            named = -1
-        if named not in usable:
-            yield hint
 
 
 # Setting aside --------------------------------------------------------------------------------------------------------
@@ -192,7 +40,7 @@ def set_aside(root: str, *, durable: bool = True) -> list[str]:
     One process at a time: between its look and its removal nobody can have put another entry of that number there.
     """
     with _alone(root):
-        found = diagnose(root)
+        found = entries.diagnose(root)
         moved = [path.name for path in (*found.shortcuts, *found.torn)]
         for path in (*found.shortcuts, *found.torn):
             put_aside(root, path, durable=durable)
@@ -205,9 +53,9 @@ def put_aside(root: str, path: Path, *, durable: bool = True) -> Path:
     reach("store.repair.before_aside")
     path.rename(target)
     if durable:
-        durability.sync(target.parent)
-        durability.sync(target.parent.parent)
-        durability.sync(path.parent)
+        disk.sync(target.parent)
+        disk.sync(target.parent.parent)
+        disk.sync(path.parent)
     return target
 
 
@@ -219,9 +67,9 @@ def keep(root: str, path: Path) -> None:
         os.link(path, target)
     except OSError:  # a file system without hard links
         shutil.copyfile(path, target)
-        durability.sync(target)
-    durability.sync(target.parent)
-    durability.sync(target.parent.parent)
+        disk.sync(target)
+    disk.sync(target.parent)
+    disk.sync(target.parent.parent)
 
 
 def _place_aside(root: str, path: Path) -> Path:
@@ -247,7 +95,7 @@ def put_back(root: str) -> list[int]:
     """Put lost entries back whose copies are whole, and return their versions. Raises OSError."""
     done: list[int] = []
     with _alone(root):
-        for mark in diagnose(root).lost:
+        for mark in entries.diagnose(root).lost:
             copy = mark.copy(root)
             if copy is not None:
                 _put(root, mark.version, copy)
@@ -262,7 +110,7 @@ def accept_loss(root: str, last_lookup_id: int) -> list[int]:
     Raises TableChangedError when an older entry is lost, which later ones rest on; OSError.
     """
     with _alone(root):
-        found = diagnose(root)
+        found = entries.diagnose(root)
         broken = sorted({mark.version for mark in found.lost} | ({found.version} if found.unmarked else set()))
         if not broken:
             return []
@@ -275,7 +123,7 @@ def accept_loss(root: str, last_lookup_id: int) -> list[int]:
         for version in broken:
             nothing = _nothing(last_lookup_id if version == last else None)
             _put(root, version, nothing)
-            acknowledged.note(root, version, nothing, durable=True)
+            entries.note(root, version, nothing, durable=True)
     return broken
 
 
@@ -292,8 +140,8 @@ def cut_behind_checkpoint(root: str, checkpoint: int) -> list[str]:
     """Set entries before a checkpoint aside, between which others are gone, and return their names. Raises OSError."""
     log = Path(root, LOG)
     with _alone(root):
-        needless = [_entry(log, number) for number in versions(log) if number < checkpoint]
-        needless += [path for path in log.iterdir() if (match := _CHECKPOINT.fullmatch(path.name)) and int(match[1]) < checkpoint]
+        needless = [entry_path(root, number) for number in entries.versions(log) if number < checkpoint]
+        needless += [path for path in log.iterdir() if (match := CHECKPOINT.fullmatch(path.name)) and int(match[1]) < checkpoint]
         for path in needless:
             put_aside(root, path)
     return [path.name for path in needless]
@@ -301,10 +149,10 @@ def cut_behind_checkpoint(root: str, checkpoint: int) -> list[str]:
 
 def _put(root: str, version: int, content: bytes) -> None:
     """Give a version this entry; what is there is set aside."""
-    place = _entry(Path(root, LOG), version)
+    place = entry_path(root, version)
     beside = Path(root, LOG, f".tmp-{uuid4().hex}")
     beside.write_bytes(content)
-    durability.sync(beside)
+    disk.sync(beside)
     if place.exists():
         put_aside(root, place)
     reach("store.repair.before_put_back")
@@ -315,11 +163,7 @@ def _put(root: str, version: int, content: bytes) -> None:
     except OSError:  # a file system without hard links
         beside.rename(place)
     beside.unlink(missing_ok=True)
-    durability.sync(place.parent)
-
-
-def _entry(log: Path, version: int) -> Path:
-    return log / f"{version:020d}.json"
+    disk.sync(place.parent)
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
@@ -337,7 +181,7 @@ def told(root: str, found: Diagnosis, cause: str) -> str:
     if found.unmarked:
         return (
             f"The log of the queue table {root} is damaged: the entry of version {found.version} is cut short, and whether it was acknowledged "
-            f"cannot be told, because the table has no folder {acknowledged.FOLDER!r} (it is older, or somebody removed that). Nothing was committed "
+            f"cannot be told, because the table has no folder {FOLDER!r} (it is older, or somebody removed that). Nothing was committed "
             f"by this verb. Restore {LOG} from a backup; or go on without that commit: 'airflow poison check {name} --repair --accept-loss'."
         )
     if found.shortcuts:

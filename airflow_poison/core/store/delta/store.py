@@ -4,32 +4,48 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
+from uuid import uuid4
 
 from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, QueueNotFoundError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.store import durability
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.schema import table_schema
+from airflow_poison.core.store import check_name, disk
 from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta import creation, repair
-from airflow_poison.core.store.delta.log import LOG, DeltaLog
-from airflow_poison.core.store.names import check_name
-from airflow_poison.core.store.table import presence, upgrading
+from airflow_poison.core.store.delta.entries import LOG, remains
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
+from airflow_poison.core.store.delta.state import PARTITION_BY
+from airflow_poison.core.store.disk import POSIX, why, with_named_errors
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.queue_table import QueueTable
+from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.base import Table
-from airflow_poison.core.store.table.queue import Queue
-from airflow_poison.core.store.unreachable import POSIX, seam, why
+from airflow_poison.core.store.table.files import CONTROL
+from airflow_poison.core.store.table.stage import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
 
-
+PROPERTIES = {
+    "delta.targetFileSize": "1",  # delta-rs and JVM compaction find nothing to join
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    "delta.enableExpiredLogCleanup": "false",  # maintenance cleans up, after it has forced the checkpoint to disk
+    "delta.deletedFileRetentionDuration": "interval 7 days",  # must be longer than the longest pass
+    "delta.setTransactionRetentionDuration": "interval 30 days",  # how long send and run keys are remembered
+}
+_BESIDE, _GONE = ".new-", ".gone"
+CONSTRAINT = {"queue_verbs_only": "lookup_id < -9000000000000000000"}  # no row can pass it: writers that check constraints are refused
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
-@seam
+@with_named_errors
 class DeltaStore:
     """Queues below a folder of a local or shared file system.
 
@@ -67,21 +83,21 @@ class DeltaStore:
             "the store's root"
         )
 
-    def create(self, name: str, control: Control, now: datetime) -> Queue:
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
         del now
         check_name(name)
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             if not self._is_there(name):
-                creation.create(self._root, name, control, durable=self._durable)
+                _create(self._root, name, control, durable=self._durable)
             if self._durable:  # an existing one, too: whoever made it may have died before it was on disk
-                durability.sync_ancestors(self._root)
+                disk.sync_ancestors(self._root)
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("written", error)) from error
         return self.open(name)
 
-    def open(self, name: str, *, upgrade: bool = True) -> Queue:
+    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
         """Return a queue; a table of an earlier format is upgraded first, in one commit.
 
         :param upgrade: False: leave the table as it is, for those who only read; a damaged checkpoint is then an error, too.
@@ -105,17 +121,15 @@ class DeltaStore:
             log.set_aside()
             view = table.view()
         snapshot = view.snapshot
-        presence.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
+        files.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
-            upgrading.upgrade(table)
-        return Queue(table)
+            rows.upgrade(table)
+        return QueueTable(table)
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         try:
-            return sorted(
-                path.name for path in self._root.iterdir() if not path.name.startswith(".") and ((path / LOG).is_dir() or repair.remains(path))
-            )
+            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(".") and ((path / LOG).is_dir() or remains(path)))
         except FileNotFoundError as error:
             if self._root.is_symlink() or not _could_be_made(self._root):
                 raise StoreUnreachableError(self._unreachable("read", error)) from error
@@ -123,13 +137,24 @@ class DeltaStore:
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
 
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:
+        """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
+        gone = []
+        for folder in left_over(self._root, safe_age.total_seconds()):
+            aside = folder if folder.name.endswith(_GONE) else folder.with_name(folder.name + _GONE)
+            with suppress(FileNotFoundError):
+                folder.rename(aside)
+                remove_tree(aside)
+                gone.append(folder.name)
+        return gone
+
     def _is_there(self, name: str) -> bool:
         """Whether there is a queue of this name.
 
         Raises QueueNameError where the file system takes it for another one's, TableChangedError where only the log is gone.
         """
         if not (self._root / name / LOG).is_dir():
-            if repair.remains(self._root / name):
+            if remains(self._root / name):
                 raise TableChangedError(
                     f"The queue table {self._root / name} has lost its log: there is no folder {LOG}, and there are files of messages. Nothing was "
                     f"done. Restore {LOG} from a backup. Or, to begin with an empty queue, move the whole folder {name!r} away first."
@@ -181,3 +206,46 @@ def _file_path(uri: str) -> str | None:
 def _could_be_made(root: Path) -> bool:
     """Whether the nearest existing parent of a missing root is a folder."""
     return next(parent for parent in root.parents if parent.exists()).is_dir()
+
+
+def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
+    """Make the table ``root/name`` beside its place, whole, and then by one rename, so that nobody ever sees half of one.
+
+    Nothing happens when another process has made it meanwhile. What is in it is on disk then; its own name in ``root`` is for the caller to sync.
+    Raises OSError.
+    """
+    from deltalake import DeltaTable
+
+    beside = root / f"{_BESIDE}{uuid4().hex}"
+    beside.mkdir(parents=True)
+    try:
+        table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
+        table.alter.add_constraint(CONSTRAINT)
+        log = DeltaLog(str(beside), durable=durable)
+        row = files.write_new(str(beside), CONTROL, 0, rows.control_to_row(control))
+        log.commit(log.load(), Commit("create", add=[row]))
+        if durable:
+            disk.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])
+        reach("store.create.before_rename")
+        _take_place(beside, root / name)
+    finally:
+        remove_tree(beside)
+
+
+def left_over(root: Path, safe_age: float) -> Iterator[Path]:
+    """Yield folders of queues whose making was killed.
+
+    :param safe_age: how many seconds ago anything happened in them, at least.
+    """
+    for folder in sorted(root.glob(f"{_BESIDE}*")):
+        with suppress(FileNotFoundError):  # its maker, or another cleaner
+            if time.time() - folder.stat().st_mtime >= safe_age:
+                yield folder
+
+
+def _take_place(beside: Path, place: Path) -> None:
+    try:
+        beside.rename(place)
+    except OSError:
+        if not (place / LOG).is_dir():
+            raise

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import fcntl
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.errors import StoreUnreachableError
+from airflow_poison.core.errors import InputError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import SubQueue
-from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.results import Sent
-from airflow_poison.core.store.table import sequence
+from airflow_poison.core.file_modes import PRIVATE
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.core.store.files import Sent
+from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
 from airflow_poison.core.store.table.base import patience
-from airflow_poison.core.store.table.fairness import turn
-from airflow_poison.core.store.table.incoming import Incoming
-from airflow_poison.core.store.table.layout import SEND_LOCK
+from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, renamed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     import pyarrow as pa
 
+    from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.log import State
     from airflow_poison.core.store.table.base import Table
 
@@ -33,7 +39,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
         return done
-    incoming = Incoming(table.root, base=sequence.last_id(state))
+    incoming = Incoming(table.root, base=last_id(state))
     del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
@@ -60,13 +66,13 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         state = table.log.load()
         if (done := _sent_before(table, state, key)) is not None:
             return done
-        base, holds = sequence.last_id(state), table.control(state).holds_sends
+        base, holds = last_id(state), table.control(state).holds_sends
         incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
         incoming.renumber(base)
         reach("store.append.after_numbering")
         first, last, held = base + 1, base + incoming.messages, incoming.messages if holds else 0
         numbers = {f"send:{key}": incoming.messages, f"first:{key}": first} | ({f"held:{key}": held} if held else {})
-        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={sequence.SEQUENCE: last}, details={"key": key})
+        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
         if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
     raise AssertionError  # pragma: no cover  (patience raises)
@@ -80,3 +86,241 @@ def _sent_before(table: Table, state: State, key: str) -> Sent | None:
     table.log.confirm(state)
     first, held = state.number(f"first:{key}") or 0, state.number(f"held:{key}") or 0
     return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held)
+
+
+# Files of messages on their way in: written as they stream by, again when the numbering begins elsewhere --------------
+
+
+FILE_ROWS = 100_000
+FILE_BYTES = 64 * 1024 * 1024
+GROUP_ROWS = 25_000
+GROUP_BYTES = 16 * 1024 * 1024
+_LAST_ID = 2**63 - 1
+_FIRST_INSTANT, _LAST_INSTANT = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond since 1970 that Python's calendar has; others would stop every pass that meets them."""
+
+
+@dataclass(slots=True)
+class Incoming:
+    """The files of one send.
+
+    :param base: the last lookup id that others have; ours follow it.
+    :param place: the sub-queue that they go into.
+    """
+
+    root: str
+    base: int
+    place: SubQueue = SubQueue.MAIN
+    files: list[DataFile] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """Messages in all files."""
+        return sum(file.rows for file in self.files)
+
+    def write(self, batches: Iterable[pa.RecordBatch], now: datetime) -> None:
+        """Write the files; memory holds one row group, whatever the number of messages. Raises InputError."""
+        self._write_files(_row_groups(_completed(batches, now)), FILE_ROWS, FILE_BYTES)
+
+    def renumber(self, base: int) -> None:
+        """Make the ids follow ``base``: rewrites each file when that is not where they begin."""
+        if base == self.base:
+            return
+        self.base = base
+        old, self.files = self.files, []
+        try:
+            for file in old:
+                self._write_files(_groups_of(Path(self.root, file.path)), file.rows, 2 * FILE_BYTES)
+        finally:
+            _unlink(self.root, old)
+
+    def put_into(self, place: SubQueue) -> None:
+        """Give the files new names in a sub-queue; for each try of a commit others. Raises TableChangedError when somebody has removed one."""
+        self.place = place
+        for number, file in enumerate(self.files):
+            self.files[number] = renamed(self.root, file, place.value)
+
+    def discard(self) -> None:
+        """Remove the files: they did not become part of the table."""
+        _unlink(self.root, self.files)
+        self.files = []
+
+    def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
+        """Write row groups to as few files as the limits allow."""
+        import pyarrow.parquet as pq
+
+        pending = next(groups, None)
+        while pending is not None:
+            path = new_path(self.place, 0)
+            target = Path(self.root, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            first = self.base + self.messages + 1
+            rows = size = 0
+            try:
+                with pq.ParquetWriter(target, message_schema()) as writer:
+                    while pending is not None and (not rows or (rows + pending.num_rows <= most_rows and size + pending.nbytes <= most_bytes)):
+                        writer.write_table(_numbered(pending, first + rows))
+                        rows, size = rows + pending.num_rows, size + pending.nbytes
+                        pending = next(groups, None)
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
+            self.files.append(describe(self.root, path))
+
+
+def _unlink(root: str, files: Iterable[DataFile]) -> None:
+    for file in files:
+        Path(root, file.path).unlink(missing_ok=True)
+
+
+def _groups_of(path: Path) -> Iterator[pa.Table]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        for number in range(parquet.num_row_groups):
+            yield parquet.read_row_group(number)
+
+
+def _numbered(table: pa.Table, first: int) -> pa.Table:
+    """Return the rows with lookup ids from ``first`` on."""
+    import numpy as np
+    import pyarrow as pa
+
+    if first + table.num_rows > _LAST_ID:
+        raise InputError(
+            f"The queue has no lookup ids left: the next one would be {first}, the last one there is is {_LAST_ID}. Send to another queue."
+        )
+    ids = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+    return table.set_column(0, message_schema().field("lookup_id"), ids)
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Return the same rows in portions of a good size: small batches joined, big ones cut."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        for piece in _cut(table):
+            if waiting and (rows + piece.num_rows > GROUP_ROWS or size + piece.nbytes > GROUP_BYTES):
+                yield pa.concat_tables(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(piece)
+            rows, size = rows + piece.num_rows, size + piece.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    """Return slices that respect both limits: cut by rows, then halved while too large (bodies differ in size)."""
+    if table.num_rows <= 1 or (table.num_rows <= GROUP_ROWS and table.nbytes <= GROUP_BYTES):
+        if table.num_rows:
+            yield table
+        return
+    half = GROUP_ROWS if table.num_rows > GROUP_ROWS else table.num_rows // 2
+    yield from _cut(table.slice(0, half))
+    yield from _cut(table.slice(half))
+
+
+def _completed(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.Table]:
+    """Return tables with every column of ``message_schema()``: defaults where columns or values are missing."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    send = token_hex(8)
+    count = 0
+    defaults = {"priority": DEFAULT_PRIORITY, "enqueued_at": now, "abort_count": 0, "crash_count": 0}
+    for batch in batches:
+        rows = batch.num_rows
+        dash = pa.repeat(pa.scalar("-"), rows)
+        numbers = pa.array(np.arange(count, count + rows, dtype=np.int64)).cast(pa.string())
+        columns: list[pa.Array[Any]] = []
+        _check_columns(batch)
+        for column in message_schema():
+            values = _cast(batch, column) if column.name in batch.schema.names else pa.nulls(rows, column.type)
+            if column.name == "lookup_id":
+                values = pa.nulls(rows, column.type)
+            elif column.name == "message_id" and values.null_count:
+                values = pc.coalesce(values, pc.binary_join_element_wise(pa.repeat(pa.scalar(send), rows), numbers, dash))
+            elif column.name in defaults and values.null_count:
+                values = pc.fill_null(values, pa.scalar(defaults[column.name], column.type))
+            columns.append(values)
+        count += rows
+        yield _checked(pa.Table.from_arrays(columns, schema=message_schema()))
+
+
+def _checked(messages: pa.Table) -> pa.Table:
+    """Return the messages when every reader can read them. Raises InputError, which names the column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for each in message_schema():
+        column = messages.column(each.name)
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InputError(f"Column {each.name!r} holds what no reader can read: {error}. Decode or cast it rightly; nothing was sent.") from error
+        if pa.types.is_timestamp(each.type) and column.null_count < len(column):
+            numbers = column.cast(pa.int64())
+            least, most = pc.min(numbers).as_py(), pc.max(numbers).as_py()
+            if least < _FIRST_INSTANT or most > _LAST_INSTANT:
+                raise InputError(f"Column {each.name!r} holds an instant outside the years 1 to 9999. Correct it, or leave it out; nothing was sent.")
+    return messages
+
+
+def _check_columns(batch: pa.RecordBatch) -> None:
+    unknown = sorted(set(batch.schema.names) - set(message_schema().names))
+    if unknown:
+        message = f"Messages have no column {', '.join(unknown)}; allowed: {', '.join(message_schema().names)}. Put further values into properties."
+        raise InputError(message)
+
+
+def _cast(batch: pa.RecordBatch, column: pa.Field[Any]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    try:
+        return batch.column(column.name).cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        message = f"Column {column.name!r} is {batch.schema.field(column.name).type}, which cannot become {column.type}: {error}"
+        raise InputError(message) from error
+
+
+# Turns of senders -----------------------------------------------------------------------------------------------------
+
+
+_PATIENCE = 10.0  # seconds; a holder that stands still (a stopped process) must not stop the others
+_POLL = 0.002
+
+
+@contextmanager
+def turn(path: str) -> Iterator[bool]:
+    """Hold the lock file while the block runs, or go on without it after a while; the kernel frees it when the holder dies.
+
+    Advisory: correctness comes from compare-and-swap, this only keeps a big sender from being overtaken for ever.
+    Who may not open a lock file that another user has made goes on without it, too.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            return True

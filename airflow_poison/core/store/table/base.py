@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.message import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.files import Claim, DataFile
-from airflow_poison.core.store.snapshot import Snapshot
+from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.table import files, rows
-from airflow_poison.core.store.table.layout import CLAIM, CONTROL
+from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,10 +108,10 @@ class Table:
             self.discard(commit.scratch)
         raise AssertionError  # pragma: no cover  (patience raises)
 
-    def discard(self, paths: Sequence[str]) -> None:
+    def discard(self, found: Sequence[DataFile]) -> None:
         """Remove files that never became part of the table."""
-        for path in paths:
-            Path(self.root, path).unlink(missing_ok=True)
+        for file in found:
+            Path(self.root, file.path).unlink(missing_ok=True)
 
     def _control(self, paths: Sequence[str]) -> Control:
         if len(paths) != 1:
@@ -155,7 +154,7 @@ def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 
 def _by_name(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
-    """Return files sorted by name: those whose names say the version that brought them are in commit order (``layout.commit_prefix``)."""
+    """Return files sorted by name: those whose names say the version that brought them are in commit order (``files.commit_prefix``)."""
     return tuple(sorted(found, key=lambda file: file.path.rpartition("/")[2]))
 
 

@@ -1,18 +1,20 @@
-"""Claims: the durable, expiring right of one pass to a set of files."""
+"""A pass's claim: the durable, expiring right to a set of files, from its taking to the final commit that ends it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import compaction, files, presence, rows, stage
-from airflow_poison.core.store.table.layout import CLAIM
-from airflow_poison.core.store.table.moving import split_file
+from airflow_poison.core.store.table import changing, compaction, files, history, rows, stage
+from airflow_poison.core.store.table.changing import split_file
+from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, link, new_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.message import SubQueue
-    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.events import Event
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile, Manifest
     from airflow_poison.core.store.table.base import Table, View
+
 
 _MANY = 64  # files
 _SMALL = 1024 * 1024  # bytes
@@ -113,7 +118,7 @@ def _plan(
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
-    presence.check_whole(table.root, picked)
+    files.check_whole(table.root, picked)
     made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
     return _record(table, made, replaced=None), made
 
@@ -215,10 +220,90 @@ def expired(view: View, now: datetime) -> Sequence[Claim]:
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
     row = files.write_new(table.root, CLAIM, 0, rows.claim_to_row(made))
     reach(f"store.{operation}.after_row")
-    return Commit(
-        operation,
-        add=[row],
-        remove=[replaced] if replaced else [],
-        details={"key": made.key, "epoch": made.epoch},
-        scratch=[row.path],
-    )
+    gone = [replaced] if replaced else []
+    return Commit(operation, add=[row], remove=gone, details={"key": made.key, "epoch": made.epoch}, scratch=[row])
+
+
+# The final commit: what was staged comes in, what was claimed goes out, all or nothing, once --------------------------
+
+
+_NOTHING_COMMITTED = " Nothing was committed; the outcomes of the pass are kept in its stage folder."
+_IN_COMMIT_ORDER = frozenset({EVENT, TRANSMISSION_QUEUE})
+
+
+def finish(
+    table: Table,
+    claim: Claim,
+    manifest: Manifest,
+    change: Callable[[Control], Control] | None,
+    events: Sequence[Event],
+) -> bool:
+    """Commit the outcome of a claim; False when that was done before."""
+    reach("store.finish.before_links")
+
+    def plan(view: View) -> tuple[Commit | None, bool]:
+        if view.state.number(f"run:{claim.key}") is not None:
+            return None, False
+        inputs = _inputs(table, view, claim)
+        version = view.state.version + 1
+        added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
+        record = history.write(table.root, version, events, part=len(manifest.files))
+        control = changing.control_change(table, view, change)
+        commit = Commit(
+            "finish",
+            add=[*added, *record, *control.add],
+            remove=[*inputs, view.claim_rows[claim.key], *control.remove],
+            numbers={f"run:{claim.key}": version},
+            details={"key": claim.key, "epoch": claim.epoch, "result": dict(manifest.result)},
+            scratch=[*(file for file in (*added, *record) if file.sub_queue in _IN_COMMIT_ORDER), *control.scratch],
+        )
+        reach("store.finish.after_links")
+        return commit, True
+
+    done = table.change(plan)
+    reach("store.finish.before_clearing")
+    stage.clear(table.root, claim.key)
+    reach("store.finish.after_clearing")
+    return done
+
+
+def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:
+    """Return what the claim consumes, after checking that it is all still ours to consume."""
+    if not view.held(claim):
+        raise ClaimLostError(stage.lost(claim))
+    missing = [file.path for file in claim.files if file.path not in view.live]
+    if missing:
+        raise TableChangedError(files.gone(table.root, missing[0]) + _NOTHING_COMMITTED)
+    return [view.live[file.path] for file in claim.files]
+
+
+def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
+    """Give an unharmed staged file its final name. In the names of events and of dialog messages is the version: their order."""
+    source, listed = Path(table.root, STAGE, staged), file
+    if file.sub_queue in _IN_COMMIT_ORDER:
+        file = replace(file, path=new_path(file.sub_queue, file.move_count, commit_prefix(version, part)))
+    try:
+        link(source, Path(table.root, file.path))
+    except FileNotFoundError as error:
+        if not table.view().held(claim):  # a later holder has renamed the stage since we looked
+            raise ClaimLostError(stage.lost(claim)) from error
+        raise TableChangedError(files.gone(table.root, f"{STAGE}/{staged}") + _NOTHING_COMMITTED) from error
+    _check_unharmed(table, file, f"{STAGE}/{staged}", listed)
+    return file
+
+
+def _check_unharmed(table: Table, file: DataFile, staged: str, listed: DataFile) -> None:
+    """Read the footer once more: a file that was damaged since it was sealed must not take the place of the messages that are claimed."""
+    import pyarrow as pa
+
+    try:
+        found = files.describe(table.root, file.path)
+    except (pa.ArrowInvalid, OSError) as error:
+        why: object = error
+    else:
+        if (found.rows, found.size) == (listed.rows, listed.size):
+            return
+        why = f"it has {found.rows} rows and {found.size} bytes instead of {listed.rows} and {listed.size}"
+    if file.path not in table.view().live:
+        table.discard([file])
+    raise TableChangedError(files.damaged(table.root, staged, why) + _NOTHING_COMMITTED)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.message import EVENT
+from airflow_poison.core.schema import EVENT
+from airflow_poison.core.store.files import Cleaned
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.results import Cleaned
-from airflow_poison.core.store.table import history, manifest, stage
-from airflow_poison.core.store.table.layout import STAGE
+from airflow_poison.core.store.table import history, stage
+from airflow_poison.core.store.table.files import STAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -127,7 +127,7 @@ def clean(table: Table, retention: timedelta, safe_age: timedelta) -> Cleaned:
     """Remove what nobody needs; two cleaners at once remove the same. Files that are not ours by their names are left alone."""
     listing = _Listing.of(table.root)
     reach("store.clean.after_listing")
-    staged = frozenset(manifest.final_paths(table.root))
+    staged = frozenset(stage.final_paths(table.root))
     needed = _needed(table, table.view(), staged, retention, safe_age)
     if not any(verdict in _REMOVED for _, verdict in _judged(listing, needed)):
         return _counted(listing, needed)
@@ -149,7 +149,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
         live=frozenset(view.live) | view.claimed,
         staged=staged,
         told=frozenset(history.named_files(table.root, [file for file in view.live.values() if file.sub_queue == EVENT])),
-        stages=frozenset(path for key, attempt in attempts for path in stage.names(key, attempt)),
+        stages=frozenset(path for key, attempt in attempts for path in stage.folder_names(key, attempt)),
         removals=table.log.removals(),
         since=time.time() - retention.total_seconds(),
         safe_age=safe_age.total_seconds(),

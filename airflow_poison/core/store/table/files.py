@@ -1,18 +1,21 @@
-"""Data files: write one, read one, say what its footer says."""
+"""Data files: where one lies, write, read and link one, say what its footer says, and whether it is what was committed."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from uuid import uuid4
 
-from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.message import message_schema, table_schema
+from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.schema import message_schema, table_schema
 from airflow_poison.core.store.files import DataFile
-from airflow_poison.core.store.table.layout import new_path, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -165,3 +168,154 @@ def _bounds_of_rows(parquet: pq.ParquetFile, column: str) -> tuple[Bound, Bound]
     values = parquet.read([column]).column(column)
     kept = values.cast(message_schema().field(column).type)
     return pc.min(kept).as_py(), pc.max(kept).as_py()
+
+
+# Where everything of a queue lies below its root, and what paths say --------------------------------------------------
+
+
+STAGE = "_stage"
+CLAIM = "_claim"
+CONTROL = "_ctl"
+SEND_LOCK = "_send.lock"
+MANIFEST = "manifest.json"
+
+_VERSION_DIGITS = 20
+_PARTITION = re.compile(r"(?:.*/)?sub_queue=([^/]+)/move_count=(\d+)/[^/]+")
+_IN_COMMIT_ORDER = re.compile(r"(\d{20})-\d{6}-")
+
+
+def new_path(sub_queue: str, move_count: int, prefix: str = "") -> str:
+    """Return a path for a new data file that no other file has."""
+    return moved_path(f"{prefix}{uuid4().hex}.parquet", sub_queue, move_count)
+
+
+def moved_path(name: str, sub_queue: str, move_count: int) -> str:
+    """Return the path of a file of this name (or path) in another partition. Some readers know a row's partition only by its path."""
+    return f"sub_queue={sub_queue}/move_count={move_count}/{name.rpartition('/')[2]}"
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """Return (sub-queue, move count) that a path says, or None."""
+    match = _PARTITION.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
+
+
+def commit_prefix(version: int, part: int = 0) -> str:
+    """Return the beginning of a name that says which version brought a file: sorted by name, such files are in commit order.
+
+    :param part: orders the files of one version.
+    """
+    return f"{version:020d}-{part:06d}-"
+
+
+def commit_version(path: str) -> int | None:
+    """Return the version that ``commit_prefix`` has put into the name of a file; None when it did not name it."""
+    match = _IN_COMMIT_ORDER.match(path.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def joined_prefix(first: int, last: int) -> str:
+    """Return the beginning of names of event files that were joined from those of versions ``first`` to ``last``."""
+    return f"{first:020d}-{last:020d}-"
+
+
+def event_versions(path: str) -> tuple[int, int]:
+    """Return the first and the last version whose events an event file holds."""
+    first, second = path.rpartition("/")[2].split("-")[:2]
+    return int(first), int(second) if is_joined(path) else int(first)
+
+
+def is_joined(path: str) -> bool:
+    """Whether an event file was joined from others: its name has two versions where others have one and a part."""
+    return len(path.rpartition("/")[2].split("-")[1]) == _VERSION_DIGITS
+
+
+# A second name: how rows come to another partition without being written again ----------------------------------------
+
+
+def link(source: str | Path, target: str | Path) -> None:
+    """Give a file its name in another folder; nothing happens when an earlier, killed try did it. Raises FileNotFoundError.
+
+    The time of change is set to now: a vacuum by somebody else must not see an old file that no version names yet.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        if not target.exists():
+            raise
+        return
+    except OSError:  # a file system without hard links
+        _copy(Path(source), target)
+    os.utime(target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    beside = target.with_name(f".{uuid4().hex}")
+    shutil.copyfile(source, beside)
+    beside.replace(target)
+
+
+# Whether files are there, whole: what somebody does to them without a commit is noticed here --------------------------
+
+
+_COMPARED = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
+
+
+def check_there(root: str, found: Iterable[DataFile]) -> None:
+    """Raise TableChangedError for a file that is gone or has another size than the log says, StoreUnreachableError for one that cannot be seen."""
+    for file in found:
+        try:
+            size = Path(root, file.path).stat().st_size
+        except FileNotFoundError as error:
+            raise TableChangedError(gone(root, file.path)) from error
+        except OSError as error:
+            raise StoreUnreachableError(_unreadable(root, file, error)) from error
+        if size != file.size:
+            raise TableChangedError(changed(root, file, f"it has {size} bytes; expected {file.size}"))
+
+
+def check_whole(root: str, found: Iterable[DataFile]) -> None:
+    """Raise TableChangedError for a file whose footer cannot be read or does not say what the log says."""
+    for file in found:
+        difference = footer_difference(root, file)
+        if difference:
+            raise TableChangedError(changed(root, file, difference))
+
+
+def footer_difference(root: str, file: DataFile, names: Sequence[str] = _COMPARED) -> str:
+    """Return how a file's footer differs from the log, in words; empty when it does not. Raises TableChangedError, StoreUnreachableError."""
+    import pyarrow as pa
+
+    check_there(root, [file])
+    try:
+        footer = describe(root, file.path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return f"its footer cannot be read ({str(error).partition(chr(10))[0]})"
+    except OSError as error:
+        if error.errno is None:  # Arrow's word for a file that is no Parquet
+            return f"its footer cannot be read ({str(error).partition(chr(10))[0]})"
+        raise StoreUnreachableError(_unreadable(root, file, error)) from error
+    return "; ".join(
+        f"its footer says {name.replace('_', ' ')} {getattr(footer, name)}; expected {getattr(file, name)}"
+        for name in names
+        if getattr(footer, name) != getattr(file, name)
+    )
+
+
+def changed(root: str, file: DataFile, difference: str) -> str:
+    """Return the words for a file that is not what was committed."""
+    return (
+        f"The file {file.path} of the queue table {root} is not what was committed: {difference}. Nothing was committed by this verb. Restore the "
+        "file from a backup, find what writes there and stop that; 'airflow poison check' lists every such file."
+    )
+
+
+def _unreadable(root: str, file: DataFile, error: OSError) -> str:
+    return (
+        f"The file {file.path} of the queue table {root} cannot be read: {error.strerror or error}. Nothing was committed by this verb. "
+        "Give this user the right to read and write the table's folder again, then run the task again."
+    )

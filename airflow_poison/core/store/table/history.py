@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.events_as_rows import COLUMNS, STANDS_FOR, events_to_table, table_to_events
-from airflow_poison.core.message import EVENT
+from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, events_to_table, table_to_events
 from airflow_poison.core.store.table import files, row_groups
-from airflow_poison.core.store.table.layout import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.files import commit_prefix, event_versions, is_joined, partition_of
 from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int
         return [], held
     before = pc.less(pc.cumulative_sum(rows[_EVENTS]), pa.scalar(limit, pa.int64())).to_pylist().count(True)
     chosen = rows.slice(0, before + 1)
-    found = [each for event in table_to_events(groups.take(chosen, COLUMNS)) for each in _one_by_one(root, event, wanted, limit)]
+    found = [each for event in table_to_events(groups.take(chosen, EVENT_COLUMNS)) for each in _one_by_one(root, event, wanted, limit)]
     return found[-limit:], held
 
 
@@ -209,8 +208,8 @@ def _rows(root: str, path: str, wanted: range) -> pa.Table:
     import pyarrow as pa
 
     if not is_joined(path):
-        return files.read_columns(root, path, COLUMNS)
-    rows = files.read_columns(root, path, (*COLUMNS, _ORIGIN))
+        return files.read_columns(root, path, EVENT_COLUMNS)
+    rows = files.read_columns(root, path, (*EVENT_COLUMNS, _ORIGIN))
     return rows.filter(pa.array([event_versions(origin or "")[0] in wanted for origin in rows.column(_ORIGIN).to_pylist()], pa.bool_()))
 
 

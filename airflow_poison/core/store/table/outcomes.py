@@ -16,9 +16,9 @@ from uuid import uuid4
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
-from airflow_poison.core.message import SubQueue, message_schema
-from airflow_poison.core.store.table.layout import moved_path
-from airflow_poison.core.store.unreachable import named, why
+from airflow_poison.core.schema import SubQueue, message_schema
+from airflow_poison.core.store.disk import named, why
+from airflow_poison.core.store.table.files import moved_path
 
 if TYPE_CHECKING:
     from pathlib import Path

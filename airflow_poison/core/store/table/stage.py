@@ -8,26 +8,48 @@ put there before stays readable. A folder that such a holder makes anew under th
 from __future__ import annotations
 
 import errno
+import json
+import re
 import shutil
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from airflow_poison.core.errors import ClaimLostError
-from airflow_poison.core.store import durability
-from airflow_poison.core.store.table.layout import stage_folder
+from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.files import DataFile, Manifest
+from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, new_path, partition_of
+from airflow_poison.core.store.table.outcomes import OutcomeWriter
+from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.table.base import Table
+
 
 OUT = "out"
 JOURNAL = "journal"
 BEGUN = "begun"
 _FENCED = ".fenced"
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def stage_folder(key: str) -> str:
+    """Return the folder of a run key below the root. Keys that cannot be a folder's name are hashed."""
+    if _FOLDER.fullmatch(key):
+        return f"{STAGE}/{key}"
+    from hashlib import sha256
+
+    return f"{STAGE}/{sha256(key.encode()).hexdigest()}"
 
 
 @dataclass(slots=True)
@@ -57,7 +79,7 @@ class Attempt:
                 Path(self.root, stage_folder(self.key)).rmdir()
 
 
-def own(root: str, claim: Claim) -> Path:
+def own_folder(root: str, claim: Claim) -> Path:
     """Return this holder's folder. Raises ClaimLostError when a later holder has fenced it."""
     folder = Path(root, stage_folder(claim.key), claim.attempt)
     if not Path(folder, JOURNAL).is_dir():
@@ -67,12 +89,12 @@ def own(root: str, claim: Claim) -> Path:
 
 def begin(root: str, claim: Claim, note: str, *, durable: bool) -> None:
     """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
-    folder = own(root, claim)
+    folder = own_folder(root, claim)
     try:
         (folder / BEGUN).write_text(note)
         if durable:
-            durability.sync(folder / BEGUN)
-            durability.sync_up(folder, Path(root))
+            disk.sync(folder / BEGUN)
+            disk.sync_up(folder, Path(root))
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
 
@@ -100,14 +122,14 @@ def fence(root: str, claim: Claim) -> None:
                 raise
 
 
-def earlier(root: str, claim: Claim) -> Sequence[Path]:
+def earlier_folders(root: str, claim: Claim) -> Sequence[Path]:
     """Return the fenced folders of earlier holders, oldest first."""
     folder = Path(root, stage_folder(claim.key))
     fenced = [folder / (attempt + _FENCED) for attempt in claim.earlier]
     return [path for path in fenced if path.is_dir()]
 
 
-def names(key: str, attempt: str) -> tuple[str, str]:
+def folder_names(key: str, attempt: str) -> tuple[str, str]:
     """Return where, below the table's root, the folder of a holder of a claim may lie: before the fence and after it."""
     folder = f"{stage_folder(key)}/{attempt}"
     return folder, folder + _FENCED
@@ -121,3 +143,158 @@ def clear(root: str, key: str) -> None:
 def remove_tree(folder: Path) -> None:
     """Remove a folder as far as possible: a shut-out holder may still write below it."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+# The manifest: what was staged for a claim, listed once and durable before anything of it is committed ----------------
+
+
+_BESIDE = frozenset({EVENT, OUTBOX, CONVERSATION, TRANSMISSION_QUEUE, TALLY})
+_STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.TRANSMISSION}
+
+
+def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
+    """Write outcome rows into the stage, a file for each partition."""
+    with OutcomeWriter(own_folder(table.root, claim) / OUT, uuid4().hex) as writer:
+        writer.write(outcome)
+
+
+def find_manifest(table: Table, claim: Claim) -> Manifest | None:
+    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals.
+
+    Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
+    """
+    for attempt in (*earlier_folders(table.root, claim), own_folder(table.root, claim)):
+        sealed = read_manifest(table.root, attempt)
+        if sealed is not None:
+            return sealed
+    return None
+
+
+def read_manifest(root: str, attempt: Path) -> Manifest | None:
+    """Return the manifest in a holder's folder. Raises TableChangedError for one that is damaged."""
+    try:
+        text = Path(attempt, MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None
+    except IsADirectoryError as error:
+        raise TableChangedError(damaged(root, f"{attempt.relative_to(root)}/{MANIFEST}", "it is a folder")) from error
+    with _in_words(root, attempt / MANIFEST):
+        return _parse(text, str(attempt.relative_to(Path(root, STAGE))))
+
+
+def staged_difference(root: str, staged: str, file: DataFile) -> str:
+    """Return how a staged file differs from what the manifest says of it, in words; empty when it does not."""
+    import pyarrow as pa
+
+    try:
+        found = describe(str(Path(root, STAGE)), staged, (file.sub_queue, file.move_count))
+    except FileNotFoundError:
+        return "it is gone"
+    except (pa.ArrowException, OSError) as error:
+        return str(error).strip().partition("\n")[0]
+    if (found.rows, found.size) == (file.rows, file.size):
+        return ""
+    return f"it has {found.rows} rows and {found.size} bytes; expected {file.rows} and {file.size}"
+
+
+@contextmanager
+def _in_words(root: str, path: Path) -> Iterator[None]:
+    """Turn what a damaged manifest raises into words."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
+
+
+def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
+    """List the stage and make it durable, with the account of it; returns the sealed one when that was done before."""
+    sealed = find_manifest(table, claim)
+    if sealed is not None:
+        return sealed
+    own = own_folder(table.root, claim)
+    reach("store.seal.before_listing")
+    listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
+    manifest = replace(listed, result=dict(account(listed)))
+    if table.durable:
+        disk.sync_files(str(own), [name for name, _ in manifest.files])
+    reach("store.seal.before_manifest")
+    try:
+        _write(table, own, manifest)
+    except FileNotFoundError as error:  # fenced while it was written
+        raise ClaimLostError(lost(claim)) from error
+    prefix = own.relative_to(Path(table.root, STAGE))
+    return replace(manifest, files=tuple((f"{prefix}/{name}", file) for name, file in manifest.files))
+
+
+def _write(table: Table, own: Path, manifest: Manifest) -> None:
+    """Write the manifest under another name first: whoever finds it finds all of it."""
+    beside = own / f".{MANIFEST}"
+    body = {
+        "files": [[name, file_to_dict(file)] for name, file in manifest.files],
+        "tallies": [dict(tally) for tally in manifest.tallies],
+        "result": dict(manifest.result),
+    }
+    beside.write_text(json.dumps(body))
+    if table.durable:
+        disk.sync(beside)
+    reach("store.seal.before_rename")
+    beside.rename(own / MANIFEST)
+    if table.durable:
+        disk.sync_up(own, Path(table.root))
+    reach("store.seal.after_rename")
+
+
+def final_paths(root: str) -> Iterator[str]:
+    """Yield the final paths that any manifest of the table names. Asked again until the stage has kept still: a take-over renames folders.
+
+    Raises TableChangedError for a manifest that is damaged: what its pass needs cannot be told.
+    """
+    pattern = f"*/*/{MANIFEST}"
+    while True:
+        listed = sorted(Path(root, STAGE).glob(pattern))
+        found = [read_manifest(root, path.parent) for path in listed]
+        if None not in found and listed == sorted(Path(root, STAGE).glob(pattern)):
+            break
+    yield from (file.path for sealed in found if sealed is not None for _, file in sealed.files)
+
+
+def _parse(text: bytes, prefix: str) -> Manifest:
+    body = json.loads(text)
+    return Manifest(
+        files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
+        tallies=tuple(body["tallies"]),
+        result=body["result"],
+    )
+
+
+def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
+    """Return what will be added: the staged name below the holder's folder, and the file under its final path."""
+    for name, place in _staged(own):
+        if place[0] == TALLY:
+            continue
+        file = describe(str(own), name, place)
+        if file.rows:
+            yield name, replace(file, path=new_path(*place))
+
+
+def _tallies(own: Path) -> Iterator[Mapping[str, object]]:
+    import pyarrow.parquet as pq
+
+    for name, place in _staged(own):
+        if place[0] == TALLY:
+            with pq.ParquetFile(own / name) as parquet:
+                for body in parquet.read(["body"]).column("body").to_pylist():
+                    yield json.loads(body or b"{}")
+
+
+def _staged(own: Path) -> Iterator[tuple[str, tuple[str, int]]]:
+    """Return names of outcome files and their partitions, sorted; what Spark or a file system leaves beside them is passed over."""
+    for path in sorted((own / OUT).rglob("*.parquet")):
+        below = path.relative_to(own / OUT)
+        if any(part.startswith(("_", ".")) for part in below.parts):
+            continue
+        place = partition_of(str(below))
+        if place is None or place[0] not in _STAGED:
+            message = f"The outcome file {path} lies in no known partition; expected sub_queue=<{', '.join(sorted(_STAGED))}>/move_count=<n>."
+            raise ConservationError(message)
+        yield f"{OUT}/{below}", place

@@ -10,7 +10,7 @@ from airflow_poison.core.store.delta.store import DeltaStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.seam import QueueTable
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.cli.running import Ran
 
 TAKE = "--handler tests.unit.cli.shop:take --engine local --isolation none"

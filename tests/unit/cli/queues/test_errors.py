@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.cli.queues.given import MOVE, TAKE, orders

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.declare import declare
+from airflow_poison.core.passes.alter import declare, disable
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, orders

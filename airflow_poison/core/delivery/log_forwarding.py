@@ -1,0 +1,146 @@
+"""What handlers print and log, forwarded from the tasks of a pass to its driver through files in the claim's stage.
+
+A task's own standard error reaches the driver only where both run on one machine, and there as lines without a level. A file that both see
+keeps each line's level, and takes no more than it is given room for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.file_modes import PRIVATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = "output"
+"""Beside the folder of the journals."""
+MAX_BYTES = 8 << 20
+"""So much of a task's output is forwarded."""
+MAX_READ = 4 << 20
+"""So much is read of a task's file at a time."""
+handler_log = logging.getLogger("airflow_poison.handler")
+
+
+@contextmanager
+def forwarding(journal_folder: str, task: str) -> Iterator[None]:
+    """Write what handlers print and log in this block into a file of this task's; where that cannot be, the lines go nowhere.
+
+    :param journal_folder: of the claim's holder.
+    :param task: names the file.
+    """
+    writer = _Writer(Path(journal_folder).parent / FOLDER, task)
+    level, propagate = handler_log.level, handler_log.propagate
+    handler_log.addHandler(writer)
+    handler_log.setLevel(logging.INFO)
+    handler_log.propagate = False  # a worker's standard error would be a second way to the log
+    try:
+        yield
+    finally:
+        handler_log.removeHandler(writer)
+        handler_log.setLevel(level)
+        handler_log.propagate = propagate
+        writer.close()
+
+
+class _Writer(logging.Handler):
+    """Appends a line of JSON for each record; the file is made for the first one."""
+
+    def __init__(self, folder: Path, task: str) -> None:
+        super().__init__()
+        self._folder, self._task = folder, task
+        self._descriptor, self._left = -1, MAX_BYTES
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # a full disk, or a fenced stage: a pass does not fail for its log
+            self._write(record.levelno, record.getMessage())
+
+    def _write(self, level: int, text: str) -> None:
+        if self._left <= 0:
+            return
+        line = _line(level, text)
+        self._left -= len(line)
+        if self._left <= 0:
+            line = _line(logging.WARNING, f"more output of this task was cut (limit: {MAX_BYTES:,} bytes)")
+        os.write(self._opened(), line)
+
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            self._folder.mkdir(exist_ok=True)  # without its parents: a fenced holder's stage stays away
+            name = f"{self._task}-{os.getpid()}-{os.urandom(3).hex()}.jsonl"
+            self._descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        super().close()
+
+
+def _line(level: int, text: str) -> bytes:
+    return json.dumps([level, text]).encode() + b"\n"
+
+
+class ForwardedLog:
+    """The driver's end: logs the lines of all tasks that have come since the last time, with their levels.
+
+    :param journal_folder: of the claim's holder.
+    :param queue: stands before each line.
+    """
+
+    def __init__(self, journal_folder: str, queue: str) -> None:
+        self._folder, self._queue = Path(journal_folder).parent / FOLDER, queue
+        self._read: dict[str, int] = {}
+        self._pass_over()
+
+    def drain(self) -> None:
+        """Log what is there now."""
+        for name in self._names():
+            while self._drain_one(name):
+                pass
+
+    def _pass_over(self) -> None:
+        """Begin behind what an earlier stage of this claim has told."""
+        with suppress(OSError):
+            self._read = {name: (self._folder / name).stat().st_size for name in self._names()}
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._folder))  # noqa: PTH208  (names only)
+        except OSError:
+            return []
+
+    def _drain_one(self, name: str) -> bool:
+        """Log some lines of a file; return whether there may be more."""
+        start = self._read.get(name, 0)
+        try:
+            with (self._folder / name).open("rb") as file:
+                file.seek(start)
+                found = file.read(MAX_READ)
+        except OSError:
+            return False
+        whole = found.rpartition(b"\n")[0]
+        self._read[name] = start + len(whole) + bool(whole)
+        for line in filter(None, whole.split(b"\n")):
+            self._tell(line)
+        return len(found) == MAX_READ and bool(whole)
+
+    def _tell(self, line: bytes) -> None:
+        try:
+            level, text = _parsed(json.loads(line))
+        except ValueError:
+            return
+        handler_log.log(level, "%s %s", self._queue, text)
+
+
+def _parsed(found: Any) -> tuple[int, str]:
+    """Return level and text. Raises ValueError for what no task has written."""
+    if not (isinstance(found, list) and [type(each) for each in found] == [int, str]):
+        raise ValueError("neither level nor text")
+    return found[0], found[1]

@@ -1,1 +1,0 @@
-"""What ``check`` looks at, an idea a module. Each one reads, says what is wrong, and mends nothing."""

@@ -1,0 +1,301 @@
+"""Conversations of a queue: their endpoints as they are stored, what has arrived for them and waits, and how both are shown and shipped to tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.core.conversations import arrivals
+from airflow_poison.core.conversations.dialog_state import DialogState, Waiting, exceptions
+from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
+from airflow_poison.core.errors import ConversationNotFoundError
+from airflow_poison.core.passes.browse import look_up
+from airflow_poison.core.passes.messages import Chosen, find
+from airflow_poison.core.passes.services import services_of
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.control import SERVICES_DROPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import datetime
+
+    from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.store.files import Claim, DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
+
+
+_VERSIONED = ["conversation_id", "lookup_id", "body"]
+ARRIVALS = ["lookup_id", "conversation_id", "group_id", "message_type", "priority"]
+"""The columns that arrivals are looked up by."""
+
+
+def stored(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, ConversationEndpoint]:
+    """Return endpoints by handle as they are stored; all of them when no handles are given."""
+    wanted = None if handles is None else pa.array(sorted(handles), pa.string())
+    parts = []
+    for file in snapshot.conversations:
+        rows = table.read(file, _VERSIONED)
+        parts.append(rows if wanted is None else rows.filter(pc.is_in(rows["conversation_id"], wanted)))
+    return table_to_endpoints(pa.concat_tables(parts)) if parts else {}
+
+
+def due(table: QueueTable, snapshot: Snapshot, now: datetime) -> dict[str, ConversationEndpoint]:
+    """Return the endpoints whose timer or lifetime has ended; also of dialogs whose first message has arrived and has not been received."""
+    handles = set[str]()
+    for file in snapshot.conversations:
+        if file.min_due_at is not None and file.min_due_at <= now:
+            rows = table.read(file, ["conversation_id", "due_at"])
+            cells = zip(rows["conversation_id"].to_pylist(), rows["due_at"].to_pylist(), strict=True)
+            handles.update(handle for handle, due_at in cells if handle is not None and due_at is not None and due_at <= now)
+    found = stored(table, snapshot, handles) if handles else {}
+    found |= unreceived(table, snapshot)
+    return {handle: endpoint for handle, endpoint in found.items() if endpoint.due_at is not None and endpoint.due_at <= now}
+
+
+def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the types of the messages of each conversation that are in the queue, claimed or held back ones, and those put aside, too."""
+    found: dict[str, list[str]] = {}
+    for file in snapshot.files:
+        rows = members(table, file)
+        for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
+            if handle is not None and (handles is None or handle in handles):
+                found.setdefault(handle, []).append(message_type or "")
+    return found
+
+
+def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
+    return waiting(table, replace(snapshot, files=tuple(file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION)), handles)
+
+
+def members(table: QueueTable, file: DataFile) -> pa.Table:
+    """Return the rows of a file that belong to a conversation, with the columns ``ARRIVALS``."""
+    rows = table.read(file, ARRIVALS)
+    return rows.filter(pc.is_valid(rows["conversation_id"]))
+
+
+def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> dict[str, ConversationEndpoint]:
+    """Return the endpoints of dialogs whose first message waits and has not been received: they are stored when it is.
+
+    A message that was sent on to another queue, a dead letter for example, still says which service it was for: its dialog is not there.
+    """
+    found: dict[str, ConversationEndpoint] = {}
+    wanted, control = pa.array(sorted(handles), pa.string()), snapshot.control
+    has_had_others = bool(control.counters.get(SERVICES_DROPPED))
+    for file in snapshot.files if handles and _has_had_services(snapshot) else ():
+        here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
+        if not pc.any(here).as_py():
+            continue
+        messages = table_to_messages(table.read(file, list(MESSAGE_COLUMNS)).filter(here))
+        endpoints = (arrivals.begun_with(message) for message in messages if message is not None)
+        here_are = (endpoint for endpoint in endpoints if endpoint is not None and (has_had_others or endpoint.service in control.services))
+        found |= {endpoint.handle: endpoint for endpoint in here_are}
+    return found
+
+
+def unreceived(table: QueueTable, snapshot: Snapshot) -> dict[str, ConversationEndpoint]:
+    """Return the endpoints of all dialogs whose first message waits and has not been received."""
+    if not _has_had_services(snapshot):
+        return {}
+    handles = waiting(table, snapshot).keys()
+    return begun(table, snapshot, handles - stored(table, snapshot, handles).keys()) if handles else {}
+
+
+def endpoint(table: QueueTable, snapshot: Snapshot, handle: str, now: datetime | None = None) -> ConversationEndpoint:
+    """Return an endpoint with what has arrived for it. Raises ConversationNotFoundError (8426).
+
+    :param now: what the local broker has made by then has arrived, too, though no pass has put it into the queue yet (spec SB-22, SB-43). Nothing
+        has while the queue is disabled.
+    """
+    found = stored(table, snapshot, [handle]).get(handle) or begun(table, snapshot, [handle]).get(handle)
+    if found is None:
+        raise ConversationNotFoundError(
+            f"Error 8426: queue {table.name!r} has no conversation {handle!r}. "
+            "A handle is of one side of a dialog: look it up among the conversations of this queue."
+        )
+    types = _arrived(table, snapshot, {handle}).get(handle, [])
+    if now is not None and not snapshot.control.holds_sends:
+        types += [message.message_type for message in arrivals.due(found, now)]
+    return arrivals.arrived(found, types)
+
+
+def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEndpoint, Mapping[str, int]]]:
+    """Yield every endpoint with what has arrived for it, and how many messages of each type wait."""
+    types, known_here = waiting(table, snapshot), stored(table, snapshot)
+    there = _arrived(table, snapshot) if snapshot.control.holds_sends else types
+    known_here |= begun(table, snapshot, types.keys() - known_here.keys())
+    for handle, known in sorted(known_here.items()):
+        here = types.get(handle, [])
+        yield arrivals.arrived(known, there.get(handle, ())), {name: here.count(name) for name in sorted(set(here))}
+
+
+def _has_had_services(snapshot: Snapshot) -> bool:
+    """Whether dialogs begin in this queue, or have begun; a queue of plain messages need not be read to see that none does."""
+    return bool(snapshot.control.services or snapshot.control.counters.get(SERVICES_DROPPED))
+
+
+# As ``sys.conversation_endpoints`` shows them ---------------------------------------------------------------------------
+
+
+COUNTED_ROWS, COUNTED_BYTES = 10_000, 8 * 1024 * 1024
+"""So much of endpoints and waiting messages is read to count conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRow:
+    """One side of a dialog, with what has arrived for it.
+
+    :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
+    :param lifetime: when the dialog's lifetime ends. :param dialog_timer: when the conversation timer expires.
+    :param waiting: how many messages of each type wait in the queue.
+    :param error: code and text of the Error message that was received.
+    :param cleaned: this side has ended it with cleanup: the partner was not told.
+    """
+
+    handle: str
+    conversation_id: str
+    group_id: str
+    is_initiator: bool
+    service: str
+    far_service: str
+    contract: str
+    state: str
+    priority: int
+    lifetime: datetime | None
+    dialog_timer: datetime | None
+    sent: int
+    waiting: Mapping[str, int]
+    failures: int
+    error: tuple[int, str] | None
+    began_at: datetime | None
+    cleaned: bool = False
+
+    @property
+    def far_handle(self) -> str:
+        """The partner's handle."""
+        return target_handle(self.conversation_id) if self.is_initiator else self.conversation_id
+
+    @classmethod
+    def of(cls, endpoint: ConversationEndpoint, waiting: Mapping[str, int]) -> ConversationRow:
+        """Return the row of an endpoint."""
+        return cls(
+            **{name: getattr(endpoint, name) for name in _AS_STORED},
+            state=endpoint.state.value,
+            lifetime=endpoint.expires_at,
+            dialog_timer=endpoint.timer_at,
+            waiting=dict(waiting),
+            error=None if endpoint.error_code is None else (endpoint.error_code, endpoint.error_text),
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values; instants in ISO 8601."""
+        values = asdict(self)
+        for name in ("lifetime", "dialog_timer", "began_at"):
+            values[name] = None if values[name] is None else values[name].isoformat()
+        return values | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
+
+
+_AS_STORED = {each.name for each in fields(ConversationRow)} & {"handle", *(each.name for each in fields(ConversationEndpoint))} - {"state"}
+"""What a row has from its endpoint under the same name."""
+
+
+def conversations(table: QueueTable, *, handle: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
+    """Return the conversation endpoints of a queue, sorted by handle.
+
+    :param handle: only this one. :param ended: also those that this side remembers only because they have ended (CD).
+    Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
+    """
+    snapshot = table.snapshot()
+    if handle is not None:
+        found = endpoint(table, snapshot, handle)
+        types = waiting(table, snapshot, {handle}).get(handle, [])
+        return (ConversationRow.of(found, {name: types.count(name) for name in sorted(set(types))}),)
+    rows = (ConversationRow.of(known, types) for known, types in seen(table, snapshot))
+    return tuple(row for row in rows if ended or row.state != ConversationState.CLOSED)
+
+
+def number(table: QueueTable) -> int | None:
+    """Return how many conversations go on; None where more would have to be read for it than whoever only passes by should wait for."""
+    snapshot = table.snapshot()
+    looked_at = [*snapshot.conversations, *snapshot.files]
+    if sum(file.rows for file in looked_at) > COUNTED_ROWS or sum(file.size for file in looked_at) > COUNTED_BYTES:
+        return None
+    return len(conversations(table))
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationView:
+    """One side of a dialog, and what lies in the queue for it and for its partner.
+
+    :param messages: the first that wait for this side, in the order in which they came, wherever in the queue.
+    :param more: how many were left out.
+    :param unsent: how many messages of each type are here on their way to the partner: its queue does not take them, or nobody has carried them yet
+        (spec SB-19).
+    """
+
+    row: ConversationRow
+    messages: tuple[MessageRow, ...]
+    more: int
+    unsent: Mapping[str, int]
+
+
+def conversation(table: QueueTable, handle: str, limit: int) -> ConversationView:
+    """Return one conversation endpoint of a queue with its messages. Raises ConversationNotFoundError (8426).
+
+    :param limit: how many messages, at least 1.
+    """
+    [row] = conversations(table, handle=handle)
+    snapshot = table.snapshot()
+    numbers = sorted(number for holder in find(table, snapshot, Chosen(conversation_id=handle)) for number in holder.lookup_ids)
+    first = look_up(table, Chosen.ids(numbers[:limit]))
+    return ConversationView(row, first, len(numbers) - len(first), _unsent(table, snapshot, row.far_handle))
+
+
+def _unsent(table: QueueTable, snapshot: Snapshot, far_handle: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for file in snapshot.transmissions:
+        rows = table.read(file, ["conversation_id", "message_type"])
+        for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
+            if handle == far_handle:
+                found[message_type or ""] = found.get(message_type or "", 0) + 1
+    return dict(sorted(found.items()))
+
+
+# For the tasks of a pass -----------------------------------------------------------------------------------------------
+
+
+def dialog_state(table: QueueTable, claim: Claim) -> DialogState:
+    """Return services, endpoints, what waits in their conversations, and which claimed messages are received before their place."""
+    snapshot = table.snapshot()
+    claimed = list(_claimed(table, claim))
+    handles = {row.handle for row in claimed if row.handle is not None}
+    arrived, endpoints, overtaking = waiting(table, snapshot, handles), stored(table, snapshot, handles), exceptions(claimed)
+    overtaken = {row.handle for row in claimed if row.handle is not None and row.lookup_id in overtaking}
+    here = Counter(row.handle for row in claimed)
+    elsewhere = {handle for handle, types in arrived.items() if len(types) > here[handle]}  # the first message, perhaps
+    return DialogState(
+        services=services_of(snapshot.control),
+        endpoints=endpoints,
+        waiting={handle: tuple(types) for handle, types in arrived.items()},
+        exceptions=overtaking,
+        begun=begun(table, snapshot, (overtaken | elsewhere) - endpoints.keys()),
+    )
+
+
+def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
+    for file in claim.files:
+        rows = members(table, file)
+        for cells in zip(*(rows[name].to_pylist() for name in ARRIVALS), strict=True):
+            lookup_id, handle, group, message_type, priority = cells
+            yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
+
+
+def has_conversations(snapshot: Snapshot) -> bool:
+    """Whether a queue has conversations, or has had a service whose dialogs may still bring messages."""
+    control = snapshot.control
+    return bool(control.services or control.counters.get(SERVICES_DROPPED) or snapshot.conversations or snapshot.transmissions)

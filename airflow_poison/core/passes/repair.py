@@ -1,0 +1,123 @@
+"""Repair: what a check found and what can be repaired without guessing. No message is ever deleted, and nothing that a journal says is forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.checking import table_repair
+from airflow_poison.core.checking.check import SAFE_AGE, CheckResult, check_folder
+from airflow_poison.core.checking.claims import worked
+from airflow_poison.core.checking.findings import Kind
+from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.passes.due import return_held
+from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store.disk import named
+
+if TYPE_CHECKING:
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
+
+LEASE = timedelta(minutes=2)
+_EVERYTHING = timedelta(days=365_000)
+"""A retention that keeps every file of every version: to remove them is maintenance, not repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What a repair did.
+
+    :param done: what was mended, a sentence each.
+    :param failed: what could not be, and why.
+    :param after: the check of the queue afterwards.
+    """
+
+    queue: str
+    done: tuple[str, ...]
+    failed: tuple[str, ...]
+    after: CheckResult
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return {"queue": self.queue, "done": list(self.done), "failed": list(self.failed), "after": self.after.to_dict()}
+
+
+def repair(
+    store: QueueStore, name: str, clock: Clock, *, accept: bool = False, accept_loss: bool = False, safe_age: timedelta = SAFE_AGE
+) -> RepairResult:
+    """Repair a queue as far as that needs no guess.
+
+    What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of somebody else are
+    undone where that loses nothing; the table gets this version's format; the outbox is sent on, held messages come to ``main``; expired claims of
+    which nothing was delivered are given back; orphans and stages without a claim are removed. Safe beside every other verb, and to repeat.
+
+    :param accept: let what somebody else has committed stand, as it is now.
+    :param accept_loss: go on without files of the table, and without the newest commits, that are damaged or gone and of which there is no copy.
+        Their messages are lost. An event and the result tell the lookup ids; what is left of the files is kept in the folder ``_repaired``.
+    """
+    root = str(Path(store.uri, name))
+    done: list[str] = []
+    failed: list[str] = []
+    try:
+        with named(root):
+            done += table_repair.repair_log(root, accept_loss=accept_loss)
+        done += table_repair.settle_foreign(root, accept=accept)
+        if accept_loss:
+            done += table_repair.give_up_files(root, clock)
+        if any(finding.kind is Kind.FORMAT_OLDER for finding in check_folder(name, root, clock, safe_age=safe_age).findings):
+            done.append("upgraded the table to the format of this version")
+        table = store.open(name)
+    except PoisonError as error:
+        failed.append(str(error))
+    else:
+        for step in (_relay, _bring_held, _release, _clean):
+            try:
+                done += step(store, table, clock, safe_age)
+            except PoisonError as error:
+                failed.append(str(error))
+    return RepairResult(name, tuple(done), tuple(failed), check_folder(name, root, clock, safe_age=safe_age))
+
+
+def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:
+    """Remove what killed makers of queues have left beside the queues."""
+    return tuple(f"removed {name}, a queue that was never made" for name in store.sweep(safe_age))
+
+
+# What was left undone -------------------------------------------------------------------------------------------------
+
+
+def _relay(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del safe_age
+    sent = relay(store, table, clock)
+    return [f"sent {sent} message(s) of the outbox on"] if sent else []
+
+
+def _bring_held(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del store, safe_age
+    moved = return_held(table, clock.now())
+    return [f"brought {moved} held message(s) to main"] if moved else []
+
+
+def _release(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    """Give expired claims back of which nothing was delivered: looked at again when no earlier holder can write any more."""
+    del store, safe_age
+    done = []
+    for claim in table.expired(clock.now()):
+        if worked(table.uri, claim):
+            continue
+        mine = table.take_over(claim, lease=LEASE, now=clock.now())
+        if mine is not None and not worked(table.uri, mine):
+            table.release(mine)
+            done.append(f"gave {mine.messages} message(s) of the expired claim {mine.key} back")
+    return done
+
+
+def _clean(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+    del store, clock
+    cleaned = table.clean(retention=_EVERYTHING, safe_age=safe_age)
+    numbers = {"orphaned file(s)": cleaned.orphans, "stage folder(s)": cleaned.stages, "unfinished file(s)": cleaned.temporary}
+    told = ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
+    return [f"removed {told}"] if told else []

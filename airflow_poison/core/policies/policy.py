@@ -1,0 +1,251 @@
+"""What every messaging system's policy offers: settings that open an endpoint, and the endpoint's three questions.
+
+The two bases answer as the simplest system does: its endpoint receives one message at a time from main and remembers nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.decisions import Halted, ReturnOrder, aborted
+from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.schema import SubQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from dataclasses import Field
+    from datetime import datetime
+
+    from airflow_poison.core.errors import ConfigurationWarning
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, GivenUp, Halt
+    from airflow_poison.core.policies.opening import Opening, Restart
+
+
+class Entry(Protocol):
+    """A message in its queue, as far as rules look at it."""
+
+    @property
+    def lookup_id(self) -> int:
+        """The queue's number of the message."""
+        ...
+
+    @property
+    def counts(self) -> Counts:
+        """Its counts now."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body."""
+        ...
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When its time to live ends; None: never."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Its conversation group; a message without one is a group of its own."""
+        ...
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Its properties, as sent; only for policies with ``reads_properties``."""
+        ...
+
+
+class Receiver(Protocol):
+    """An open endpoint: the rules with what the system keeps in memory. Deterministic and picklable; time is handed in.
+
+    Losing a receiver loses exactly what the specification says is lost when the endpoint closes or crashes.
+    """
+
+    __slots__ = ()
+
+    move_attempts: int = 50
+    """How often a move to a sub-queue is tried while somebody holds the message (spec WCF-19)."""
+    move_interval: timedelta = timedelta(milliseconds=100)
+    """The time between these tries."""
+
+    def before(self, entry: Entry, now: datetime) -> BeforeDelivery:
+        """Decide what a receive of this message does. Asked once for each receive, before anything is delivered."""
+        ...
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> AfterRollback:
+        """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
+        ...
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
+        """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
+        ...
+
+    def after_failed_move(self, entry: Entry) -> Counts:
+        """Return the counts of a message whose move was given up: it stays, and its receive was aborted (spec WCF-19)."""
+        return aborted(entry.counts)
+
+    def batch_size(self) -> int:
+        """How many messages the next transaction may take; 1 without batching (spec WCF-40 to WCF-42)."""
+        return 1
+
+    def commit_due(self, elapsed: timedelta) -> bool:  # noqa: ARG002  (the simplest answer)
+        """Whether a batch that is open for this long commits now (spec WCF-42)."""
+        return True
+
+    def transaction_committed(self, entries: Sequence[Entry]) -> Halt | None:  # noqa: ARG002  (the simplest answer)
+        """Take note of a commit of a transaction that received these messages, which may end receiving (spec SB-13)."""
+        return None
+
+    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: ARG002  (the simplest answer)
+        """Take note of a rollback; ``became_poison``: it was the poison check that ended the transaction, not a handler."""
+        return
+
+    def counters(self) -> Mapping[str, int]:
+        """Return what the queue keeps for the next endpoint; asked when this one closes, not when it crashes."""
+        return {}
+
+
+class Policy(ABC):
+    """The settings of one messaging system: frozen, validated, picklable, with a JSON round trip. No I/O."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    checks: ClassVar[Mapping[str, settings.Check]] = {}
+    """How settings are checked that the kind of their default does not say enough of."""
+
+    system: ClassVar[str]
+    """The name in ``to_dict()["system"]``, for example ``Msmq4``."""
+    title: ClassVar[str]
+    """The system's name as people know it, for lists."""
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """The manuals' other words for a setting; accepted wherever settings are read as text or JSON."""
+    reads: ClassVar[SubQueue] = SubQueue.MAIN
+    """The sub-queue that an endpoint receives from."""
+
+    def __post_init__(self) -> None:
+        settings.check(self, self.checks)
+        self.check_together()
+        for text in self.warnings():
+            settings.warn(text)
+
+    def check_together(self) -> None:  # noqa: B027  (the simplest answer)
+        """Refuse settings that do not go together. Raises SettingError."""
+
+    def warnings(self) -> Iterable[ConfigurationWarning]:
+        """Return what is allowed and rarely wanted."""
+        return ()
+
+    @property
+    def return_order(self) -> ReturnOrder | str:
+        """How the retry sub-queue is watched (spec WCF-31, WCF-32); never asked when nothing is ever parked."""
+        return ReturnOrder.DUE_TIME
+
+    @property
+    @abstractmethod
+    def halting(self) -> bool:
+        """Whether the endpoint can end receiving: such a policy needs one order, so one task (exclusive claim)."""
+
+    @property
+    @abstractmethod
+    def stateless(self) -> bool:
+        """Whether each decision depends on the message alone: the order of other messages and their outcomes change nothing."""
+
+    @property
+    @abstractmethod
+    def effective_transaction_timeout(self) -> timedelta:
+        """How long one delivery may take before it is rolled back (spec WCF-35)."""
+
+    def unreadable(self, entry: Entry) -> str | None:  # noqa: ARG002  (the simplest answer)
+        """Say why this message cannot be handed to a handler at all (spec WCF-29); None when it can."""
+        return None
+
+    @property
+    def server_sessions(self) -> int:
+        """How many messages a halting endpoint processes at the same time (spec WMQ-17); 0: none (spec SB-23)."""
+        return 1
+
+    @property
+    def early_hand_out(self) -> int:
+        """How many sessions get their next message before all results of a round are in (spec WMQ-20)."""
+        return 0
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether a receive goes on behind the last message that was taken, and at the end from the top; else from the top (spec WMQ-29)."""
+        return False
+
+    @property
+    def locks_groups(self) -> bool:
+        """Whether a conversation group is with one session at a time (spec SB-47)."""
+        return False
+
+    @property
+    def spreads_groups(self) -> bool:
+        """Whether every conversation group may have an endpoint of its own: groups then spread over tasks, each in its order."""
+        return False
+
+    @property
+    def reads_properties(self) -> bool:
+        """Whether decisions look at ``entry.properties``."""
+        return False
+
+    @property
+    def starts_halted(self) -> Halted | None:
+        """How the endpoint of a new queue is halted until somebody starts it (spec WMQ-27); None: it receives."""
+        return None
+
+    @property
+    def halts_as(self) -> Halted:
+        """How this system's endpoint ends receiving."""
+        return Halted.STOPPED
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The queues that must exist and be writable for its dispositions: ``Opening.access`` tells of them."""
+        return ()
+
+    def counts_after(self, counts: Counts, restart: Restart) -> Counts:  # noqa: ARG002  (the simplest answer)
+        """Return what is left of a message's counts after a restart."""
+        return counts
+
+    def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the simplest answer)
+        """Return what is left of the endpoint's counters after a restart. A crash of an endpoint is a restart of its server."""
+        return counters
+
+    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7)."""
+        return counters
+
+    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
+        """Return what these settings, just changed, leave of the counters of an endpoint. That is no start of one (spec SB-7, WMQ-8)."""
+        return counters
+
+    @abstractmethod
+    def open(self, opening: Opening = FIRST) -> Receiver:
+        """Open an endpoint."""
+
+    def altered(self, changes: Mapping[str, object]) -> Self:
+        """Return the policy with some settings changed, in our words or the manual's, as JSON values. Raises SettingError."""
+        with settings.stored():
+            return replace(self, **type(self).arguments(changes))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the settings as JSON values: durations in seconds, and ``system``."""
+        return settings.to_json(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, object]) -> Self:
+        """Return the policy of ``to_dict()``, or of settings in the manual's words, without warnings. Raises SettingError."""
+        with settings.stored():
+            return cls(**cls.arguments(stored))
+
+    @classmethod
+    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
+        """Return the constructor's arguments from JSON values, in our words or the manual's. Raises SettingError."""
+        return settings.from_json(cls, stored)

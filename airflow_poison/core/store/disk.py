@@ -1,0 +1,201 @@
+"""The disk under a store: files forced to it, and what it raises turned into errors that say the table's name and what to do.
+
+After a ``sync`` has returned, a loss of power takes nothing back. Errors are named in one place for all verbs: whoever knows better (a lost claim,
+a missing file, a damaged footer) says so below, and those errors pass.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_poison.core.errors import PoisonError, StoreUnreachableError, TableChangedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+_MANY = 32  # above it, one call for the whole file system is faster than one a file
+
+
+def sync(path: str | Path) -> None:
+    """Force a file, or a folder's list of names, to disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_if_there(path: str | Path) -> None:
+    """Force a file to disk that may have been removed meanwhile. Raises OSError."""
+    with suppress(FileNotFoundError):
+        sync(path)
+
+
+def sync_files(root: str, names: Sequence[str]) -> None:
+    """Force files below ``root``, and the folders that name them up to it, to disk."""
+    if not names:
+        return
+    if len(names) > _MANY and _sync_file_system(root):
+        return
+    folders: set[Path] = set()
+    for name in names:
+        path = Path(root, name)
+        sync(path)
+        folders.update(parent for parent in path.parents if parent.is_relative_to(root))
+    for folder in sorted(folders, reverse=True):
+        sync(folder)
+
+
+def sync_ancestors(folder: Path) -> None:
+    """Force a folder and all above it to disk, as far up as this user may list them: others are not new. Raises OSError for the folder itself."""
+    sync(folder)
+    with suppress(OSError):
+        for each in folder.parents:
+            sync(each)
+
+
+def sync_up(folder: Path, root: Path) -> None:
+    """Force a folder and those above it up to ``root`` to disk."""
+    for each in (folder, *folder.parents):
+        sync(each)
+        if each == root:
+            return
+
+
+def _sync_file_system(path: str) -> bool:
+    """Force everything of the file system to disk; False where the kernel has no such call (only Linux has)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+# Named errors ---------------------------------------------------------------------------------------------------------
+
+
+POSIX = "with the semantics of POSIX (atomic link, rename and O_EXCL, fsync, flock; local disks are what is tested)"
+"""What a file system of a store must do, as errors say it."""
+
+T = TypeVar("T")
+_NUMBER = re.compile(r"(?:os error |[Ee]rrno )(\d+)")
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "the disk is full. Free some space there"),
+    errno.EROFS: "it is read-only. Mount it writable",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "permission denied. Give this user the right to read and write all of it"),
+    errno.ENOTDIR: "a file is in the place of a folder. Name a folder",
+    errno.EEXIST: "a file is there already. Name another place",
+    errno.EMFILE: "too many files are open. Raise the limit of this process",
+    errno.EIO: "the disk reports an error. Look at the disk, restore what is damaged from a backup",
+}
+_AGAIN = "then run the task again: what has been committed counts, and nothing is done twice"
+
+
+@contextmanager
+def named(root: str) -> Iterator[None]:
+    """Turn what is raised about the files below ``root`` into errors of this package: StoreUnreachableError, TableChangedError."""
+    try:
+        yield
+    except Exception as error:
+        _raise_named(root, error)
+        raise
+
+
+def with_named_errors(kind: type[T]) -> type[T]:
+    """Have every public method of a class raise named errors; its ``uri`` says of what.
+
+    Iterators that a method is given are the caller's: what they raise stays as it is.
+    """
+    for name, member in list(vars(kind).items()):
+        if inspect.isfunction(member) and not name.startswith("_"):
+            setattr(kind, name, _guarded(member))
+    return kind
+
+
+def why(error: Exception) -> str:
+    """Return the cause of an error and what to do about it, in words."""
+    number = _number(error)
+    text = " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
+    path = getattr(error, "filename", None)
+    where = f" ({path})" if path else ""
+    if number in _ADVICE:
+        cause, _, advice = _ADVICE[number].partition(". ")
+        return f"{cause}{where}. {advice}, {_AGAIN}"
+    cause = f"{os.strerror(number)}{where}" if number else text[:300].rstrip(".")
+    return f"{cause}. Check that it is mounted and whole, {_AGAIN}"
+
+
+def _guarded(member: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(member)
+    def act(self: object, *args: object, **kwargs: object) -> object:
+        passed: list[BaseException] = []
+        try:
+            found = member(self, *(_watched(each, passed) for each in args), **{name: _watched(each, passed) for name, each in kwargs.items()})
+        except Exception as error:
+            if not any(error is other for other in passed):
+                _raise_named(self.uri, error)  # type: ignore[attr-defined]  # of the class, see ``with_named_errors``
+            raise
+        return _named_ones(self.uri, found) if inspect.isgenerator(found) else found  # type: ignore[attr-defined]
+
+    return act
+
+
+def _watched(given: object, passed: list[BaseException]) -> object:
+    """Return what a method is given; of an iterator, one that remembers what it raises."""
+    return _remembering(given, passed) if isinstance(given, Iterator) else given
+
+
+def _remembering(source: Iterator[object], passed: list[BaseException]) -> Iterator[object]:
+    try:
+        yield from source
+    except Exception as error:
+        passed.append(error)
+        raise
+
+
+def _named_ones(root: str, found: Iterator[object]) -> Iterator[object]:
+    with named(root):
+        yield from found
+
+
+def _raise_named(root: str, error: Exception) -> None:
+    """Raise an error of this package in the place of what a disk, Arrow or delta-rs has raised; nothing happens for others."""
+    if isinstance(error, PoisonError):
+        return
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+
+    if isinstance(error, OSError) or (isinstance(error, DeltaError) and _number(error)):
+        raise StoreUnreachableError(f"The queue table or store {root} cannot be read or written: {why(error)}.") from error
+    if isinstance(error, pa.ArrowException | DeltaError):
+        cause = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")
+        raise TableChangedError(
+            f"The queue table or store {root} holds what cannot be read, or what was to be written does not fit: {cause}. Nothing was committed. "
+            "Look at it with 'airflow poison check'; restore what it names from a backup."
+        ) from error
+
+
+def _number(error: Exception) -> int:
+    """Return the system's number of an error; 0 when it has none. delta-rs tells it in the text only."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    found = _NUMBER.search(str(error))
+    return int(found[1]) if found else 0

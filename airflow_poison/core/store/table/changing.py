@@ -1,0 +1,290 @@
+"""Changes outside a pass, each in one commit: whole files move, are split or go, rows take the place of files, dialogs change (transactions)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.errors import ConservationError, TableChangedError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store.files import Returned
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.table import files, history, rows
+from airflow_poison.core.store.table.files import CONTROL, commit_prefix, link, new_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile, Replacement, Snapshot, Transaction
+    from airflow_poison.core.store.table.base import Table, View
+
+_UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
+_EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
+_PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
+_OF_DIALOGS = (CONVERSATION, TRANSMISSION_QUEUE)
+
+
+def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
+    """Return the part of a commit that replaces the control row; empty when the row stays as it is.
+
+    A queue that is not disabled any more gets what was sent to it meanwhile, so ``transmission`` is never full beside an enabled queue.
+    """
+    before = view.snapshot.control
+    after = change(before) if change else before
+    if after == before:
+        return Commit("alter")
+    row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
+    reach("store.control.after_row")
+    held = held_files(table, view) if before.holds_sends and not after.holds_sends else []
+    added = [row, *(new for _, new in held)]
+    return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=added)
+
+
+def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
+    """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
+    held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
+    moved = [(file, _moved(table, file, SubQueue.MAIN, count=file.move_count)) for file in held]
+    if moved:
+        reach("store.held.after_links")
+    return moved
+
+
+# Whole files ----------------------------------------------------------------------------------------------------------
+
+
+def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool) -> Returned:
+    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count.
+
+    Files are told in the order in which they were picked.
+    """
+
+    def plan(view: View) -> tuple[Commit | None, Returned]:
+        free = view.live.keys() - view.claimed
+        wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
+        if not wanted:
+            return None, Returned(messages=0, files=0)
+        moved = [(file, _moved(table, file, target, count=file.move_count + count_move)) for file in wanted.values()]
+        reach("store.move.after_links")
+        # One event for each whole file: ``history`` makes one of each message of it. What is no move is not told.
+        told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
+        added = [*(new for _, new in moved), *history.write(table.root, view.state.version + 1, told)]
+        details = {"to": target.value, "files": len(moved)}
+        commit = Commit("move", add=added, remove=[old for old, _ in moved], details=details, scratch=added)
+        return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
+
+    return table.change(plan)
+
+
+def _moved(table: Table, file: DataFile, target: SubQueue, *, count: int) -> DataFile:
+    """Give a file a second name in its new place, another one for each try."""
+    new = replace(file, path=new_path(target, count), sub_queue=target.value, move_count=count)
+    try:
+        link(Path(table.root, file.path), Path(table.root, new.path))
+    except FileNotFoundError as error:
+        raise TableChangedError(files.gone(table.root, file.path)) from error
+    return new
+
+
+def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Event:
+    details = {"count": str(new.rows), "max_lookup_id": str(new.max_lookup_id), "path": new.path, "place": target.value}
+    if old.sub_queue == SubQueue.POISON:
+        details["origin"] = SubQueue.POISON.value
+    return Event(type=_EVENT[target], at=now, lookup_id=new.min_lookup_id, move_count=new.move_count, details=details)
+
+
+def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
+    """Replace one unclaimed file by pieces. Raises ConservationError, and TableChangedError when the file is claimed or gone."""
+    written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
+    if sum(piece.rows for piece in written) != file.rows:
+        table.discard(written)
+        message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
+        raise ConservationError(message)
+    reach("store.split.after_files")
+
+    def plan(view: View) -> tuple[Commit | None, bool]:
+        if obstacle(view, [file]) is not None:
+            return None, False
+        written[:] = [files.renamed(table.root, piece) for piece in written]
+        return Commit("split", add=tuple(written), remove=[view.live[file.path]], data_change=False), True
+
+    if not table.change(plan):
+        table.discard(written)
+        message = f"{file.path} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."
+        raise TableChangedError(message)
+
+
+def remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
+    """Remove files of the outbox or of dialog messages, those that are still there."""
+
+    def plan(view: View) -> tuple[Commit | None, None]:
+        present = [view.live[file.path] for file in sent if file.path in view.live]
+        return (Commit(operation, remove=present) if present else None), None
+
+    table.change(plan)
+
+
+# Other rows in the place of files -------------------------------------------------------------------------------------
+
+
+def replace_files(
+    table: Table,
+    replacements: Iterable[Replacement],
+    events: Sequence[Event],
+    change: Callable[[Control], Control] | None = None,
+    *,
+    alone: bool = False,
+) -> None:
+    """Replace unclaimed files, whatever their number, in one commit; the new files are written once, one after the other.
+
+    :param alone: refuse while anybody has a claim, on whichever files.
+    Raises TableChangedError when one of them is claimed or gone, ConservationError for rows that are not its own; then nothing has changed.
+    """
+    replaced: list[DataFile] = []
+    written: list[DataFile] = []
+    gone = 0
+    try:
+        for replacement in replacements:
+            replaced.append(replacement.file)
+            gone += replacement.removed
+            written += _write_replacement(table, replacement)
+    except BaseException:
+        table.discard(written)
+        raise
+    reach("store.replace.after_files")
+
+    def plan(view: View) -> tuple[Commit | None, str | None]:
+        """Return the commit; or the path of a file that is not free any more."""
+        found = obstacle(view, replaced, alone=alone)
+        if found is not None:
+            return None, found
+        written[:] = [files.renamed(table.root, file) for file in written]
+        control = control_change(table, view, change)
+        record = history.write(table.root, view.state.version + 1, events)
+        added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
+        if not added and not removed:
+            return None, None
+        return Commit("replace", add=added, remove=removed, details={"removed": gone}, scratch=[*record, *control.scratch]), None
+
+    found = table.change(plan)  # files stay when this raises: the commit may have happened
+    if found is not None:
+        table.discard(written)
+        raise _refusal(table, found)
+
+
+def obstacle(view: View, wanted: Sequence[DataFile], *, alone: bool = False) -> str | None:
+    """Return the path of a file that is not free any more; with ``alone`` that of any file that is claimed."""
+    claimed = view.claimed
+    if alone and claimed:
+        return min(claimed)
+    return next((file.path for file in wanted if file.path not in view.live or file.path in claimed), None)
+
+
+def _refusal(table: Table, path: str) -> TableChangedError:
+    """Return the error of a change that met an obstacle."""
+    message = f"{path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
+    return TableChangedError(message)
+
+
+def _write_replacement(table: Table, replacement: Replacement) -> Iterator[DataFile]:
+    """Write the rows to a file for each of their places. Raises ConservationError."""
+    file, stays = replacement.file, replacement.rows
+    distinct = len(stays.column("lookup_id").unique())
+    if not file.rows - replacement.removed == stays.num_rows == distinct:
+        message = (
+            f"{file.path} of queue {table.name!r} holds {file.rows} messages; {replacement.removed} were to go, "
+            f"and {stays.num_rows} rows of {distinct} messages were to stay. Nothing was changed."
+        )
+        raise ConservationError(message)
+    for place in stays.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist():
+        yield files.write_new(table.root, place["sub_queue"], place["move_count"], _rows_of(stays, place))
+
+
+def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:
+    import pyarrow.compute as pc
+
+    if place["sub_queue"] not in _PLACES:
+        message = f"Messages cannot be put into {place['sub_queue']!r}; expected one of {', '.join(sorted(_PLACES))}. Nothing was changed."
+        raise ConservationError(message)
+    return found.filter(pc.and_(pc.equal(found["sub_queue"], place["sub_queue"]), pc.equal(found["move_count"], place["move_count"])))
+
+
+# Transactions -----------------------------------------------------------------------------------------------------------
+
+
+def transact(table: Table, plan: Callable[[Snapshot], Transaction | None], key: str, now: datetime) -> bool:
+    """Commit what ``plan`` makes of the newest version, asked again for each try; False when that was done before under this key."""
+    done = f"transact:{key}"
+
+    def attempt(view: View) -> tuple[Commit | None, bool]:
+        if view.state.number(done) is not None:
+            return None, False
+        wanted = plan(view.snapshot)
+        return (None, True) if wanted is None else (_transaction(table, view, wanted, key, now), True)
+
+    return table.change(attempt)
+
+
+def _transaction(table: Table, view: View, wanted: Transaction, key: str, now: datetime) -> Commit:
+    """Write what comes, for this try alone. Raises TableChangedError, ConservationError; then nothing of it is left."""
+    named = [*(replacement.file for replacement in wanted.replacements), *wanted.remove]
+    _check_transaction(table, view, wanted, named)
+    version = view.state.version + 1
+    written: list[DataFile] = []
+    reach("store.transact.before_files")
+    try:
+        if wanted.rows is not None:
+            written += _write_rows(table, wanted.rows, version, now)
+        for replacement in wanted.replacements:
+            written += _write_replacement(table, replacement)
+        written += history.write(table.root, version, wanted.events)
+    except BaseException:
+        table.discard(written)
+        raise
+    reach("store.transact.after_files")
+    return Commit(
+        "transact",
+        add=written,
+        remove=[view.live[file.path] for file in named],
+        numbers={f"transact:{key}": version},
+        details={"key": key, "removed": sum(replacement.removed for replacement in wanted.replacements)},
+        scratch=written,
+    )
+
+
+def _check_transaction(table: Table, view: View, wanted: Transaction, named: list[DataFile]) -> None:
+    found = obstacle(view, named, alone=wanted.alone)
+    if found is not None:
+        raise _refusal(table, found)
+    if len({file.path for file in named}) < len(named):
+        raise ConservationError(f"A transaction in queue {table.name!r} names a file twice. Nothing was changed.")
+    replaced = next((replacement.file.path for replacement in wanted.replacements if replacement.file.sub_queue in _OF_DIALOGS), None)
+    if replaced is not None:
+        raise ConservationError(f"{replaced} of queue {table.name!r} can only go whole: give it to the transaction's 'remove'. Nothing was changed.")
+    others = ({file.sub_queue for file in wanted.remove} | set(_places(wanted.rows))) - set(_OF_DIALOGS)
+    if others:
+        other = ", ".join(repr(place) for place in sorted(others))
+        message = f"A transaction in queue {table.name!r} adds rows to {other}, or removes a file there; expected {' or '.join(_OF_DIALOGS)}."
+        raise ConservationError(message + " Messages go by its replacements. Nothing was changed.")
+
+
+def _places(found: pa.Table | None) -> list[str]:
+    return [] if found is None else [str(place) for place in found.column("sub_queue").unique().to_pylist()]
+
+
+def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> Iterator[DataFile]:
+    """Write the rows of each partition to a file, in their order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    at = given.schema.get_field_index("enqueued_at")
+    given = given.set_column(at, given.schema.field(at), pc.fill_null(given.column(at), pa.scalar(now, given.schema.field(at).type)))
+    for place in _places(given):
+        prefix = commit_prefix(version) if place == TRANSMISSION_QUEUE else ""
+        yield files.write_new(table.root, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)

@@ -1,0 +1,97 @@
+"""Texts for people: bodies of messages, the known word that somebody may have meant, and numbers of things."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+_MARK_8 = codecs.BOM_UTF8
+_DECLARATION = re.compile(rb"""<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]{0,40})["']""")
+_CHARSETS = re.compile(r"iso8859|cp\d|koi8|mac|ascii|shift_jis|euc_|gb|big5")
+"""What Python calls the character sets that XML is written in, with ASCII at their beginning. Its other codecs do more than decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyText:
+    """A body, or its beginning, as text.
+
+    :param encoding: what it was read as, in the words of its declaration; empty for plain UTF-8.
+    """
+
+    text: str
+    encoding: str = ""
+
+
+def body_text(body: bytes, most: int | None = None) -> BodyText | None:
+    """Return a body as text; None for one that is none. XML says itself how it is encoded; Service Broker sends it in UTF-16.
+
+    :param most: only so many bytes of it; the whole body has to be text.
+    """
+    codec = xml_codec(body)
+    if codec is not None and (text := _decoded(body, codec, most)) is not None and "\0" not in text:
+        return BodyText(text, _name(body, codec))
+    text = _decoded(body, "utf-8", most)
+    return None if text is None else BodyText(text)
+
+
+def _decoded(body: bytes, codec: str, most: int | None) -> str | None:
+    try:
+        text = body.decode(codec)
+    except UnicodeDecodeError:
+        return None
+    return text if most is None else body[:most].decode(codec, "ignore")
+
+
+def xml_codec(body: bytes) -> str | None:
+    """Return how XML is decoded that is not in plain UTF-8; None for that, and for what is no XML."""
+    if body.startswith(_MARK_8):
+        return "utf-8-sig"
+    if (codec := _MARKS.get(body[:2])) is not None:
+        return codec if body[:200].decode(codec, "ignore").lstrip().startswith("<") else None
+    declared = _declared(body)
+    if declared is None:
+        return None
+    try:
+        name = codecs.lookup(declared).name
+    except LookupError:
+        return None
+    return name if _CHARSETS.match(name) else None
+
+
+def _declared(body: bytes) -> str | None:
+    found = _DECLARATION.match(body)
+    return None if found is None else found[1].decode()
+
+
+def _name(body: bytes, codec: str) -> str:
+    if codec.startswith("utf-"):
+        return "UTF-8" if codec == "utf-8-sig" else "UTF-16"
+    return _declared(body) or ""
+
+
+def folded(word: str) -> str:
+    """Return a word without what people leave out: case, and the signs between its parts."""
+    return "".join(filter(str.isalnum, word)).lower()
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is nearest to a word; empty when nothing is known."""
+    words = {folded(candidate): candidate for candidate in known}
+    close = difflib.get_close_matches(folded(word), words, n=1, cutoff=0)
+    return words[close[0]] if close else ""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its thing: ``1 message``, ``2,000 messages``, ``1 delivery``.
+
+    :param many: the plural; empty: with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
