@@ -79,8 +79,9 @@ faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 
 docs: setup  ## build the documentation's site into site, and fail at any warning
 	$(BIN)/mkdocs build --strict --clean
 
-tables: setup  ## write the tables of parameters in docs/reference/airflow.md, from signatures and docstrings
+tables: setup  ## write what docs take from the code: the tables of parameters in docs/reference/airflow.md, and docs/explanation/house.md with its picture
 	@$(BIN)/python -W ignore -m tools.parameter_tables
+	@$(BIN)/python -m tools.house
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks

@@ -1,0 +1,17 @@
+"""The picture of the rooms and the list of modules are those of the code."""
+
+from __future__ import annotations
+
+from tools import house
+
+
+def test_the_picture_and_the_lists_are_as_the_code_is() -> None:
+    assert house.stale() == {}, "python -m tools.house writes them again"
+
+
+def test_rooms_of_the_core_import_downwards() -> None:
+    """Only messages and the conversations that they carry know each other."""
+    used = house.uses(house.modules())
+    core = used.keys() - {house.AIRFLOW, *house.ROOMS.values()}
+    both = {frozenset({room, other}) for room in core for other in used[room] if room in used.get(other, ())}
+    assert both <= {frozenset({"values", "conversations"})}

@@ -1,0 +1,151 @@
+"""The picture of the house and the list of its modules, drawn from the imports and the docstrings.
+
+``python -m tools.house`` writes docs/images/house.svg and the lists in docs/explanation/house.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "airflow_poison"
+PAGE, PICTURE = ROOT / "docs" / "explanation" / "house.md", ROOT / "docs" / "images" / "house.svg"
+BEGIN, END = "<!-- rooms: written by tools/house.py -->\n", "<!-- end of rooms -->"
+AIRFLOW = "Airflow"
+"""The room of operators, sensors, triggers, hooks and what else Airflow loads."""
+STORE = "store"
+"""Its place is on the right, so that lines down to it do not pass behind other rooms."""
+ROOMS = {"airflow_poison.cli": "cli", "airflow_poison.testing": "testing", "airflow_poison.ui": "ui"}
+WIDTH, HEIGHT, GAP = 210, 56, 46
+
+
+def modules() -> dict[str, Path]:
+    """Return the file of each module by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if path.stem == "__init__" else parts)] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    """Return the room that a module is in: a package of core, or one of the doors."""
+    _, _, below = module.partition("airflow_poison.core")
+    if below or module.endswith(".core"):
+        name = below.lstrip(".").partition(".")[0]
+        return name if name and (PACKAGE / "core" / name).is_dir() else "values"
+    return next((room for name, room in ROOMS.items() if module.startswith(name)), AIRFLOW)
+
+
+def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the modules of the package that a module imports when it runs; what only types name does not count."""
+    tree = ast.parse(path.read_text())
+    typed = {id(each) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in known or node.module in known:
+                    yield name if name in known else node.module
+
+
+def uses(known: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return which rooms each room imports."""
+    found: dict[str, set[str]] = {room_of(module): set() for module in known}
+    for module, path in known.items():
+        found[room_of(module)] |= {room_of(other) for other in imports(path, known)} - {room_of(module)}
+    return found
+
+
+def one_way(used: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Return the imports of rooms that do not import each other."""
+    return {room: {other for other in others if room not in used[other]} for room, others in used.items()}
+
+
+def rows(used: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the rooms in rows: each stands above those that it imports, where imports do not go both ways."""
+    down, depth = one_way(used), dict[str, int]()
+
+    def depth_of(room: str, above: tuple[str, ...] = ()) -> int:
+        if room not in depth:
+            depth[room] = 1 + max((depth_of(other, (*above, room)) for other in down[room] if other not in above), default=-1)
+        return depth[room]
+
+    found = defaultdict(list)
+    for room in sorted(used):
+        found[depth_of(room)].append(room)
+    return [found[number] for number in sorted(found, reverse=True)]
+
+
+def direct(down: Mapping[str, set[str]]) -> set[tuple[str, str]]:
+    """Return the imports that do not follow from others."""
+
+    def below(room: str, seen: frozenset[str]) -> set[str]:
+        return {room} | {each for other in down[room] - seen for each in below(other, seen | {room})}
+
+    return {
+        (room, other) for room in down for other in down[room] if not any(other in below(third, frozenset({room})) for third in down[room] - {other})
+    }
+
+
+def picture(used: Mapping[str, set[str]], known: Mapping[str, Path]) -> str:
+    """Return the picture as SVG."""
+    stacked = rows(used)
+    width = max(len(row) for row in stacked) * (WIDTH + GAP) + GAP
+    height = len(stacked) * (HEIGHT + GAP) + GAP
+    place = {}
+    lines_down = direct(one_way(used))
+    for level, row in enumerate(stacked):
+        for number, room in enumerate(sorted(row, key=lambda room: (room == STORE) + ((room, STORE) in lines_down))):
+            place[room] = width * (number + 0.5) / len(row) - WIDTH / 2, GAP + level * (HEIGHT + GAP)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" role="img"'
+    lines = [f'{head} aria-label="The rooms of the code">', '<rect width="100%" height="100%" fill="#ffffff"/>']
+    both = {(room, other) for room in used for other in used[room] if room < other and room in used[other]}
+    for room, other in sorted(lines_down | both):
+        (x, y), (to_x, to_y) = place[room], place[other]
+        style = 'stroke="#c62828" stroke-dasharray="6 4"' if (room, other) in both else 'stroke="#8a9a9a"'
+        ends = f'x1="{x + WIDTH / 2:.0f}" y1="{y + HEIGHT:.0f}" x2="{to_x + WIDTH / 2:.0f}" y2="{to_y:.0f}"'
+        lines.append(f'<line {ends} {style} stroke-width="1.5"/>')
+    for room, (x, y) in place.items():
+        number = sum(room_of(module) == room for module in known)
+        lines += [
+            f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#e6f2f1" stroke="#00796b"/>',
+            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 24:.0f}" text-anchor="middle" font-size="15" fill="#10302d">{escape(room)}</text>',
+            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 43:.0f}" text-anchor="middle" font-size="12" fill="#47605d">{number} modules</text>',
+        ]
+    return "\n".join([*lines, "</svg>\n"])
+
+
+def lists(known: Mapping[str, Path]) -> str:
+    """Return a table for each room: its modules, and what they are."""
+    found = defaultdict(list)
+    for module, path in known.items():
+        text = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        if text:
+            found[room_of(module)].append((path.relative_to(PACKAGE).as_posix(), text.replace("|", "\\|").replace("``", "`")))
+    return "\n".join(_table(room, found[room]) for room in (room for row in rows(uses(known)) for room in row) if found[room])
+
+
+def _table(room: str, rows_: Sequence[tuple[str, str]]) -> str:
+    return f"### {room}\n\n| module | what it is |\n|---|---|\n" + "".join(f"| `{path}` | {text} |\n" for path, text in rows_)
+
+
+def stale() -> dict[Path, str]:
+    """Return what the files that are not current would hold."""
+    known = modules()
+    page = re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: f"{BEGIN}\n{lists(known)}\n{END}", PAGE.read_text(), flags=re.DOTALL)
+    wanted = {PICTURE: picture(uses(known), known), PAGE: page}
+    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+
+
+if __name__ == "__main__":
+    for path, text in stale().items():
+        path.write_text(text)
