@@ -267,7 +267,7 @@ def test_looking_at_depth_imports_neither_pandas_nor_spark(delta_root: str, delt
     script = f"""
 import sys
 from datetime import UTC, datetime
-from airflow_poison.core.message import SubQueue
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
 assert "pyarrow" not in sys.modules and "deltalake" not in sys.modules
 assert open_store({delta_root!r}).open("orders").snapshot().depth(SubQueue.MAIN, datetime.now(UTC)).claimed == 3
