@@ -13,9 +13,8 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attempts
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
-from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.policy import Policy, Receiver
-
-
-HALT_EVENTS: Mapping[Halted, EventType] = {
-    Halted.DISABLED: EventType.QUEUE_DISABLED,
-    Halted.STOPPED: EventType.STOPPED,
-    Halted.FAULTED: EventType.FAULTED,
-}
-"""The event of an endpoint that ends receiving."""
 
 
 @dataclass(frozen=True, slots=True)

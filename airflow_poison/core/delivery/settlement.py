@@ -12,20 +12,19 @@ import pyarrow as pa
 
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
-from airflow_poison.core.delivery.ends import HALT_EVENTS, due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
-from airflow_poison.core.delivery.tally import BlockRecord, HaltRecord, Tally
+from airflow_poison.core.delivery.tally import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
+from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.policies.settings import LARGEST
 from airflow_poison.core.schema import DESTINATION, OUTBOX, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
     from typing import Any
 
     from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class Settler:
             rows += self._events.of_end(delivered, members, end)
             tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
         if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
-            tally.halt = _halt_record(delivered.decided.halt, None, "", delivered.at)
+            tally.halt = halt_record(delivered.decided.halt, None, "", delivered.at)
         rows += _of_conversations(delivered, tally)
         return rows, tally
 
@@ -75,7 +74,7 @@ class Settler:
         """Note what ends receiving for the whole endpoint."""
         if isinstance(end, Halt):
             lookup_id = delivered.batch.column("lookup_id")[row].as_py()
-            tally.halt = _halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at)
+            tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at)
         elif isinstance(end, Block) and end.whole_queue:
             until = end.until.isoformat() if end.until else None
             tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
@@ -95,18 +94,6 @@ def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
     )
     rows = [endpoints_to_table(conversed.endpoints, delivered.at)] if conversed.endpoints else []
     return rows + ([messages_to_table(conversed.sent, delivered.at)] if conversed.sent else [])
-
-
-def _halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:
-    return HaltRecord(
-        lookup_id=lookup_id,
-        how=halt.how.value,
-        error=error,
-        at=at.isoformat(),
-        abort_count=halt.counts.abort_count,
-        move_count=halt.counts.move_count,
-        details=dict(halt.details),
-    )
 
 
 # Rows that remain

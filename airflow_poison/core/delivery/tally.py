@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Self, TypedDict, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
+
+    from airflow_poison.core.policies.decisions import Halt
 
 KEPT = ("parked", "poisoned", "postponed", "untouched", "blocked", "halted")
 """Ends after which the message is still in its queue."""
@@ -31,6 +34,22 @@ class HaltRecord(TypedDict):
     abort_count: int
     move_count: int
     details: dict[str, str]
+
+
+def halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:
+    """Return the record of a policy's decision.
+
+    :param error: what the last failure of its message said.
+    """
+    return HaltRecord(
+        lookup_id=lookup_id,
+        how=halt.how.value,
+        error=error,
+        at=at.isoformat(),
+        abort_count=halt.counts.abort_count,
+        move_count=halt.counts.move_count,
+        details=dict(halt.details),
+    )
 
 
 class BlockRecord(TypedDict):

@@ -10,9 +10,10 @@ from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.errors import AlertError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.halts import HALTS, halt_of, what_halted, what_to_do_when_halted
+from airflow_poison.core.passes.halts import halt_of, what_halted, what_to_do_when_halted
 from airflow_poison.core.passes.history import BY_HAND, ENDED, Cursor, Subscription
 from airflow_poison.core.passes.runs import run_key
+from airflow_poison.core.policies.decisions import HALTS
 from airflow_poison.core.schema import OUTBOX, SubQueue
 from airflow_poison.core.texts import counted
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, assert_never
 
 from airflow_poison.core.delivery.tally import HaltRecord
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
@@ -31,13 +31,6 @@ Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
 """Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or any of the two."""
 SUSPECTS: Mapping[SubQueue, str] = {SubQueue.MAIN: HALTED_BY, SubQueue.POISON: POISON_HALTED_BY}
 """The counter of the control row that names an endpoint's suspect."""
-HALTS: Mapping[EventType, Halted] = {
-    EventType.QUEUE_DISABLED: Halted.DISABLED,
-    EventType.STOPPED: Halted.STOPPED,
-    EventType.FAULTED: Halted.FAULTED,
-}
-"""How an endpoint is halted of which an event tells. Files of DAGs import it, so it is not taken from where deliveries are: that needs numpy."""
-_EVENTS = {how: event for event, how in HALTS.items()}
 STARTED: Mapping[QueueState, EventType] = {
     QueueState.DISABLED: EventType.QUEUE_ENABLED,
     QueueState.STOPPED: EventType.STARTED,
@@ -66,7 +59,7 @@ def halt_event(halt: HaltRecord, endpoint: str, system: str) -> Event:
     """
     facts = {"place": "", "endpoint": endpoint, "system": system} | ({"error": halt["error"]} if halt["error"] else {}) | halt["details"]
     at = datetime.fromisoformat(halt["at"])
-    return Event(_EVENTS[Halted(halt["how"])], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], facts)
+    return Event(HALT_EVENTS[Halted(halt["how"])], at, halt["lookup_id"], halt["abort_count"], halt["move_count"], facts)
 
 
 def halt_of(event: Event) -> HaltRecord:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.conversations.dialog_state import Waiting
-from airflow_poison.core.delivery.tally import HaltRecord
+from airflow_poison.core.delivery.tally import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.passes.browse import MessageRow
 from airflow_poison.core.passes.halts import halt_event, halted_row
@@ -192,23 +192,12 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         told[:] = []
         if not isinstance(decision, Halt):
             return after
-        halt = _halt(decision, entry.lookup_id, now)
+        halt = halt_record(decision, entry.lookup_id, _ROLLED_BACK, now)
+        halt["details"]["by"] = BY_INSPECTION
         told[:] = [halt_event(halt, table.name, policy.system)]
         return halted_row(after, SubQueue.MAIN, halt, table.name)
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
-
-
-def _halt(decision: Halt, lookup_id: int, now: datetime) -> HaltRecord:
-    return HaltRecord(
-        lookup_id=lookup_id,
-        how=decision.how.value,
-        error=_ROLLED_BACK,
-        at=now.isoformat(),
-        abort_count=decision.counts.abort_count,
-        move_count=decision.counts.move_count,
-        details={**decision.details, "by": BY_INSPECTION},
-    )
 
 
 @dataclass(frozen=True, slots=True)

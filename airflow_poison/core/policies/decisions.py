@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
-
-    from airflow_poison.core.events import EventType
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,16 @@ class Halted(StrEnum):
     DISABLED = "disabled"
     STOPPED = "stopped"
     FAULTED = "faulted"
+
+
+HALT_EVENTS: Mapping[Halted, EventType] = {
+    Halted.DISABLED: EventType.QUEUE_DISABLED,
+    Halted.STOPPED: EventType.STOPPED,
+    Halted.FAULTED: EventType.FAULTED,
+}
+"""The event of an endpoint that ends receiving."""
+HALTS: Mapping[EventType, Halted] = {event: how for how, event in HALT_EVENTS.items()}
+"""How an endpoint ended receiving of which an event tells."""
 
 
 @dataclass(frozen=True, slots=True)

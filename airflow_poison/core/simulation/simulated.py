@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_poison.core.clock import show_duration
 from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.decisions import HALTS, Halted
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.simulation.script import Verb, as_span
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.simulation.script import Action, Script, Scripted
 
 
-HALTS: Final = {EventType.FAULTED: Halted.FAULTED, EventType.STOPPED: Halted.STOPPED, EventType.QUEUE_DISABLED: Halted.DISABLED}
 MOVES: Final = frozenset(
     {
         EventType.MOVED_RETRY,

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.halts import ENDPOINTS, HALTS, STARTS, named
+from airflow_poison.core.passes.halts import ENDPOINTS, STARTS, named
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.runs import run_key
+from airflow_poison.core.policies.decisions import HALTS
 from airflow_poison.core.schema import CONVERSATION, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.watching.conditions import RetryDue, free_or_due, receivable, receives, returning

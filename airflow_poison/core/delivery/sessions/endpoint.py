@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
-from airflow_poison.core.delivery.ends import HALT_EVENTS, GiveBack, Stay
+from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
@@ -30,7 +30,7 @@ from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.policies.decisions import Block, Dispose, Disposition, Halt
+from airflow_poison.core.policies.decisions import HALT_EVENTS, Block, Dispose, Disposition, Halt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
