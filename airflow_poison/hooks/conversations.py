@@ -129,7 +129,7 @@ class ConversationHook(QueueHook):
         """
         from airflow_poison.core.passes.conversations import conversations
 
-        return conversations(self.queue(queue_name), handle=conversation, ended=ended)
+        return conversations(self.queue_to_read(queue_name), handle=conversation, ended=ended)
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
         from airflow_poison.core.passes.recovery import left

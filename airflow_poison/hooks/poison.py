@@ -103,6 +103,10 @@ class QueueHook(BaseHook):
             declare_services(store, table, services, clock)
         return table
 
+    def queue_to_read(self, queue_name: str) -> QueueTable:
+        """Return a queue for those who only read: nothing in its folder is changed. Raises QueueNotFoundError."""
+        return self.store().open(queue_name, upgrade=False)
+
     def enable(self, queue_name: str) -> EnableResult:
         """Let a halted queue receive again; what was sent to it while it was disabled arrives.
 
@@ -162,7 +166,7 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.core.passes.inspect import inspect
 
-        table = self.store().open(queue_name, upgrade=False)
+        table = self.queue_to_read(queue_name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
 
     def move(self, queue_name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:

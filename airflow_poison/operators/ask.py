@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.core.passes.halts import HaltedEndpoint
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.question import Question
 
@@ -97,11 +98,11 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         from airflow_poison.core.passes.halts import halted_endpoint
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name)
+        table = hook.queue_to_read(self.queue_name)
         halt = halted_endpoint(table, self.sub_queue)
         if halt is None:
             raise AirflowSkipException(f"Queue {self.queue_name!r} receives: there is nothing to decide.")
-        asked = self._question(halt)
+        asked = self._question(table, halt)
         answers = {decision.value: answer for decision, answer in asked.options.items()}
         self.subject, self.body, self.options = asked.subject, asked.body, list(answers.values())
         self.defaults = None if self.on_timeout is OnTimeout.FAIL else [answers.get(self.on_timeout.value, answers["leave"])]
@@ -135,11 +136,10 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         at = answer["responded_at"].isoformat()
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 
-    def _question(self, halt: HaltedEndpoint) -> Question:
+    def _question(self, table: QueueTable, halt: HaltedEndpoint) -> Question:
         from airflow_poison.core.passes.decide import suspect, suspect_conversation
         from airflow_poison.operators.question import question
 
-        table = QueueHook(self.conn_id).queue(self.queue_name)
         message, others = suspect(table, SystemClock(), halt)
         system = str(table.snapshot().control.policy.get("system", ""))
         return question(

@@ -147,7 +147,7 @@ class QueueInspectOperator(QueueOperator):
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)
         result = hook.inspect(self.queue_name, lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
-        table = hook.queue(self.queue_name) if result.messages else None
+        table = hook.queue_to_read(self.queue_name) if result.messages else None
         for message in result.messages:
             self.log.info(
                 "Message %s in %s: abort count %s, move count %s, %s bytes. %s",

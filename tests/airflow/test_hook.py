@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
@@ -18,8 +22,11 @@ from airflow_poison.core.errors import QueueNameError, SettingError, SparkDistri
 from airflow_poison.core.spark.connect import without_secrets
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
+from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.sensors.queue import QueueDisabledSensor
+from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.manage import QueueInspectOperator
+from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
 
 from .conftest import HOME, define_connection
 
@@ -220,3 +227,20 @@ def test_lookup_ids_that_are_none_are_refused_by_name(store: QueueStore, act: st
 def test_what_is_no_queue_name_is_refused_as_one(store: QueueStore, name: Any) -> None:
     with pytest.raises(QueueNameError, match="cannot be a queue's name"):
         QueueHook().queue(name)
+
+
+READERS: dict[str, Callable[[], object]] = {
+    "inspect": lambda: QueueInspectOperator(task_id="inspect", queue_name="orders").execute({}),
+    "ask": lambda: QueueAskOperator(task_id="ask", queue_name="orders").execute({}),
+    "poison gone": lambda: QueuePoisonGoneSensor(task_id="wait", queue_name="orders", deferrable=True).execute({"triggering_asset_events": {}}),
+    "conversations": lambda: ConversationHook().conversations("orders"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_who_only_reads_leaves_a_table_of_an_earlier_format_as_it_is(store: QueueStore, reader: str) -> None:
+    shutil.copytree(Path(__file__).parents[1] / "store" / "tables" / "format-2", store.uri)
+    before = {path: path.stat().st_mtime_ns for path in Path(store.uri).rglob("*")}
+    with contextlib.suppress(AirflowSkipException, TaskDeferred):
+        READERS[reader]()
+    assert {path: path.stat().st_mtime_ns for path in Path(store.uri).rglob("*")} == before
