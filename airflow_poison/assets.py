@@ -11,6 +11,7 @@ from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.store import check_name
 from airflow_poison.core.watching.news import Happening
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.lineage import queue_uri
 from airflow_poison.triggers.events import QueueEventTrigger
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def queue_asset(
     Raises SettingError for an unknown happening, QueueNameError.
     """
     happenings = sorted({choice("on", happening, Happening) for happening in ((on,) if isinstance(on, str) else on)})
-    uri = f"poison://{conn_id}/{check_name(queue_name)}" + (f"?{urlencode([('on', found.value) for found in happenings])}" if happenings else "")
+    uri = queue_uri(conn_id, check_name(queue_name)) + (f"?{urlencode([('on', found.value) for found in happenings])}" if happenings else "")
     watchers = [
         AssetWatcher(
             name=f"{uri} {happening.value}",

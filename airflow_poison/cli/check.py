@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli.command import QUEUES, WHERE, command, say, switch, wrong_usage
 from airflow_poison.cli.stores import opened_store, system_clock
-from airflow_poison.cli.terminal import screen
+from airflow_poison.cli.terminal import screen, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -51,7 +49,7 @@ def check(args: Namespace) -> None:
         say("error", text)
     if output == "json":
         found: dict[str, object] = {"queues": [result.to_dict() for result in results], "done": done, "failed": failed}
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        write_json(found)
     else:
         print_check(results, done)
     if failed or any(result.findings for result in results):

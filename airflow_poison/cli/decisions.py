@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import WHERE, Argument, command, end_with_no, option, wrong_usage
-from airflow_poison.cli.looking import plain
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import cuttable, line, screen, table, write_json
 from airflow_poison.cli.terminal import messages as counted
@@ -55,7 +54,7 @@ class _Open:
         return choices(self.halt, self.message, self.conversation)
 
     def to_dict(self) -> dict[str, object]:
-        message = None if self.message is None else plain(self.message, body=True)
+        message = None if self.message is None else self.message.to_dict()
         conversation = None if self.conversation is None else self.conversation.to_dict()
         found = {"message": message, "others": self.others, "conversation": conversation, "decisions": list(self.choices)}
         return self.halt.to_dict() | found

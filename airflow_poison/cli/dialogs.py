@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
@@ -170,7 +169,7 @@ def send_on(args: Namespace) -> None:
         sent,
         key=_key(args, table),
         clock=system_clock(),
-        wait=_span("--wait", args.wait) or timedelta(0),
+        wait=values.wait(args.wait),
     )
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
@@ -195,7 +194,7 @@ def set_timer(args: Namespace) -> None:
     from airflow_poison.core.passes.dialogs import set_timer as verb
 
     output, span, table = args.output, values.lasting("DURATION", args.timeout), opened_queue(args)
-    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=_span("--wait", args.wait) or timedelta(0))
+    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=values.wait(args.wait))
     _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
@@ -257,10 +256,6 @@ def _type(contract: Contract, side: object, given: str | None) -> str:
 
 def _messages(message_type: str, bodies: Sequence[str]) -> list[tuple[str, bytes]]:
     return [(message_type, os.fsencode(body)) for body in bodies]
-
-
-def _span(option: str, given: str | None) -> timedelta | None:
-    return None if given is None else values.duration(option, given)
 
 
 def _key(args: Namespace, table: QueueTable) -> str:

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.schema import SubQueue
-
-_BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 
 @command(
@@ -81,7 +78,7 @@ def show(args: Namespace) -> None:
         messages = ()
     missing = sorted(set(wanted) - {message.lookup_id for message in messages})
     if output == "json":
-        rows = [plain(message, body=args.body or bool(wanted)) for message in messages]
+        rows = [message.to_dict() if args.body or wanted else message.without_body() for message in messages]
         write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
     else:
         tables.print_queue(queue)
@@ -170,9 +167,3 @@ def history(args: Namespace) -> None:
         tables.print_events(told)
     if not told.events:
         end_with_no(output, f"no such event of queue {told.queue!r} is recorded.")
-
-
-def plain(message: MessageRow, *, body: bool) -> dict[str, object]:
-    """Return a message as JSON values."""
-    whole = message.to_dict()
-    return whole if body else {name: value for name, value in whole.items() if name not in _BODY}

@@ -65,7 +65,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
             "ENGINE",
             "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
             default="spark",
-            completes=("spark", "local"),
+            completes=_ENGINES,
         ),
         option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
         option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import uuid
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,7 +171,7 @@ def _ending(args: Namespace, table: QueueTable) -> Ending:
         error=None if args.error is None else values.error_code(args.error),
         description=args.description or "",
         cleanup=args.cleanup,
-        wait=timedelta(0) if args.wait is None else values.duration("--wait", args.wait),
+        wait=values.wait(args.wait),
     )
 
 

@@ -115,7 +115,7 @@ def _format(args: Namespace) -> str:
     from airflow_poison.cli import sources
 
     if args.format is not None:
-        return values.one_of("--format", args.format, sources.FORMATS)
+        return values.one_of("--format", args.format, _FORMATS)
     return "lines" if args.file in {None, "-"} else sources.format_of(args.file)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import OUTPUT, POLICY_JSON, SET, Argument, command, noted_warnings, option, several, switch
+from airflow_poison.cli.terminal import write_json
 from airflow_poison.cli.values import policy_of
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def policies(args: Namespace) -> None:
         systems = [describe(system_named(args.system))]
         written = _system(systems[0]) | {"settings": [_setting(setting) for setting in systems[0].settings]}
     if output == "json":
-        sys.stdout.write(json.dumps(written, indent=2) + "\n")
+        write_json(written)
     elif args.system is None:
         simulation.print_systems(systems)
     else:
@@ -93,7 +92,7 @@ def simulate(args: Namespace) -> None:
         policy = _policy(args)
     done = _simulation(policy, args)
     if output == "json":
-        sys.stdout.write(json.dumps(done.to_dict(routine=args.routine) | {"warnings": warned}, indent=2) + "\n")
+        write_json(done.to_dict(routine=args.routine) | {"warnings": warned})
     else:
         simulation.print_simulation(done, events=args.events or args.routine, routine=args.routine)
 

@@ -21,7 +21,6 @@ from airflow_poison.core.mapping import check_named_once
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 NOTHING = "Nothing was sent."
 

@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from airflow_poison.hooks.poison import QueueHook
 
 
-MEMORY = "memory://"
-
-
 def opened_store(args: Namespace) -> QueueStore:
     """Return the store of --store, or of the connection. Raises InputError, SettingError and StoreUnreachableError."""
-    from airflow_poison.core.store import open_store
+    from airflow_poison.core.store import MEMORY, open_store
 
     if args.store and args.conn_id:
         raise wrong_usage("--store and --conn-id: expected one of them.")

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
+from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 from airflow_poison.core.passes.halts import named
 from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
 _STYLES = {QueueState.ENABLED.value: "green", QueueState.DISABLED.value: "bold red"}
-_MOST_BODY = 64 * 1024
 
 
 def print_queues(queues: Sequence[QueueOverview]) -> None:
@@ -155,7 +155,7 @@ def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime)
     )
 
 
-def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = _MOST_BODY) -> None:
+def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = MOST_BODY_BYTES) -> None:
     """Print everything about messages.
 
     :param most_body: so many bytes of each body; None: all.
@@ -192,7 +192,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
         yield "last error", message.reason
 
 
-def _print_body(out: Console, message: MessageRow, most: int | None = _MOST_BODY) -> None:
+def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
     from airflow_poison.core.policies.recovery import BINARY, EMPTY
 

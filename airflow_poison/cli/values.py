@@ -127,6 +127,11 @@ def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def wait(text: str | None) -> timedelta:
+    """Return how long to wait, as --wait says; not at all without it. Raises InputError."""
+    return timedelta(0) if text is None else duration("--wait", text)
+
+
 def duration(flag: str, text: str) -> timedelta:
     """Return a duration. Raises InputError."""
     from airflow_poison.core.clock import EXAMPLES, read_duration

@@ -147,16 +147,8 @@ class OneQueue:
 
     def observe(self, result: ReceiveResult) -> None:
         """Note the pass's lineage and send its metrics."""
-        from airflow_poison import stats
-        from airflow_poison.lineage import queue_uri
-
         assert self._table is not None, "open comes first"
-        task, conn_id = self._task, self._hook.conn_id
-        uri = queue_uri(conn_id, result.queue)
-        task.lineage.tables[uri] = self._table.uri
-        task.lineage.reads(task, uri)
-        task.lineage.writes(task, *(queue_uri(conn_id, name) for name in result.sent_on))
-        stats.received(result, self._table, conn_id)
+        self._task.observe(result, self._table, self._hook.conn_id)
 
     def tell(self) -> None:
         """Tell people and the error handler of all that has happened since the queue was opened. Raises AlertError."""

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.lineage import Lineage, WithLineage, queue_uri
+from airflow_poison.lineage import Lineage, WithLineage
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.base import importable_types, name_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.operators.spark_submit import Target, Try
 
 _OURS = ("application", "application_args", "java_class")
@@ -132,7 +131,7 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
             raise AirflowFailException(str(error)) from error
         for line in account(result):
             self.log.info("%s", line)
-        self._observe(result, table)
+        self.observe(result, table, self.conn_id)
         numbers = result.to_dict()
         if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
             context["ti"].xcom_push(key="return_value", value=numbers)
@@ -217,12 +216,3 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
             return super()._get_hook()
         finally:
             self.py_files = ours
-
-    def _observe(self, result: ReceiveResult, table: QueueTable) -> None:
-        from airflow_poison import stats
-
-        uri = queue_uri(self.conn_id, result.queue)
-        self.lineage.tables[uri] = table.uri
-        self.lineage.reads(self, uri)
-        self.lineage.writes(self, *(queue_uri(self.conn_id, name) for name in result.sent_on))
-        stats.received(result, table, self.conn_id)

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_BODY = ("body", "body_encoding", "body_bytes", "body_cut")
-
 
 def queues(conn_id: str) -> dict[str, object]:
     """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
@@ -71,7 +69,7 @@ def messages(conn_id: str, name: str, place: SubQueue, limit: int) -> dict[str, 
 
     with opened(conn_id, name) as table:
         found = browse(table, [place], limit)
-        rows = [without_body(row) for row in found.messages]
+        rows = [row.without_body() for row in found.messages]
         return {"conn_id": conn_id, "queue": name, "sub_queue": place.value, "messages": rows, "more": found.more.get(place, 0)}
 
 
@@ -122,11 +120,6 @@ def _with_body(row: MessageRow) -> dict[str, object]:
     return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
 
 
-def without_body(row: MessageRow) -> dict[str, object]:
-    """Return a message as plain values, for a table of many."""
-    return {name: value for name, value in row.to_dict().items() if name not in _BODY}
-
-
 S = ConversationState
 _OVER = frozenset({S.DISCONNECTED_OUTBOUND, S.CLOSED})
 _TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
@@ -162,7 +155,7 @@ def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, 
             "at": SystemClock().now().isoformat(),
             "conversation": {**seen.row.to_dict(), "far_handle": seen.row.far_handle},
             "far_queue": _far_queue(opened_store(conn_id), seen.row.far_service),
-            "messages": [without_body(row) for row in seen.messages],
+            "messages": [row.without_body() for row in seen.messages],
             "more": seen.more,
             "unsent": dict(seen.unsent),
             "halts": halts,

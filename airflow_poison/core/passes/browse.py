@@ -217,6 +217,7 @@ def _instant(at: datetime | None) -> str | None:
 
 
 MOST_BODY_BYTES = 64 * 1024
+_BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 """How much of a body ``to_dict`` keeps."""
 
 
@@ -268,6 +269,10 @@ class MessageRow:
         :param most: so many bytes of it.
         """
         return body_text(self.body, most)
+
+    def without_body(self) -> dict[str, object]:
+        """Return plain values without the body, for a table of many."""
+        return {name: value for name, value in self.to_dict().items() if name not in _BODY}
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values. The body is text where it is UTF-8, else Base64, of its first 64 KiB.

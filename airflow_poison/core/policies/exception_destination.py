@@ -25,8 +25,6 @@ REASON: Final = "JMS_IBM_ExceptionReason"
 TIMESTAMP: Final = "JMS_IBM_ExceptionTimestamp"
 MESSAGE: Final = "JMS_IBM_ExceptionMessage"
 PROBLEM_DESTINATION: Final = "JMS_IBM_ExceptionProblemDestination"
-PROBLEM_SUBSCRIPTION: Final = "JMS_IBM_ExceptionProblemSubscription"
-"""Only of messages that a subscription had received; a queue's messages do not have it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PROPERTY: Final = "reliability"
