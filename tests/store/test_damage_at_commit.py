@@ -136,12 +136,12 @@ def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queu
 def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A diagnosis lists the entries, and the oldest go before it has read them."""
     DeltaTable(queue.uri).create_checkpoint()
-    is_lost = entries._is_lost
+    content = entries.Acknowledged.content
 
-    def late(entry: Path, mark: entries.Acknowledged) -> bool:
+    def late(mark: entries.Acknowledged, path: Path) -> bytes | None:
         for old in entries_of(queue)[:-1]:
             old.unlink()
-        return is_lost(entry, mark)
+        return content(mark, path)
 
-    monkeypatch.setattr(entries, "_is_lost", late)
+    monkeypatch.setattr(entries.Acknowledged, "content", late)
     assert entries.diagnose(queue.uri).lost == ()

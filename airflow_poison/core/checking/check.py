@@ -24,6 +24,7 @@ from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.past import read_past
 from airflow_poison.core.store.delta.store import left_over
 from airflow_poison.core.store.disk import why
+from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.files import CONTROL
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from airflow_poison.core.checking.ledger import Step
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.delta.past import Past
@@ -92,8 +94,9 @@ def check_folder(name: str, root: str, clock: Clock, *, safe_age: timedelta = SA
         raise InputError(f"{root} holds no queue table in Delta format, which is what a check reads (the store in memory keeps no log).")
     try:
         past = read_past(root)
-        found = sorted(set(_findings(name, root, past, clock, safe_age)), key=_order)
-        total = account(past, list(steps(past)))
+        history = list(steps(past))
+        total = account(past, history)
+        found = sorted(set(_findings(name, root, past, history, total, clock, safe_age)), key=_order)
     except PermissionError as error:
         message = f"The queue table {root} cannot be read: {error}. Give this user the right to read all of it; nothing was checked."
         raise StoreUnreachableError(message) from error
@@ -106,17 +109,19 @@ def _order(finding: Finding) -> tuple[int, str, str]:
     return _SEVERITIES.index(finding.severity), finding.where, finding.what
 
 
-def _findings(name: str, root: str, past: Past, clock: Clock, safe_age: timedelta) -> Iterator[Finding]:
+def _findings(  # noqa: PLR0917
+    name: str, root: str, past: Past, found: Sequence[Step], total: Account, clock: Clock, safe_age: timedelta
+) -> Iterator[Finding]:
     yield from check_log(root, past)
     if past.damage:
         return  # which files count cannot be told
-    live, now, found = past.live(), clock.now(), list(steps(past))
+    live, now = past.live(), clock.now()
     yield from check_foreign(past)
     yield from check_protection(past)
     yield from check_steps(found)
-    yield from check_account(account(past, found))
+    yield from check_account(total)
     yield from check_rows(root, found)
-    yield from check_ids(root, live.values(), past.numbers().get("seq", 0))
+    yield from check_ids(root, live.values(), past.numbers().get(SEQUENCE, 0))
     yield from check_files(root, live.values())
     yield from check_orphans(root, past, safe_age)
     yield from check_events(past)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.checking.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
-from airflow_poison.core.checking.ledger import MESSAGES
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TRANSMISSION_QUEUE
+from airflow_poison.core.schema import EVENT
 from airflow_poison.core.store.delta.entries import LOG
 from airflow_poison.core.store.delta.past import covering
-from airflow_poison.core.store.delta.state import files_of
+from airflow_poison.core.store.delta.state import WITH_STATISTICS, files_of
 from airflow_poison.core.store.delta.store import CONSTRAINT, PROPERTIES
-from airflow_poison.core.store.table.files import check_there, footer_difference, partition_of
+from airflow_poison.core.store.log import SEQUENCE
+from airflow_poison.core.store.table.files import footer_difference, partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
 
-_WITH_STATISTICS = MESSAGES | {OUTBOX, CONVERSATION, TRANSMISSION_QUEUE}
-
 
 def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
     """Yield live files that are gone, changed, unreadable or misplaced. Reads footers."""
@@ -37,9 +35,8 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
             yield Finding(Kind.FILE_MISPLACED, Severity.ERROR, what, file.path, RESTORE)
             continue
-        names = _OF_MESSAGES if file.sub_queue in _WITH_STATISTICS else ("rows",)
+        names = _OF_MESSAGES if file.sub_queue in WITH_STATISTICS else ("rows",)
         try:
-            check_there(root, [file])
             difference = footer_difference(root, file, names)
         except StoreUnreachableError as error:
             yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, _cause(error), file.path, "give this user the right to read it")
@@ -140,9 +137,10 @@ def _check_checkpoint(root: str, past: Past) -> Iterator[Finding]:
         what = f"readers cannot open version {past.version}: {str(error).partition(chr(10))[0]}"
         yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, LOG, RESTORE)
         return
-    differing = seen.symmetric_difference(past.live())
+    live = past.live()
+    differing = seen.symmetric_difference(live)
     if differing:
-        what = f"readers see {len(seen)} files where the commits say {len(past.live())}: a checkpoint is wrong about {min(differing)}"
+        what = f"readers see {len(seen)} files where the commits say {len(live)}: a checkpoint is wrong about {min(differing)}"
         yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, LOG, f"remove the newest checkpoint and _last_checkpoint; {REPORT}")
 
 
@@ -221,7 +219,7 @@ def _intrusion(past: Past, entries: Sequence[Version], seen: bool) -> Intrusion:
         fresh=[file for file in added if file.path not in earlier],
         properties=_protocol(past, entries[-1].version) != _protocol(past, last_own) or _configuration(past, entries[-1].version) != then,
         columns=_columns(past, entries[-1].version) != _columns(past, last_own),
-        last_id=any("seq" in entry.numbers for entry in entries),
+        last_id=any(SEQUENCE in entry.numbers for entry in entries),
         seen=seen,
     )
 

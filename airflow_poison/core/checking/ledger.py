@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
 from airflow_poison.core.schema import OUTBOX, SubQueue
+from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -84,14 +85,14 @@ class Step:
 
 def steps(past: Past) -> Iterator[Step]:
     """Yield what each version did."""
-    live, last = dict(past.base), past.base_numbers.get("seq", 0)
+    live, last = dict(past.base), past.base_numbers.get(SEQUENCE, 0)
     for entry in past.entries:
         unknown = tuple(path for path in entry.removes if path not in live)
         removed = tuple(live.pop(path) for path in entry.removes if path in live)
         known = tuple(file.path for file in entry.adds if file.path in live)
         yield Step(entry, _of_messages(removed), _of_messages(entry.adds), unknown, known, last)
         live.update((file.path, file) for file in entry.adds)
-        last = entry.numbers.get("seq", last)
+        last = entry.numbers.get(SEQUENCE, last)
 
 
 def _of_messages(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
@@ -148,7 +149,7 @@ def _problem(step: Step) -> str:
 def _of_append(step: Step) -> str:
     numbers, last = step.entry.numbers, step.last_id
     said = next((number for name, number in numbers.items() if name.startswith("send:")), 0)
-    assigned = numbers.get("seq", last) - last
+    assigned = numbers.get(SEQUENCE, last) - last
     if not said == assigned == step.inside or step.outside:
         return f"says that it sent {said} messages, assigned {assigned} lookup ids and added {step.inside} messages"
     ends = [(file.min_lookup_id, file.max_lookup_id) for file in sorted(step.added, key=lambda file: file.min_lookup_id)]
@@ -156,7 +157,7 @@ def _of_append(step: Step) -> str:
         if low != last + 1:
             return f"added lookup ids from {low} on where {last + 1} was next"
         last = high
-    return "" if last == numbers.get("seq", last) else f"added lookup ids up to {last}, and says {numbers['seq']}"
+    return "" if last == numbers.get(SEQUENCE, last) else f"added lookup ids up to {last}, and says {numbers[SEQUENCE]}"
 
 
 def counts_of(step: Step) -> Mapping[str, int] | None:
@@ -192,8 +193,8 @@ def _of_replacement(step: Step) -> str:
 def account(past: Past, found: Iterable[Step]) -> Account:
     """Return what became of every message that was ever sent."""
     total = Account(
-        sent=past.numbers().get("seq", 0),
-        before=past.base_numbers.get("seq", 0) - _rows(past.base.values(), MESSAGES),
+        sent=past.numbers().get(SEQUENCE, 0),
+        before=past.base_numbers.get(SEQUENCE, 0) - _rows(past.base.values(), MESSAGES),
         waiting=_rows(past.live().values(), MESSAGES),
     )
     for step in found:
@@ -217,7 +218,7 @@ def _plus(total: Account, step: Step) -> Account:
     if step.entry.operation == "lose":
         return replace(total, lost=total.lost - step.inside)
     if step.entry.operation == "lost":  # in the place of commits that are gone: their messages had these lookup ids
-        return replace(total, lost=total.lost + step.entry.numbers.get("seq", step.last_id) - step.last_id)
+        return replace(total, lost=total.lost + step.entry.numbers.get(SEQUENCE, step.last_id) - step.last_id)
     if step.entry.operation in {"replace", "transact"}:
         return replace(total, sent_on=total.sent_on + step.outside, removed=total.removed + gone - step.outside)
     return total

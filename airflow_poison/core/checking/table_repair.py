@@ -22,10 +22,10 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import OUTBOX
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import repair
-from airflow_poison.core.store.delta.entries import LOG, diagnose, entry_path, versions
+from airflow_poison.core.store.delta.entries import LOG, diagnose, entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
-from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.log import SEQUENCE, Commit
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 from airflow_poison.core.store.table.stage import stage_folder
@@ -64,8 +64,8 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
             )
         yield give_up_commits(root)
     past = read_past(root)
-    if past.gap and not past.damage:
-        yield _cut_behind(root, past.entries[0].version - 1 if past.entries else max(versions(Path(root, LOG))))
+    if past.gap and not past.damage and (checkpoint := covering(root)) is not None:
+        yield _cut_behind(root, checkpoint)
 
 
 def _cut_behind(root: str, checkpoint: int) -> str:
@@ -178,8 +178,9 @@ def give_up_commits(root: str) -> str:
     found = diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
-    brought = [file for file in _files_on_disk(root) if file.min_lookup_id > known]
-    last = max((file.max_lookup_id for file in _files_on_disk(root)), default=known)
+    on_disk = list(_files_on_disk(root))
+    brought = [file for file in on_disk if file.min_lookup_id > known]
+    last = max((file.max_lookup_id for file in on_disk), default=known)
     for file in brought:
         repair.keep(root, Path(root, file.path))
     broken = repair.accept_loss(root, max(known, last))
@@ -196,7 +197,7 @@ def _sequence(root: str, version: int) -> int:
     from deltalake.exceptions import DeltaError
 
     try:
-        return DeltaTable(root, version=version).transaction_version("seq") or 0
+        return DeltaTable(root, version=version).transaction_version(SEQUENCE) or 0
     except DeltaError as error:
         cause = str(error).partition("\n")[0]
         raise TableChangedError(f"Version {version} of the queue table {root} cannot be read: {cause}. Restore {LOG} from a backup.") from error

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.checking import table_repair
 from airflow_poison.core.checking.check import SAFE_AGE, CheckResult, check_folder
 from airflow_poison.core.checking.claims import worked
-from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.errors import PoisonError
 from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.disk import named
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ def repair(
         done += table_repair.settle_foreign(root, accept=accept)
         if accept_loss:
             done += table_repair.give_up_files(root, clock)
-        if any(finding.kind is Kind.FORMAT_OLDER for finding in check_folder(name, root, clock, safe_age=safe_age).findings):
-            done.append("upgraded the table to the format of this version")
+        older = store.open(name, upgrade=False).snapshot().control.format_version < FORMAT_VERSION
         table = store.open(name)
+        if older:
+            done.append("upgraded the table to the format of this version")
     except PoisonError as error:
         failed.append(str(error))
     else:

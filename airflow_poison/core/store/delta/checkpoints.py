@@ -116,8 +116,6 @@ def _last_whole(root: str, version: int) -> int:
 def _second_name(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except FileNotFoundError:
-        raise
     except OSError:  # a file system without hard links
         shutil.copyfile(source, target)
 

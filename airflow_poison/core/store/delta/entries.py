@@ -1,4 +1,4 @@
-"""The entries of a Delta log: where one lies, what it says of itself, the mark that it was acknowledged, and which are damaged. Reads only.
+"""The entries of a Delta log: where one lies, what it says of itself, the mark that it was acknowledged, and which are damaged.
 
 For each commit that somebody was told of there is a mark outside the log, with a copy of the entry. The mark is written after the entry was forced
 to disk and before the commit is acknowledged. So an entry that is damaged and has no mark was never acknowledged to anybody (a loss of power cut it
@@ -88,11 +88,8 @@ class Acknowledged:
 
     def content(self, path: Path) -> bytes | None:
         """Return what a file holds when it is this entry; None otherwise."""
-        try:
-            found = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return found if self.is_of(found) else None
+        found = read_entry(path)
+        return found if found is not None and self.is_of(found) else None
 
     def is_of(self, entry: bytes) -> bool:
         """Whether an entry with this content is the one that was acknowledged."""
@@ -183,7 +180,7 @@ def diagnose(root: str) -> Diagnosis:
     torn = [entry_path(root, number) for number in (_torn(root, entries, last) if marks else ())]
     entries = entries[: len(entries) - len(torn)]
     version = entries[-1] if entries else -1
-    lost = tuple(mark for number, mark in marks.items() if number >= oldest and _is_lost(entry_path(root, number), mark))
+    lost = tuple(mark for number, mark in marks.items() if number >= oldest and mark.content(entry_path(root, number)) is None)
     if lost:  # not what a maintainer has removed meanwhile
         oldest = min(versions(log), default=oldest)
         lost = tuple(mark for mark in lost if mark.version >= oldest)
@@ -255,10 +252,6 @@ def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:
             if entry_path(root, version).stat().st_size != mark.size:
                 return False
     return True
-
-
-def _is_lost(entry: Path, mark: Acknowledged) -> bool:
-    return mark.content(entry) is None
 
 
 def _shortcuts(log: Path, version: int) -> Iterator[Path]:

@@ -179,7 +179,7 @@ class DeltaLog:
         if hands.last_own is None:
             return ["changed what cannot be told any more"]
         try:
-            return past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table)
+            return list(past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table))
         except DeltaError as error:
             return [f"changed what cannot be told any more ({first_line(error)})"]
 

@@ -6,6 +6,7 @@ Reads only, and mends nothing: a check has to see what is damaged.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.entries import LOG
 from airflow_poison.core.store.delta.state import files_of
 from airflow_poison.core.store.files import DataFile
-from airflow_poison.core.store.table.files import partition_of
+from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ class Version:
     :param configuration: the table's properties from this version on; None: as before.
     :param columns: the table's columns from this version on, as text to compare; empty: as before.
     :param protocol: what readers and writers have to know from this version on, as text to compare; empty: as before.
-    :param misplaced: files whose path and partition values disagree.
     """
 
     version: int
@@ -51,7 +51,6 @@ class Version:
     configuration: Mapping[str, str] | None = None
     columns: str = ""
     protocol: str = ""
-    misplaced: Sequence[DataFile] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,15 @@ def read_past(root: str) -> Past:
 
 def _checkpoints(log: Path) -> set[int]:
     """Return the versions of the whole checkpoints."""
-    return {int(path.name[:20]) for path in log.glob("*.checkpoint.parquet") if entries.is_whole(path)}
+    return {int(path.name[:20]) for path in _whole_checkpoints(log)}
+
+
+def _whole_checkpoints(log: Path) -> Iterator[Path]:
+    """Yield the whole checkpoints; a maintainer may remove some meanwhile."""
+    for path in log.glob("*.checkpoint.parquet"):
+        with suppress(FileNotFoundError):
+            if entries.is_whole(path):
+                yield path
 
 
 def covering(root: str) -> int | None:
@@ -177,20 +184,18 @@ def _entry(version: int, lines: Sequence[str]) -> Version:
     actions = [json.loads(line) for line in lines]
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     details = entries.details_of(info)
-    adds = [(action["add"], _file(action["add"])) for action in actions if "add" in action]
     return Version(
         version=version,
         ours=details is not None,
         operation=str(info.get("operation", "") if details is None else details["operation"]),
         writer=str(info.get("engineInfo", "")),
         details=details or {},
-        adds=[file for _, file in adds],
+        adds=[_file(action["add"]) for action in actions if "add" in action],
         removes=[unquote(action["remove"]["path"]) for action in actions if "remove" in action],
         numbers={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
         configuration=next((action["metaData"].get("configuration") or {} for action in actions if "metaData" in action), None),
         columns=next((_columns(action["metaData"]["schemaString"], action["metaData"]) for action in actions if "metaData" in action), ""),
         protocol=next((json.dumps(action["protocol"], sort_keys=True) for action in actions if "protocol" in action), ""),
-        misplaced=[file for _, file in adds if partition_of(file.path) != (file.sub_queue, file.move_count)],
     )
 
 
@@ -228,15 +233,15 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
     from deltalake import DeltaTable
 
     table = DeltaTable(root, version=first)
-    seq = table.transaction_version("seq")
+    seq = table.transaction_version(SEQUENCE)
     metadata = table.metadata()
     columns = _columns(table.schema().to_json(), {"partitionColumns": metadata.partition_columns})
-    return {file.path: file for file in files_of(table)}, {} if seq is None else {"seq": seq}, metadata.configuration, columns
+    return {file.path: file for file in files_of(table)}, {} if seq is None else {SEQUENCE: seq}, metadata.configuration, columns
 
 
 def _buried(log: Path) -> frozenset[str]:
     """Return the paths that checkpoints list as removed."""
-    return frozenset(path for checkpoint in log.glob("*.checkpoint.parquet") if entries.is_whole(checkpoint) for path in _removed(checkpoint))
+    return frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
 
 
 def _removed(checkpoint: Path) -> Iterator[str]:
@@ -302,12 +307,8 @@ def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
     return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
 
 
-def foreign_changes(before: DeltaTable, after: DeltaTable) -> Sequence[str]:
-    """Return what differs between two versions, in words; nothing when they are equal for us."""
-    return list(_differences(before, after))
-
-
-def _differences(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
+def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
+    """Yield what differs between two versions, in words; nothing when they are equal for us."""
     then, now = set(files_of(before)), set(files_of(after))
     for verb, found in (("removed", then - now), ("added", now - then)):
         for place in sorted({file.sub_queue for file in found}):
@@ -321,7 +322,7 @@ def _differences(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
         yield f"changed the table's properties {', '.join(changed)}"
     if before.protocol() != after.protocol():
         yield "changed the protocol"
-    if before.transaction_version("seq") != after.transaction_version("seq"):
+    if before.transaction_version(SEQUENCE) != after.transaction_version(SEQUENCE):
         yield "changed the last lookup id"
 
 

@@ -22,6 +22,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path
+from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,8 +48,8 @@ def set_aside(root: str, *, durable: bool = True) -> list[str]:
     return moved
 
 
-def put_aside(root: str, path: Path, *, durable: bool = True) -> Path:
-    """Move a file out of the log, or out of the table, to where copies are kept, and return its new place. Raises OSError."""
+def put_aside(root: str, path: Path, *, durable: bool = True) -> None:
+    """Move a file out of the log, or out of the table, to where copies are kept. Raises OSError."""
     target = _place_aside(root, path)
     reach("store.repair.before_aside")
     path.rename(target)
@@ -56,7 +57,6 @@ def put_aside(root: str, path: Path, *, durable: bool = True) -> Path:
         disk.sync(target.parent)
         disk.sync(target.parent.parent)
         disk.sync(path.parent)
-    return target
 
 
 def keep(root: str, path: Path) -> None:
@@ -132,7 +132,7 @@ def _nothing(last_lookup_id: int | None) -> bytes:
     info = {"timestamp": time.time_ns() // 1_000_000, "operation": "WRITE", "engineInfo": "airflow-poison", "userMetadata": json.dumps(details)}
     lines: list[dict[str, object]] = [{"commitInfo": info}]
     if last_lookup_id is not None:
-        lines.append({"txn": {"appId": "seq", "version": last_lookup_id}})
+        lines.append({"txn": {"appId": SEQUENCE, "version": last_lookup_id}})
     return "\n".join(json.dumps(line) for line in lines).encode()
 
 

@@ -53,7 +53,7 @@ _COLUMNS = {
     "max_due_at": "max.due_at",
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, TRANSMISSION_QUEUE})
+WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, TRANSMISSION_QUEUE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ def _statistics(file: DataFile) -> str:
     """Return Delta's statistics of a file. Events, claims and control rows get their number only: their columns mean other things."""
     least: dict[str, int | str] = {}
     greatest: dict[str, int | str] = {}
-    if file.sub_queue in _WITH_STATISTICS:
+    if file.sub_queue in WITH_STATISTICS:
         least |= {"lookup_id": file.min_lookup_id, "priority": file.min_priority}
         greatest |= {"lookup_id": file.max_lookup_id, "priority": file.max_priority}
         if file.min_enqueued_at is not None:

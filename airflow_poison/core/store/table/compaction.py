@@ -22,7 +22,7 @@ from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.files import event_versions, joined_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.table.base import Table, View
 
     Run = tuple[DataFile, ...]
-    from collections.abc import Callable
-
-    from airflow_poison.core.store.files import DataFile
-
 
 MOST_ROWS = 100_000
 MOST_BYTES = 32 * 1024 * 1024
