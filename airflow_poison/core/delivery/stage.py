@@ -58,7 +58,7 @@ class StageJob:
     :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
     :param singly: one task with one server session.
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
-    :param dialogs: path of the conversations at hand (``AtHand``); None: the queue has no services. With them the order is not ``NONE``.
+    :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     """
 
     queue: str

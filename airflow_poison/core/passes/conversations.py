@@ -131,7 +131,11 @@ def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEn
     known_here |= begun(table, snapshot, types.keys() - known_here.keys())
     for handle, known in sorted(known_here.items()):
         here = types.get(handle, [])
-        yield arrivals.arrived(known, there.get(handle, ())), {name: here.count(name) for name in sorted(set(here))}
+        yield arrivals.arrived(known, there.get(handle, ())), _by_type(here)
+
+
+def _by_type(types: Collection[str]) -> dict[str, int]:
+    return dict(sorted(Counter(types).items()))
 
 
 def _has_had_services(snapshot: Snapshot) -> bool:
@@ -214,7 +218,7 @@ def conversations(table: QueueTable, *, handle: str | None = None, ended: bool =
     if handle is not None:
         found = endpoint(table, snapshot, handle)
         types = waiting(table, snapshot, {handle}).get(handle, [])
-        return (ConversationRow.of(found, {name: types.count(name) for name in sorted(set(types))}),)
+        return (ConversationRow.of(found, _by_type(types)),)
     rows = (ConversationRow.of(known, types) for known, types in seen(table, snapshot))
     return tuple(row for row in rows if ended or row.state != ConversationState.CLOSED)
 

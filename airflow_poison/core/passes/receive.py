@@ -18,6 +18,7 @@ from airflow_poison.core.passes.conversations import has_conversations
 from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row, named
+from airflow_poison.core.passes.messages import claimed_paths
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
@@ -131,10 +132,14 @@ class ReceivePass:
     def _send_on(self) -> Mapping[str, int]:
         """Send on what the pass, or a dead one, has left for other queues; return how many messages have arrived in each."""
         snapshot, sent_on = self.table.snapshot(), Counter[str]()
+
+        def arrived(queue: str, messages: int) -> None:
+            sent_on[queue] += messages
+
         if self.store is not None and snapshot.outbox:
-            relay(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+            relay(self.store, self.table, self.clock, arrived)
         if self.store is not None and snapshot.transmissions:
-            transmit(self.store, self.table, self.clock, lambda queue, messages: sent_on.update({queue: messages}))
+            transmit(self.store, self.table, self.clock, arrived)
         if snapshot.conversations:
             refresh(self.table, self.clock)
         return sent_on
@@ -148,7 +153,7 @@ class ReceivePass:
         exclusive = self._exclusive(snapshot)
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return False
-        claimed = {file.path for claim in claims for file in claim.files}
+        claimed = claimed_paths(snapshot)
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
 
     def _is_sealed(self, claim: Claim) -> bool:

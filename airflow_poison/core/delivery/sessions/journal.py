@@ -46,10 +46,11 @@ UNCHECKED = 0x0A505731
 """Of sections without a checksum, as journals beside tables of format 1 have them: read, never written."""
 STEP = 64 * 1024
 SECTOR = 512
-_HEADER, _UNCHECKED_HEADER = 16, 8
+HEADER, _UNCHECKED_HEADER = 16, 8
 
 
-def _section_size(messages: int, header: int = _HEADER) -> int:
+def section_size(messages: int, header: int = HEADER) -> int:
+    """Return the bytes of a section: its header, the lookup ids, and the words, which end at a multiple of eight."""
     return header + 8 * messages + (4 * messages + 7) // 8 * 8
 
 
@@ -62,9 +63,9 @@ class Section:
     def __init__(self, descriptor: int, number: int, offset: int, messages: int) -> None:
         self.number, self.offset, self.messages = number, offset, messages
         page = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        self._mapping = mmap.mmap(descriptor, offset - page + _section_size(messages), offset=page)
+        self._mapping = mmap.mmap(descriptor, offset - page + section_size(messages), offset=page)
         self._start = offset - page
-        words = self._start + _HEADER + 8 * messages
+        words = self._start + HEADER + 8 * messages
         self.words = memoryview(self._mapping)[words : words + 4 * messages].cast("i")
 
     def as_array(self) -> NDArray[np.int32]:
@@ -73,7 +74,7 @@ class Section:
 
     def begin(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> None:
         """Fill the section; its header comes last."""
-        ids = self._start + _HEADER
+        ids = self._start + HEADER
         self._mapping[ids : ids + 8 * self.messages] = lookup_ids.tobytes()
         self.as_array()[:] = words
         header = memoryview(self._mapping)[self._start : ids].cast("q")
@@ -118,9 +119,9 @@ class Journal:
         """Begin the section of one batch. Raises ServerSessionError when the disk is full."""
         self.force()
         messages = len(lookup_ids)
-        end = self._end + _section_size(messages)
+        end = self._end + section_size(messages)
         try:
-            platform.reserve(self.descriptor, (end + _HEADER + STEP - 1) // STEP * STEP)
+            platform.reserve(self.descriptor, (end + HEADER + STEP - 1) // STEP * STEP)
         except OSError as error:
             raise self._cannot_grow(error) from error
         reach("delivery.journal.before_section")
@@ -233,7 +234,7 @@ def read(content: bytes | mmap.mmap) -> Reading:
             damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
             words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
         found.append((ids, words))
-        offset += _section_size(len(ids), header)
+        offset += section_size(len(ids), header)
     return Reading(tuple(found), tuple(damage))
 
 
@@ -244,7 +245,7 @@ def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64]
     """
     start = _number(content, offset)
     magic, messages = start >> 32, start & 0xFFFFFFFF
-    header = {MAGIC: _HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
+    header = {MAGIC: HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
     ids = offset + header
     if not header or ids + 8 * messages > len(content):
         return None
@@ -260,7 +261,7 @@ def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:
     """Return where the next section begins that can be read."""
     numbers = np.frombuffer(content, np.int64, max(0, len(content) - offset) // 8, offset)
     places = (offset + 8 * int(place) for place in np.flatnonzero(numbers >> 32 == MAGIC))
-    return next((place for place in places if place + _HEADER <= len(content) and _section(content, place) is not None), None)
+    return next((place for place in places if place + HEADER <= len(content) and _section(content, place) is not None), None)
 
 
 def _known(words: NDArray[np.int32], start: int, size: int) -> NDArray[np.bool_]:

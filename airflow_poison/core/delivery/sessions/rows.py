@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, FULL, IS_SETTLED, MAX_ATTEMPTS, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, IS_SETTLED, MAX_ATTEMPTS, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Return
 from airflow_poison.core.policies.opening import FIRST
@@ -201,7 +201,7 @@ class Rows:
 
     def _is_open(self, row: int) -> bool:
         value = self._words[row]
-        return not IS_SETTLED[value & STATE_MASK] and value & ATTEMPTS_MASK != FULL
+        return not IS_SETTLED[value & STATE_MASK] and value & ATTEMPTS_MASK != ATTEMPTS_MASK
 
 
 def _row(entry: BatchEntry) -> int:

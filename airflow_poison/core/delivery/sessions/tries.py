@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions import recovered
-from airflow_poison.core.delivery.sessions.journal import MAGIC, sections
+from airflow_poison.core.delivery.sessions.journal import HEADER, MAGIC, section_size, sections
 from airflow_poison.core.delivery.sessions.recovered import Texts, texts_of
 from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, State, attempts_of, left_open
 from airflow_poison.core.errors import ServerSessionError
@@ -216,7 +216,6 @@ class TryNote:
 # While it runs
 
 
-_HEADER = 16
 _SETTLED = np.array(IS_SETTLED)
 
 
@@ -286,9 +285,9 @@ def _read_on(descriptor: int, known: _Read) -> Progress:
     """Add up what follows; go on behind the sections that are over and have no unfinished one before them."""
     open_now, offset, contiguous = Progress(), known.offset, True
     while (messages := _messages_at(descriptor, offset)) is not None:
-        words = np.frombuffer(os.pread(descriptor, 4 * messages, offset + _HEADER + 8 * messages), np.int32)
+        words = np.frombuffer(os.pread(descriptor, 4 * messages, offset + HEADER + 8 * messages), np.int32)
         found, is_over = _counted(words)
-        offset += _HEADER + 8 * messages + (4 * messages + 7) // 8 * 8
+        offset += section_size(messages)
         contiguous = contiguous and is_over
         if contiguous:
             known.over, known.offset = known.over + found, offset

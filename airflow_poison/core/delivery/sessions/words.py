@@ -47,7 +47,7 @@ STATE_MASK = 0xFF
 COUNT_MASK = ~STATE_MASK
 MAX_ATTEMPTS = 0xFFF
 MAX_CRASHES = 0x7FF
-ATTEMPTS_MASK = FULL = MAX_ATTEMPTS << 8
+ATTEMPTS_MASK = MAX_ATTEMPTS << 8
 """The bits of the attempts; all of them are set when there can be no more."""
 ONE_ATTEMPT = 1 << 8
 _ONE_CRASH = 1 << 20

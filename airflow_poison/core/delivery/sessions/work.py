@@ -21,7 +21,7 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.host import LastFailureHost
 from airflow_poison.core.delivery.sessions.rows import RAISED, BatchEntry, Entries, Ladder, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.delivery.sessions.words import ONE_ATTEMPT, SETTLED, State
+from airflow_poison.core.delivery.sessions.words import IS_SETTLED, ONE_ATTEMPT, STATE_MASK, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
 from airflow_poison.core.policies.decisions import Counts, Halt
@@ -175,9 +175,7 @@ class _BatchDelivery:
 
     def run(self) -> bool:
         """Deliver; return whether a message halted the endpoint."""
-        return self._each_alone([row for row, value in enumerate(self._words) if value & 0xFF not in SETTLED])
-
-    def _each_alone(self, rows: list[int]) -> bool:
+        rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
         ladders = self._ladders()
         return any(self._some_alone(rows[start : start + _SLICE], ladders) for start in range(0, len(rows), _SLICE))
 

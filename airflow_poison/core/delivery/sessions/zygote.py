@@ -92,10 +92,6 @@ def _reap(pid: int, children: set[int]) -> int:
     return status
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
-
-
 # The worker's side
 
 
@@ -182,7 +178,7 @@ def reap_child(child: ChildProcess) -> int | None:
         if _zygotes.get(os.getpid()) is not child.zygote:
             return None
         try:
-            return child.zygote.ask(("reap", child.pid))
+            return child.zygote.ask((REAP, child.pid))
         except wire.PeerGoneError:
             _forget()
             return None
@@ -195,7 +191,7 @@ def _forked(descriptors: tuple[int, ...]) -> tuple[int, _Zygote]:
                 zygote = _zygotes.get(os.getpid())
                 if zygote is None:
                     zygote = _zygotes[os.getpid()] = _Zygote()
-                return zygote.ask(("fork", 0), descriptors), zygote
+                return zygote.ask((FORK, 0), descriptors), zygote
             except wire.PeerGoneError:
                 _forget()
     raise ServerSessionError(
