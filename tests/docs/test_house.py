@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from tests.docs.pages import ROOT
 from tools import house
 
 
@@ -15,3 +18,11 @@ def test_rooms_of_the_core_import_downwards() -> None:
     core = used.keys() - {house.AIRFLOW, *house.ROOMS.values()}
     both = {frozenset({room, other}) for room in core for other in used[room] if room in used.get(other, ())}
     assert both <= {frozenset({"values", "conversations"})}
+
+
+def test_the_page_on_changes_names_what_is_there() -> None:
+    page = (ROOT / "docs/explanation/change-it.md").read_text()
+    made = {"airflow_poison/core/policies/redrive.py", "docs/reference/redrive.md"}
+    named = set(re.findall(r"`((?:airflow_poison|tests|docs)/[\w./-]+)`", page))
+    assert {name for name in named - made if not (ROOT / name).exists()} == set()
+    assert len(named) > 15
