@@ -49,7 +49,7 @@ def on_disk(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue.table.log.load().files}
+    return {file.path for file in queue.log.load().files}
 
 
 def orphan(queue: QueueTable, name: str = "left.parquet") -> Path:
@@ -472,7 +472,7 @@ def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueT
 
 def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs 1.6.6 refuses it by itself; the protocol does not."""
-    log = delta_queue.table.log
+    log = delta_queue.log
     base = log.load()
     monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: self._json(base.version).unlink())
     with pytest.raises(TableChangedError, match="shortened beyond version"):

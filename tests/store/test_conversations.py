@@ -35,7 +35,7 @@ def files_of(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue.table.log.load().files}
+    return {file.path for file in queue.log.load().files}
 
 
 # What a transaction does ------------------------------------------------------------------------------------------------

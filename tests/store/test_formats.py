@@ -116,7 +116,7 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
         format_1.setattr(log, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
     table = store.open("orders")
-    assert table.table.log.load().number("seq") == 3
+    assert table.log.load().number("seq") == 3
     assert send(table, 2, "more").first_lookup_id == 4
 
 

@@ -19,11 +19,10 @@ from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
 from airflow_poison.core.store.delta.state import PARTITION_BY
-from airflow_poison.core.store.disk import POSIX, why, with_named_errors
+from airflow_poison.core.store.disk import POSIX, why
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.queue_table import QueueTable
+from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import files, rows
-from airflow_poison.core.store.table.base import Table
 from airflow_poison.core.store.table.files import CONTROL
 from airflow_poison.core.store.table.stage import remove_tree
 
@@ -112,7 +111,7 @@ class DeltaStore:
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
         log = DeltaLog(str(place), durable=self._durable)
-        table = Table(name, str(place), log, self._durable)
+        table = QueueTable(name, str(place), log, self._durable)
         try:
             view = table.view()
         except CheckpointDamagedError:
@@ -124,7 +123,7 @@ class DeltaStore:
         files.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
             rows.upgrade(table)
-        return QueueTable(table)
+        return table
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""

@@ -17,7 +17,6 @@ from airflow_poison.core.file_modes import PRIVATE
 from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
 from airflow_poison.core.store.files import Sent
 from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
-from airflow_poison.core.store.table.base import patience
 from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, renamed
 
 if TYPE_CHECKING:
@@ -28,13 +27,18 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.log import State
-    from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.queue_table import Table
 
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
-    """Add messages to ``main``, or to ``transmission`` while the queue is disabled: the commit decides, whatever the state was before.
+    """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
-    The files are written before the turn is taken: then nobody waits for a slow source of batches.
+    The commit decides that, whatever the state was before. The files are written before the turn is taken: then nobody waits for a slow source of
+    batches.
+
+    :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
+        (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
+    :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     """
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
@@ -62,7 +66,7 @@ def _unwritable(root: str, error: OSError) -> str:
 
 
 def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
-    for _ in patience(table.root):
+    for _ in table.tries():
         state = table.log.load()
         if (done := _sent_before(table, state, key)) is not None:
             return done
@@ -75,7 +79,7 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
         if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
-    raise AssertionError  # pragma: no cover  (patience raises)
+    raise AssertionError  # pragma: no cover  (the tries end so)
 
 
 def _sent_before(table: Table, state: State, key: str) -> Sent | None:

@@ -10,7 +10,7 @@ from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.store.files import Returned
+from airflow_poison.core.store.files import Replacement, Returned
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history, rows
 from airflow_poison.core.store.table.files import CONTROL, commit_prefix, link, new_path
@@ -22,13 +22,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import DataFile, Replacement, Snapshot, Transaction
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.files import DataFile, Snapshot, Transaction
+    from airflow_poison.core.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
 _EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
 _PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 _OF_DIALOGS = (CONVERSATION, TRANSMISSION_QUEUE)
+
+
+def alter(table: Table, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
+    """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit.
+
+    When the queue is not disabled any more, what waits in ``transmission`` comes to ``main`` in this commit, too, uncounted and untold.
+    """
+    del now
+
+    def plan(view: View) -> tuple[Commit | None, Control]:
+        before = view.snapshot.control
+        after = change(before)
+        part = control_change(table, view, lambda _: after)
+        added = [*part.add, *history.write(table.root, view.state.version + 1, events(before, after))]
+        return (replace(part, add=added, scratch=added) if added else None), after
+
+    return table.change(plan)
 
 
 def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
@@ -59,10 +76,11 @@ def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
 # Whole files ----------------------------------------------------------------------------------------------------------
 
 
-def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool) -> Returned:
-    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count.
+def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True) -> Returned:
+    """Move whole unclaimed files to another sub-queue, as metadata, in one commit with a RETURNED (or MOVED_POISON) event a file.
 
-    Files are told in the order in which they were picked.
+    Each gets a second name: no row is written again, and every reader sees the new place and count. ``pick`` is asked again for each try against
+    the newest snapshot; files of live claims are left out. Files are told in the order in which they were picked.
     """
 
     def plan(view: View) -> tuple[Commit | None, Returned]:
@@ -99,8 +117,12 @@ def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Eve
     return Event(type=_EVENT[target], at=now, lookup_id=new.min_lookup_id, move_count=new.move_count, details=details)
 
 
-def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
-    """Replace one unclaimed file by pieces. Raises ConservationError, and TableChangedError when the file is claimed or gone."""
+def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: datetime | None = None) -> None:
+    """Replace one unclaimed file by pieces that together hold exactly its rows (``data_change=False``).
+
+    Raises ConservationError, and TableChangedError when the file is claimed or gone.
+    """
+    del now
     written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
     if sum(piece.rows for piece in written) != file.rows:
         table.discard(written)
@@ -120,8 +142,19 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None
         raise TableChangedError(message)
 
 
-def remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
-    """Remove files of the outbox or of dialog messages, those that are still there."""
+def remove_outbox(table: Table, sent: Sequence[DataFile], now: datetime) -> None:
+    """Remove outbox files whose messages have been sent on."""
+    del now
+    _remove_files(table, sent, "remove_outbox")
+
+
+def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime) -> None:
+    """Remove files of dialog messages that their target queues have taken."""
+    del now
+    _remove_files(table, taken, "remove_transmissions")
+
+
+def _remove_files(table: Table, sent: Sequence[DataFile], operation: str) -> None:
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in sent if file.path in view.live]
@@ -133,19 +166,30 @@ def remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> N
 # Other rows in the place of files -------------------------------------------------------------------------------------
 
 
+def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
+    """Replace one unclaimed file by other rows (none: the file goes): see ``replace_files``."""
+    replace_files(table, [Replacement(file, rows, removed=file.rows - rows.num_rows)], events, now)
+
+
 def replace_files(
     table: Table,
     replacements: Iterable[Replacement],
     events: Sequence[Event],
-    change: Callable[[Control], Control] | None = None,
+    now: datetime,
     *,
+    change: Callable[[Control], Control] | None = None,
     alone: bool = False,
 ) -> None:
-    """Replace unclaimed files, whatever their number, in one commit; the new files are written once, one after the other.
+    """Replace unclaimed files by other rows, record what that means and change the control row, all in one commit.
 
-    :param alone: refuse while anybody has a claim, on whichever files.
-    Raises TableChangedError when one of them is claimed or gone, ConservationError for rows that are not its own; then nothing has changed.
+    The new files are written once, one after the other.
+
+    :param replacements: asked for one by one, so that only one file's rows are in memory; ``events`` are looked at afterwards.
+    :param alone: nobody may have a claim on the queue, on whichever files.
+    Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
+    are not those of the file; nothing has changed then.
     """
+    del now
     replaced: list[DataFile] = []
     written: list[DataFile] = []
     gone = 0
@@ -219,7 +263,13 @@ def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:
 
 
 def transact(table: Table, plan: Callable[[Snapshot], Transaction | None], key: str, now: datetime) -> bool:
-    """Commit what ``plan`` makes of the newest version, asked again for each try; False when that was done before under this key."""
+    """Commit what ``plan`` makes of the newest snapshot, once per key; False when a transaction with this key was committed before.
+
+    ``plan`` is asked again for each try, so what it reads and decides holds in the version that is made. When it gives None, nothing is
+    committed, and the key stays free.
+    Raises TableChangedError when a file that it names is claimed or gone, or anybody has a claim and it wants to be alone;
+    ConservationError for rows that are not those of their file, or of another partition; nothing has changed then.
+    """
     done = f"transact:{key}"
 
     def attempt(view: View) -> tuple[Commit | None, bool]:

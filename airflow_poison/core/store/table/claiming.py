@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE
+from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
@@ -17,16 +17,15 @@ from airflow_poison.core.store.table.changing import split_file
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, link, new_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import DataFile, Manifest
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
 
 _MANY = 64  # files
@@ -34,7 +33,7 @@ _SMALL = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """What a pass asks for."""
 
     key: str
@@ -44,8 +43,18 @@ class Wanted:
     sub_queue: SubQueue
 
 
-def claim(table: Table, wanted: Wanted) -> Claim | None:
-    """Claim files of a sub-queue, or take over the claim that this run key has already."""
+def claim(
+    table: Table, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
+) -> Claim | None:
+    """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``.
+
+    None when there is nothing to receive: no file, another pass has an exclusive claim (or any, when this one wants to be
+    exclusive), or this key's pass has finished (ask ``result``).
+    A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
+    than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
+    Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
+    """
+    wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue)
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
     attempt = stage.Attempt(table.root, wanted.key)
@@ -61,7 +70,7 @@ def claim(table: Table, wanted: Wanted) -> Claim | None:
             case _Mixed(file):
                 _split(table, file, _priorities)
             case _TooMany():
-                compaction.compact(table, _MANY, [wanted.sub_queue.value])
+                compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
                 join = False
     return _settled(table, answer, attempt)
 
@@ -99,7 +108,7 @@ class _TooMany:
 
 
 def _plan(
-    table: Table, view: View, wanted: Wanted, attempt: stage.Attempt, *, join: bool
+    table: Table, view: View, wanted: _Wanted, attempt: stage.Attempt, *, join: bool
 ) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
@@ -123,7 +132,7 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, wanted: Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mixed | None:
+def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mixed | None:
     """Return the next free files in queue order while they fit."""
     claimed = view.claimed
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
@@ -168,15 +177,15 @@ def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
     return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
 
 
-def take_over(table: Table, known: Claim, expires_at: datetime) -> Claim | None:
-    """Become the holder of a claim as it was seen; None when it changed since (taken over, renewed, finished)."""
+def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
+    """Become the holder of an expired claim (or one of one's own run key); None when it changed since it was seen (taken over, renewed, finished)."""
     attempt = stage.Attempt(table.root, known.key)
 
     def plan(view: View) -> tuple[Commit | None, Claim | None]:
         before = view.claim_of(known.key)
         if before is None or (before.epoch, before.attempt, before.expires_at) != (known.epoch, known.attempt, known.expires_at):
             return None, None
-        return _successor(table, view, before, expires_at, attempt)
+        return _successor(table, view, before, now + lease, attempt)
 
     return _settled(table, table.change(plan), attempt)
 
@@ -187,8 +196,8 @@ def _successor(table: Table, view: View, before: Claim, expires_at: datetime, at
     return _record(table, after, replaced=view.claim_rows[before.key]), after
 
 
-def renew(table: Table, claim: Claim, lease: timedelta, now: datetime) -> Claim:
-    """Put the expiry of a held claim off."""
+def renew(table: Table, claim: Claim, *, lease: timedelta, now: datetime) -> Claim:
+    """Extend a claim. Raises ClaimLostError when this holder (key, epoch) does not hold it any more."""
     renewed = replace(claim, expires_at=now + lease)
 
     def plan(view: View) -> tuple[Commit | None, Claim]:
@@ -200,7 +209,7 @@ def renew(table: Table, claim: Claim, lease: timedelta, now: datetime) -> Claim:
 
 
 def release(table: Table, claim: Claim) -> None:
-    """Give the files of a held claim back and forget its stage."""
+    """Give claimed files back as they are, and forget the stage. Nothing happens when the claim is not held any more."""
 
     def plan(view: View) -> tuple[Commit | None, bool]:
         if not view.held(claim):
@@ -212,9 +221,9 @@ def release(table: Table, claim: Claim) -> None:
         stage.clear(table.root, claim.key)
 
 
-def expired(view: View, now: datetime) -> Sequence[Claim]:
-    """Return the claims that were not renewed in time."""
-    return [held for held in view.snapshot.claims if held.expires_at <= now]
+def expired(table: Table, now: datetime) -> Sequence[Claim]:
+    """Return the claims whose holder has not renewed them in time."""
+    return [held for held in table.view().snapshot.claims if held.expires_at <= now]
 
 
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
@@ -235,10 +244,17 @@ def finish(
     table: Table,
     claim: Claim,
     manifest: Manifest,
-    change: Callable[[Control], Control] | None,
-    events: Sequence[Event],
+    *,
+    change: Callable[[Control], Control] | None = None,
+    events: Sequence[Event] = (),
+    now: datetime,
 ) -> bool:
-    """Commit the outcome of a claim; False when that was done before."""
+    """The final commit: add what was staged, remove what was claimed and the claim, all or nothing; False when it was done before.
+
+    ``change`` does with ``transmission`` what it does in ``alter``.
+    Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
+    """
+    del now
     reach("store.finish.before_links")
 
     def plan(view: View) -> tuple[Commit | None, bool]:
@@ -265,6 +281,22 @@ def finish(
     stage.clear(table.root, claim.key)
     reach("store.finish.after_clearing")
     return done
+
+
+def result(table: Table, key: str) -> Mapping[str, object] | None:
+    """Return the result that the final commit of this run key recorded; None when it has not finished."""
+    version = table.log.load().number(f"run:{key}")
+    if version is None:
+        return None
+    found = (table.log.details(version) or {}).get("result", {})
+    assert isinstance(found, dict)
+    return found
+
+
+def has_number(table: Table, names: Iterable[str]) -> bool:
+    """Whether one of these names has a number: ``send:<key>``, ``run:<pass key>``, ``transact:<key>``. The log forgets them after 30 days."""
+    state = table.log.load()
+    return any(state.number(name) is not None for name in names)
 
 
 def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import timedelta
 
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
 FENCE = "fence"
 _SENDS = "send-"
@@ -123,8 +123,13 @@ class _Needed:
 _REMOVED = frozenset({"expired", "orphans", "stages", "temporary"})
 
 
-def clean(table: Table, retention: timedelta, safe_age: timedelta) -> Cleaned:
-    """Remove what nobody needs; two cleaners at once remove the same. Files that are not ours by their names are left alone."""
+def clean(table: Table, *, retention: timedelta, safe_age: timedelta) -> Cleaned:
+    """Remove what no version within the retention needs, and what killed verbs have left. Both spans are of the machine's time.
+
+    Two cleaners at once remove the same. Files that are not ours by their names are left alone.
+
+    :param safe_age: files of no version, temporary ones and those of sends stay while they are younger; a send that takes longer fails.
+    """
     listing = _Listing.of(table.root)
     reach("store.clean.after_listing")
     staged = frozenset(stage.final_paths(table.root))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import message_schema, table_schema
+from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Bound = int | datetime | None
 
+WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
+"""Sub-queues whose files fall due, each as a whole."""
 GROUP_ROWS = 10_000
 """Rows of a row group: whoever looks for a few rows reads no more than the groups that hold them."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.log import State
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
 
 CONTROL_COLUMNS = ("lookup_id", "message_type", "reason", "body")

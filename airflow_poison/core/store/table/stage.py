@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.queue_table import Table
 
 
 OUT = "out"
@@ -87,14 +87,22 @@ def own_folder(root: str, claim: Claim) -> Path:
     return folder
 
 
-def begin(root: str, claim: Claim, note: str, *, durable: bool) -> None:
+def stage(table: Table, claim: Claim) -> str:
+    """Return this holder's own stage folder, made if missing: outcome files go to ``<stage>/out``, journals to ``<stage>/journal``.
+
+    Raises ClaimLostError when a later holder has fenced it.
+    """
+    return str(own_folder(table.root, claim))
+
+
+def begin(table: Table, claim: Claim, note: str) -> None:
     """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
-    folder = own_folder(root, claim)
+    folder = own_folder(table.root, claim)
     try:
         (folder / BEGUN).write_text(note)
-        if durable:
+        if table.durable:
             disk.sync(folder / BEGUN)
-            disk.sync_up(folder, Path(root))
+            disk.sync_up(folder, Path(table.root))
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
 
@@ -135,6 +143,11 @@ def folder_names(key: str, attempt: str) -> tuple[str, str]:
     return folder, folder + _FENCED
 
 
+def journals(table: Table, claim: Claim) -> Sequence[str]:
+    """Return the journal folders of this claim's earlier holders, fenced: none of them can be opened for writing any more."""
+    return [str(folder / JOURNAL) for folder in earlier_folders(table.root, claim)]
+
+
 def clear(root: str, key: str) -> None:
     """Remove everything staged under a run key; what cannot be removed is harmless (maintenance sweeps it)."""
     remove_tree(Path(root, stage_folder(key)))
@@ -153,13 +166,13 @@ _STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.
 
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
-    """Write outcome rows into the stage, a file for each partition."""
+    """Write outcome rows (``table_schema()``, ``sub_queue`` and ``move_count`` say where to) into the stage, without Spark."""
     with OutcomeWriter(own_folder(table.root, claim) / OUT, uuid4().hex) as writer:
         writer.write(outcome)
 
 
-def find_manifest(table: Table, claim: Claim) -> Manifest | None:
-    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals.
+def manifest(table: Table, claim: Claim) -> Manifest | None:
+    """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none. Each looks before it seals.
 
     Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
     """
@@ -207,32 +220,32 @@ def _in_words(root: str, path: Path) -> Iterator[None]:
 
 
 def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
-    """List the stage and make it durable, with the account of it; returns the sealed one when that was done before."""
-    sealed = find_manifest(table, claim)
+    """List what was staged, let ``account`` check it and give the result, and write the manifest durably; an earlier one is returned."""
+    sealed = manifest(table, claim)
     if sealed is not None:
         return sealed
     own = own_folder(table.root, claim)
     reach("store.seal.before_listing")
     listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
-    manifest = replace(listed, result=dict(account(listed)))
+    made = replace(listed, result=dict(account(listed)))
     if table.durable:
-        disk.sync_files(str(own), [name for name, _ in manifest.files])
+        disk.sync_files(str(own), [name for name, _ in made.files])
     reach("store.seal.before_manifest")
     try:
-        _write(table, own, manifest)
+        _write(table, own, made)
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
     prefix = own.relative_to(Path(table.root, STAGE))
-    return replace(manifest, files=tuple((f"{prefix}/{name}", file) for name, file in manifest.files))
+    return replace(made, files=tuple((f"{prefix}/{name}", file) for name, file in made.files))
 
 
-def _write(table: Table, own: Path, manifest: Manifest) -> None:
+def _write(table: Table, own: Path, made: Manifest) -> None:
     """Write the manifest under another name first: whoever finds it finds all of it."""
     beside = own / f".{MANIFEST}"
     body = {
-        "files": [[name, file_to_dict(file)] for name, file in manifest.files],
-        "tallies": [dict(tally) for tally in manifest.tallies],
-        "result": dict(manifest.result),
+        "files": [[name, file_to_dict(file)] for name, file in made.files],
+        "tallies": [dict(tally) for tally in made.tallies],
+        "result": dict(made.result),
     }
     beside.write_text(json.dumps(body))
     if table.durable:
