@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store import disk, log
-from airflow_poison.core.store.delta import state
+from airflow_poison.core.store.delta import log as logs
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
@@ -224,7 +224,7 @@ def test_a_file_system_without_hard_links_gets_copies(delta_queue: QueueTable, m
 def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta forgets the numbers of applications 30 days after they were set: keys of sends may be forgotten, the last id never."""
     with monkeypatch.context() as long_ago:
-        long_ago.setattr(state, "now_ms", _forty_days_ago)
+        long_ago.setattr(logs, "now_ms", _forty_days_ago)
         send(delta_queue, 3, "long ago")
         claimed = claim(delta_queue)
         delta_queue.finish(claimed, seal(delta_queue, claimed), now=NOW)

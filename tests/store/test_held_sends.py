@@ -166,11 +166,11 @@ def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: Que
 
 def test_a_send_does_not_list_the_files_of_a_queue(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue may have ten thousand."""
-    from airflow_poison.core.store.delta import state
+    from airflow_poison.core.store.delta import entries
 
     send(delta_queue, 1, "numbered")
     listed: list[object] = []
-    monkeypatch.setattr(state, "files_of", listed.append)
+    monkeypatch.setattr(entries, "files_of", listed.append)
     send(delta_queue, 1, "unlisted")
     assert listed == []
 

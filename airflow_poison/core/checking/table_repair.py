@@ -22,7 +22,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import OUTBOX
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import repair
-from airflow_poison.core.store.delta.entries import LOG, diagnose, entry_path
+from airflow_poison.core.store.delta.entries import LOG, entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
 from airflow_poison.core.store.log import SEQUENCE, Commit
@@ -50,11 +50,11 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
     back = repair.put_back(root)
     if back:
         yield f"put {len(back)} damaged commit(s) back from their copies: version {', '.join(map(str, back))}"
-    found = diagnose(root)
+    found = repair.diagnose(root)
     checkpoint = covering(root) if found.lost else None
     if checkpoint is not None and found.lost[-1].version < checkpoint:
         yield _cut_behind(root, checkpoint)
-        found = diagnose(root)
+        found = repair.diagnose(root)
     if found.lost or found.unmarked:
         if not accept_loss:
             lost = [mark.version for mark in found.lost] or [found.version]
@@ -175,7 +175,7 @@ def give_up_commits(root: str) -> str:
 
     Returns what was done. Raises TableChangedError, OSError.
     """
-    found = diagnose(root)
+    found = repair.diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
     on_disk = list(_files_on_disk(root))

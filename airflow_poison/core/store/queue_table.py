@@ -26,14 +26,13 @@ from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.log import Commit
     from collections.abc import Callable, Hashable, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Shortened
-    from airflow_poison.core.store.log import Log, State
+    from airflow_poison.core.store.log import Commit, Log, State
 
 T = TypeVar("T")
 _TRIES = 2_000

@@ -17,8 +17,7 @@ from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store import check_name, disk
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
-from airflow_poison.core.store.delta.state import PARTITION_BY
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.core.store.disk import POSIX, why
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
