@@ -153,7 +153,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
         repair.keep(root, path)
-    added = history.write(root, state.version + 1, events)
+    added = files.write_events(root, state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
         raise TableChangedError(f"Somebody has committed to {root} while lost files were being given up. Run the repair again.")

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, row_groups, rows
+from airflow_poison.core.store.log import Commit
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, row_groups
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Shortened
-    from airflow_poison.core.store.log import Commit, Log, State
+    from airflow_poison.core.store.log import Log, State
 
 T = TypeVar("T")
 _TRIES = 2_000
@@ -121,6 +123,29 @@ class Table:
             self.discard(commit.scratch)
         raise AssertionError  # pragma: no cover  (the tries end so)
 
+    def control_change(self, view: View, change: Callable[[Control], Control] | None) -> Commit:
+        """Return the part of a commit that replaces the control row; empty when the row stays as it is.
+
+        A queue that is not disabled any more gets what was sent to it meanwhile, so ``transmission`` is never full beside an enabled queue.
+        """
+        before = view.snapshot.control
+        after = change(before) if change else before
+        if after == before:
+            return Commit("alter")
+        row = files.write_new(self.root, CONTROL, 0, files.control_to_row(after))
+        reach("store.control.after_row")
+        held = self.held_files(view) if before.holds_sends and not after.holds_sends else []
+        added = [row, *(new for _, new in held)]
+        return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=added)
+
+    def held_files(self, view: View) -> list[tuple[DataFile, DataFile]]:
+        """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
+        held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
+        moved = [(file, files.moved(self.root, file, SubQueue.MAIN, file.move_count)) for file in held]
+        if moved:
+            reach("store.held.after_links")
+        return moved
+
     def tries(self) -> Iterator[int]:
         """Yield the numbers of tries, pausing a random short time between them. Raises StoreUnreachableError after very many."""
         for number in range(_TRIES):
@@ -144,13 +169,13 @@ class Table:
             raise TableChangedError(message)
         known = self._known.get(paths[0])
         if not isinstance(known, Control):
-            known = self._known[paths[0]] = rows.control_from_row(files.read_columns(self.root, paths[0], rows.CONTROL_COLUMNS), self.name)
+            known = self._known[paths[0]] = files.control_from_row(files.read_columns(self.root, paths[0], files.CONTROL_COLUMNS), self.name)
         return known
 
     def _claim(self, file: DataFile) -> Claim:
         known = self._known.get(file.path)
         if not isinstance(known, Claim):
-            known = self._known[file.path] = rows.claim_from_row(files.read_columns(self.root, file.path, rows.CLAIM_COLUMNS))
+            known = self._known[file.path] = files.claim_from_row(files.read_columns(self.root, file.path, files.CLAIM_COLUMNS))
         return known
 
     def _forget_others(self, kept: Sequence[DataFile]) -> None:

@@ -21,7 +21,7 @@ from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_B
 from airflow_poison.core.store.disk import POSIX, why
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
-from airflow_poison.core.store.table import files, rows
+from airflow_poison.core.store.table import changing, files
 from airflow_poison.core.store.table.files import CONTROL
 from airflow_poison.core.store.table.stage import remove_tree
 
@@ -121,7 +121,7 @@ class DeltaStore:
         snapshot = view.snapshot
         files.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
-            rows.upgrade(table)
+            changing.upgrade(table)
         return table
 
     def names(self) -> Sequence[str]:
@@ -220,7 +220,7 @@ def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
         table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
         table.alter.add_constraint(CONSTRAINT)
         log = DeltaLog(str(beside), durable=durable)
-        row = files.write_new(str(beside), CONTROL, 0, rows.control_to_row(control))
+        row = files.write_new(str(beside), CONTROL, 0, files.control_to_row(control))
         log.commit(log.load(), Commit("create", add=[row]))
         if durable:
             disk.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])

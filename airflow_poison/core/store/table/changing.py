@@ -1,19 +1,19 @@
-"""Changes outside a pass, each in one commit: whole files move, are split or go, rows take the place of files, dialogs change (transactions)."""
+"""Changes outside a pass, each in one commit: files move, are split, replaced or go; dialogs change (transactions); the format rises."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Replacement, Returned
-from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import files, history, rows
-from airflow_poison.core.store.table.files import CONTROL, commit_prefix, link, new_path
+from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
+from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table.files import CONTROL, commit_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import DataFile, Snapshot, Transaction
+    from airflow_poison.core.store.log import State
     from airflow_poison.core.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
@@ -41,36 +42,11 @@ def alter(table: Table, change: Callable[[Control], Control], events: Callable[[
     def plan(view: View) -> tuple[Commit | None, Control]:
         before = view.snapshot.control
         after = change(before)
-        part = control_change(table, view, lambda _: after)
-        added = [*part.add, *history.write(table.root, view.state.version + 1, events(before, after))]
+        part = table.control_change(view, lambda _: after)
+        added = [*part.add, *files.write_events(table.root, view.state.version + 1, events(before, after))]
         return (replace(part, add=added, scratch=added) if added else None), after
 
     return table.change(plan)
-
-
-def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
-    """Return the part of a commit that replaces the control row; empty when the row stays as it is.
-
-    A queue that is not disabled any more gets what was sent to it meanwhile, so ``transmission`` is never full beside an enabled queue.
-    """
-    before = view.snapshot.control
-    after = change(before) if change else before
-    if after == before:
-        return Commit("alter")
-    row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
-    reach("store.control.after_row")
-    held = held_files(table, view) if before.holds_sends and not after.holds_sends else []
-    added = [row, *(new for _, new in held)]
-    return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=added)
-
-
-def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
-    """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
-    held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
-    moved = [(file, _moved(table, file, SubQueue.MAIN, count=file.move_count)) for file in held]
-    if moved:
-        reach("store.held.after_links")
-    return moved
 
 
 # Whole files ----------------------------------------------------------------------------------------------------------
@@ -88,26 +64,16 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
         if not wanted:
             return None, Returned(messages=0, files=0)
-        moved = [(file, _moved(table, file, target, count=file.move_count + count_move)) for file in wanted.values()]
+        moved = [(file, files.moved(table.root, file, target, file.move_count + count_move)) for file in wanted.values()]
         reach("store.move.after_links")
         # One event for each whole file: ``history`` makes one of each message of it. What is no move is not told.
         told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
-        added = [*(new for _, new in moved), *history.write(table.root, view.state.version + 1, told)]
+        added = [*(new for _, new in moved), *files.write_events(table.root, view.state.version + 1, told)]
         details = {"to": target.value, "files": len(moved)}
         commit = Commit("move", add=added, remove=[old for old, _ in moved], details=details, scratch=added)
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
 
     return table.change(plan)
-
-
-def _moved(table: Table, file: DataFile, target: SubQueue, *, count: int) -> DataFile:
-    """Give a file a second name in its new place, another one for each try."""
-    new = replace(file, path=new_path(target, count), sub_queue=target.value, move_count=count)
-    try:
-        link(Path(table.root, file.path), Path(table.root, new.path))
-    except FileNotFoundError as error:
-        raise TableChangedError(files.gone(table.root, file.path)) from error
-    return new
 
 
 def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Event:
@@ -209,8 +175,8 @@ def replace_files(
         if found is not None:
             return None, found
         written[:] = [files.renamed(table.root, file) for file in written]
-        control = control_change(table, view, change)
-        record = history.write(table.root, view.state.version + 1, events)
+        control = table.control_change(view, change)
+        record = files.write_events(table.root, view.state.version + 1, events)
         added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
         if not added and not removed:
             return None, None
@@ -293,7 +259,7 @@ def _transaction(table: Table, view: View, wanted: Transaction, key: str, now: d
             written += _write_rows(table, wanted.rows, version, now)
         for replacement in wanted.replacements:
             written += _write_replacement(table, replacement)
-        written += history.write(table.root, version, wanted.events)
+        written += files.write_events(table.root, version, wanted.events)
     except BaseException:
         table.discard(written)
         raise
@@ -338,3 +304,60 @@ def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> I
     for place in _places(given):
         prefix = commit_prefix(version) if place == TRANSMISSION_QUEUE else ""
         yield files.write_new(table.root, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)
+
+
+# Earlier formats ------------------------------------------------------------------------------------------------------
+
+
+def upgrade(table: Table) -> None:
+    """Bring the table to this version's format in one commit, when it is opened; nothing happens when it has it.
+
+    What format 2 brought, and what a reader of format 1 would get wrong:
+
+    * messages that wait in ``transmission``: it would neither count them nor give them to ``main`` when the queue is enabled;
+    * blocks in the control row: it would receive from a blocked queue;
+    * a last lookup id that is never forgotten: it would begin at 1 again after 30 days without a send;
+    * every version looked at before the next is made: it would commit on top of what a stranger did;
+    * joined event files: it would tell them out of order.
+
+    What format 3 brought, and what a reader of format 2 would get wrong:
+
+    * services in the control row: it would leave them out of the next one that it writes;
+    * conversation endpoints, and dialog messages that wait for their target queues: it would deliver messages of dialogs without their rules.
+
+    Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
+    taken over when it has expired. Raises StoreUnreachableError, TableChangedError.
+    """
+    table.change(lambda view: (_upgrade_plan(table, view), None))
+
+
+def _upgrade_plan(table: Table, view: View) -> Commit | None:
+    before = view.snapshot.control
+    if before.format_version >= FORMAT_VERSION:
+        return None
+    lasting: dict[str, int] = {}
+    for version in range(before.format_version, FORMAT_VERSION):
+        lasting |= _STEPS[version](view.state)
+    row = files.write_new(table.root, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
+    return Commit(
+        "upgrade",
+        add=[row],
+        remove=[view.control_row],
+        lasting=lasting,
+        details={"from": before.format_version, "to": FORMAT_VERSION},
+        scratch=[row],
+    )
+
+
+def _to_2(state: State) -> Mapping[str, int]:
+    """Set the last lookup id anew, for good: format 1 let the log forget it."""
+    return {SEQUENCE: last_id(state)}
+
+
+def _to_3(_: State) -> Mapping[str, int]:
+    """Set nothing: a table of format 2 has neither services nor conversations, which is what their absence says."""
+    return {}
+
+
+_STEPS: Mapping[int, Callable[[State], Mapping[str, int]]] = {1: _to_2, 2: _to_3}
+"""What brings a table of a format to the next one: the numbers that it sets."""

@@ -12,7 +12,7 @@ from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import changing, compaction, files, history, rows, stage
+from airflow_poison.core.store.table import compaction, files, stage
 from airflow_poison.core.store.table.changing import split_file
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, link, new_path
 
@@ -227,7 +227,7 @@ def expired(table: Table, now: datetime) -> Sequence[Claim]:
 
 
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
-    row = files.write_new(table.root, CLAIM, 0, rows.claim_to_row(made))
+    row = files.write_new(table.root, CLAIM, 0, files.claim_to_row(made))
     reach(f"store.{operation}.after_row")
     gone = [replaced] if replaced else []
     return Commit(operation, add=[row], remove=gone, details={"key": made.key, "epoch": made.epoch}, scratch=[row])
@@ -263,8 +263,8 @@ def finish(
         inputs = _inputs(table, view, claim)
         version = view.state.version + 1
         added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
-        record = history.write(table.root, version, events, part=len(manifest.files))
-        control = changing.control_change(table, view, change)
+        record = files.write_events(table.root, version, events, part=len(manifest.files))
+        control = table.control_change(view, change)
         commit = Commit(
             "finish",
             add=[*added, *record, *control.add],

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, events_to_table, table_to_events
+from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, table_to_events
 from airflow_poison.core.store.table import files, row_groups
-from airflow_poison.core.store.table.files import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.files import event_versions, is_joined, partition_of
 from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
@@ -31,16 +31,6 @@ _IDS = "lookup_ids"
 _COUNTED = '"count": "'
 """What the body of an event of a whole file has in it."""
 _EVENTS = "events"
-
-
-def write(root: str, version: int, told: Sequence[Event], part: int = 0) -> list[DataFile]:
-    """Write the events of the commit that makes ``version``; no file when there are none.
-
-    :param part: orders several files of one commit.
-    """
-    if not told:
-        return []
-    return [files.write_new(root, EVENT, 0, events_to_table(told), prefix=commit_prefix(version, part))]
 
 
 def events(table: Table, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:

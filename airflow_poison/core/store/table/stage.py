@@ -23,9 +23,8 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import DataFile, Manifest
-from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, new_path, partition_of
+from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, new_path, partition_of
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
-from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
