@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import re
 import sys
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +85,23 @@ def _sync_file_system(path: str) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def lock(descriptor: int, patience: float, poll: float) -> bool:
+    """Take the lock of an open file, which the kernel lets go of when its holder dies. False: others have held it for ``patience`` seconds.
+
+    Raises OSError on a file system without locks.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(poll)
+        else:
+            return True
 
 
 # Named errors ---------------------------------------------------------------------------------------------------------

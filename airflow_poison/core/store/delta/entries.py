@@ -61,6 +61,14 @@ _COLUMNS = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def names(folder: str | Path) -> list[str]:
+    """Return the names in a folder, nothing else is asked; none when it is not there."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (names only; asked at every look)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def entry_path(root: str, version: int) -> Path:
     """Return where a version's commit lies."""
     return Path(root, LOG, f"{version:020d}.json")
@@ -126,11 +134,8 @@ class Acknowledged:
 
 def read_marks(root: str) -> dict[int, Acknowledged]:
     """Return the marks by version, the oldest first; none: the table was made by a release without marks, or somebody removed them."""
-    try:
-        names = os.listdir(Path(root, FOLDER))  # noqa: PTH208  (names only; asked at every look)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for name in sorted(names) if (match := _MARK.fullmatch(name)))
+    matches = (_MARK.fullmatch(name) for name in sorted(names(Path(root, FOLDER))))
+    found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for match in matches if match)
     return {each.version: each for each in found}
 
 
@@ -199,10 +204,7 @@ def _replaced(root: str, version: int) -> TableChangedError:
 
 def versions(log: Path, pattern: re.Pattern[str] = ENTRY) -> list[int]:
     """Return the versions of which a log has an entry (or what else the pattern says), sorted."""
-    try:
-        return sorted(int(match[1]) for name in os.listdir(log) if (match := pattern.fullmatch(name)))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sorted(int(match[1]) for name in names(log) if (match := pattern.fullmatch(name)))
 
 
 def is_readable(entry: Path) -> bool:
@@ -243,10 +245,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 def remains(place: Path) -> bool:
     """Whether a folder without a log has been a queue table."""
-    try:
-        return any(name.startswith("sub_queue=") or name == FOLDER for name in os.listdir(place))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return any(name.startswith("sub_queue=") or name == FOLDER for name in names(place))
 
 
 def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:

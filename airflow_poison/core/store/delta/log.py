@@ -177,7 +177,7 @@ class DeltaLog:
             raise TableChangedError(message)
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
-        """Raise TableChangedError when the table differs from what the package has last left: see ``past``. Costs one short read."""
+        """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
         if state.version < known:
             message = (
                 f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
@@ -316,30 +316,14 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignCommit:
-    """A version by somebody else.
-
-    :param operation: what its writer calls it: ``DELETE``, ``OPTIMIZE``, ``RESTORE``.
-    :param writer: what it says of itself; empty when it says nothing.
-    """
-
-    version: int
-    operation: str
-    writer: str
-
-    def __str__(self) -> str:
-        return f"version {self.version} ({', '.join(word for word in (self.operation, self.writer) if word)})"
-
-
-@dataclass(frozen=True, slots=True)
 class ForeignHands:
     """What somebody else has committed since the last version of ours.
 
-    :param commits: theirs, oldest first.
+    :param commits: theirs in words, oldest first: version, operation (``DELETE``, ``OPTIMIZE``, ``RESTORE``), what the writer says of itself.
     :param last_own: the last version before them; None when the log keeps it no longer.
     """
 
-    commits: Sequence[ForeignCommit]
+    commits: Sequence[str]
     last_own: int | None
 
 
@@ -348,14 +332,15 @@ def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
 
     A table of which no version is ours yet is one that is being made.
     """
-    commits: list[ForeignCommit] = []
+    commits: list[str] = []
     for number in range(version, trusted, -1):
         info = entries.commit_info(entry_path(root, number))
         if info is None:  # cleaned up behind a checkpoint
             return ForeignHands(commits[::-1], None) if commits else None
         if entries.details_of(info) is not None:
             return ForeignHands(commits[::-1], number) if commits else None
-        commits.append(ForeignCommit(number, str(info.get("operation", "")), str(info.get("engineInfo", ""))))
+        words = (str(info.get("operation", "")), str(info.get("engineInfo", "")))
+        commits.append(f"version {number} ({', '.join(filter(None, words))})")
     return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
 
 
@@ -380,7 +365,7 @@ def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
 
 def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
     """Return the words for what somebody else did."""
-    who = ", ".join(str(commit) for commit in hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
+    who = ", ".join(hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
     since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
     undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
     return (

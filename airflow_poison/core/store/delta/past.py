@@ -134,7 +134,6 @@ def read_past(root: str) -> Past:
 
 
 def _checkpoints(log: Path) -> set[int]:
-    """Return the versions of the whole checkpoints."""
     return {int(path.name[:20]) for path in _whole_checkpoints(log)}
 
 
@@ -237,7 +236,6 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
 
 
 def _buried(log: Path) -> frozenset[str]:
-    """Return the paths that checkpoints list as removed."""
     return frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
 
 

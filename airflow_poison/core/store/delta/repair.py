@@ -92,11 +92,7 @@ def _is_ours(entry: Path) -> bool:
 def _shortcuts(log: Path, version: int) -> Iterator[Path]:
     """Yield what readers begin with and cannot use, or must not: a checkpoint of a version that does not count."""
     usable = set[int]()
-    try:
-        names = sorted(os.listdir(log))  # noqa: PTH208
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
+    for name in sorted(entries.names(log)):
         match = CHECKPOINT.fullmatch(name)
         if match is None:
             continue

@@ -202,7 +202,6 @@ def _file_path(uri: str) -> str | None:
 
 
 def _could_be_made(root: Path) -> bool:
-    """Whether the nearest existing parent of a missing root is a folder."""
     return next(parent for parent in root.parents if parent.exists()).is_dir()
 
 

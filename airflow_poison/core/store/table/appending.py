@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import InputError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
-from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.core.schema import DEFAULT_PRIORITY, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import Sent
-from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
+from airflow_poison.core.store.log import SEQUENCE, Commit
 from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, renamed
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.log import State
     from airflow_poison.core.store.queue_table import Table
+
+_NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
@@ -80,6 +81,12 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
     raise AssertionError  # pragma: no cover  (the tries end so)
+
+
+def last_id(state: State) -> int:
+    """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
+    last = state.number(SEQUENCE)
+    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _NUMBERED), default=0)
 
 
 def _sent_before(table: Table, state: State, key: str) -> Sent | None:
@@ -150,7 +157,6 @@ class Incoming:
         self.files = []
 
     def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
-        """Write row groups to as few files as the limits allow."""
         import pyarrow.parquet as pq
 
         pending = next(groups, None)
@@ -186,7 +192,6 @@ def _groups_of(path: Path) -> Iterator[pa.Table]:
 
 
 def _numbered(table: pa.Table, first: int) -> pa.Table:
-    """Return the rows with lookup ids from ``first`` on."""
     import numpy as np
     import pyarrow as pa
 
@@ -310,21 +315,10 @@ def turn(path: str) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _locked(descriptor)
+        try:
+            held = disk.lock(descriptor, _PATIENCE, _POLL)
+        except OSError:  # a file system without locks
+            held = False
+        yield held
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(_POLL)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True

@@ -11,8 +11,9 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Replacement, Returned
-from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
+from airflow_poison.core.store.log import SEQUENCE, Commit
 from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table.appending import last_id
 from airflow_poison.core.store.table.files import CONTROL, commit_prefix
 
 if TYPE_CHECKING:
@@ -197,13 +198,11 @@ def obstacle(view: View, wanted: Sequence[DataFile], *, alone: bool = False) -> 
 
 
 def _refusal(table: Table, path: str) -> TableChangedError:
-    """Return the error of a change that met an obstacle."""
     message = f"{path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
     return TableChangedError(message)
 
 
 def _write_replacement(table: Table, replacement: Replacement) -> Iterator[DataFile]:
-    """Write the rows to a file for each of their places. Raises ConservationError."""
     file, stays = replacement.file, replacement.rows
     distinct = len(stays.column("lookup_id").unique())
     if not file.rows - replacement.removed == stays.num_rows == distinct:
@@ -295,7 +294,6 @@ def _places(found: pa.Table | None) -> list[str]:
 
 
 def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> Iterator[DataFile]:
-    """Write the rows of each partition to a file, in their order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -34,8 +34,6 @@ _SMALL = 1024 * 1024  # bytes
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What a pass asks for."""
-
     key: str
     expires_at: datetime
     max_messages: int
@@ -60,18 +58,15 @@ def claim(
     attempt = stage.Attempt(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _TooLarge | _Mixed | _TooMany):
-        match answer:
-            case _TooLarge(file):
-                _split(table, file, lambda rows: _slices(rows, wanted.max_messages))
-            case _Mixed(file):
-                _split(table, file, _priorities)
-            case _TooMany():
-                compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
-                join = False
+    while isinstance(answer := table.change(plan), _ToSplit | _TooMany):
+        if isinstance(answer, _ToSplit):
+            _split(table, answer)
+        else:
+            compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
+            join = False
     return _settled(table, answer, attempt)
 
 
@@ -87,20 +82,14 @@ def _settled(table: Table, claim: Claim | None, attempt: stage.Attempt) -> Claim
 
 
 @dataclass(frozen=True, slots=True)
-class _TooLarge:
-    """The next file alone is above the limit: it has to be split before it can be claimed."""
+class _ToSplit:
+    """A file that has to be split before it can be claimed.
 
-    file: DataFile
-
-
-@dataclass(frozen=True, slots=True)
-class _Mixed:
-    """A file that would bring messages of a low priority along, in front of older ones that stay: it has to be split where order is kept.
-
-    Messages of one conversation have one priority (spec SB-48), and come in the order in which they were sent.
+    :param cut: gives the pieces of its messages, in the order in which they are received.
     """
 
     file: DataFile
+    cut: Callable[[pa.Table], Iterable[pa.Table]]
 
 
 class _TooMany:
@@ -109,7 +98,7 @@ class _TooMany:
 
 def _plan(
     table: Table, view: View, wanted: _Wanted, attempt: stage.Attempt, *, join: bool
-) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
+) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -123,7 +112,7 @@ def _plan(
     if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
     picked = _pick(view, wanted)
-    if picked is None or isinstance(picked, _TooLarge | _Mixed):
+    if picked is None or isinstance(picked, _ToSplit):
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
@@ -132,14 +121,18 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mixed | None:
-    """Return the next free files in queue order while they fit."""
+def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None:
+    """Return the next free files in queue order while they fit; the first of them when it is too large alone.
+
+    Where order is kept, no file may bring messages of a low priority along, in front of older ones that stay. Messages of one conversation have
+    one priority (spec SB-48), and come in the order in which they were sent.
+    """
     claimed = view.claimed
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
     if not free:
         return None
     if free[0].rows > wanted.max_messages:
-        return _TooLarge(free[0])
+        return _ToSplit(free[0], lambda rows: (rows.slice(start, wanted.max_messages) for start in range(0, rows.num_rows, wanted.max_messages)))
     picked: list[DataFile] = []
     room = wanted.max_messages
     for file in free:
@@ -151,24 +144,16 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mi
     if wanted.exclusive and stays:
         mixed = (file for file in picked if file.min_priority < file.max_priority and file.min_priority <= stays[0].max_priority)
         if (first := next(mixed, None)) is not None:
-            return _Mixed(first)
+            return _ToSplit(first, _priorities)
     return tuple(picked)
 
 
-def _split(table: Table, file: DataFile, cut: Callable[[pa.Table], Iterable[pa.Table]]) -> None:
-    """Cut a file into pieces.
-
-    :param cut: is given its messages in the order in which they are received.
-    """
-    whole = files.read(table.root, file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+def _split(table: Table, found: _ToSplit) -> None:
+    whole = files.read(table.root, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
     try:
-        split_file(table, file, cut(whole))
+        split_file(table, found.file, found.cut(whole))
     except TableChangedError:
         return  # another pass has claimed or split it: the next look at the table tells
-
-
-def _slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    return (rows.slice(start, size) for start in range(0, rows.num_rows, size))
 
 
 def _priorities(rows: pa.Table) -> Iterator[pa.Table]:

@@ -50,7 +50,6 @@ def compact(table: Table, *, min_files: int, sub_queues: Sequence[str] = (*_MESS
 
 
 def _runs(view: View, sub_queue: str, min_files: int) -> Iterator[Run]:
-    """Yield what is worth joining."""
     for alike in _neighbours(view, sub_queue):
         for run in _portions(alike):
             kept = _without_large_head(run)
@@ -59,7 +58,6 @@ def _runs(view: View, sub_queue: str, min_files: int) -> Iterator[Run]:
 
 
 def _neighbours(view: View, sub_queue: str) -> Iterator[Run]:
-    """Yield files that follow each other and may be joined."""
     ordered = _in_order(view, sub_queue)
     claimed = view.claimed
     for kind, group in groupby(ordered, key=lambda file: None if file.path in claimed else _kind(file)):
@@ -76,7 +74,6 @@ def _in_order(view: View, sub_queue: str) -> list[DataFile]:
 
 
 def _kind(file: DataFile) -> tuple[object, ...]:
-    """Return what files must have in common."""
     if file.sub_queue == EVENT:
         return (EVENT,)
     due = (file.min_due_at, file.max_due_at) if file.sub_queue in WAITING else None

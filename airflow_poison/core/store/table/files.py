@@ -370,7 +370,6 @@ def file_from_dict(values: Mapping[str, object]) -> DataFile:
 
 @contextmanager
 def _in_words(what: str) -> Iterator[None]:
-    """Turn what unreadable rows raise into words."""
     try:
         yield
     except (ValueError, KeyError, TypeError, IndexError) as error:

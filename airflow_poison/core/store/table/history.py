@@ -209,7 +209,6 @@ def _overlap(held: tuple[int, int], wanted: range) -> bool:
 
 
 def _rows(root: str, path: str, wanted: range) -> pa.Table:
-    """Return the rows of an event file that were committed with these versions."""
     import pyarrow as pa
 
     if not is_joined(path):

@@ -211,7 +211,6 @@ def staged_difference(root: str, staged: str, file: DataFile) -> str:
 
 @contextmanager
 def _in_words(root: str, path: Path) -> Iterator[None]:
-    """Turn what a damaged manifest raises into words."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
