@@ -218,10 +218,11 @@ class DeltaLog:
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        base.table.create_write_transaction(
+        table = base.table
+        table.create_write_transaction(
             actions_of(commit),
             "append",
-            base.table.schema(),
+            table.schema(),
             partition_by=PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,

@@ -124,10 +124,14 @@ def _join(table: Table, run: Run) -> Compacted:
             raise
         return Compacted()
     reach("store.compact.after_files")
-    if not table.change(lambda view: _plan(table, view, run, written)):  # the file stays when this raises: the commit may have happened
+    return _put_in_place(table, run, written, lambda view: _plan(table, view, run, written))
+
+
+def _put_in_place(table: Table, run: Sequence[DataFile], written: list[DataFile], plan: Callable[[View], tuple[Commit | None, bool]]) -> Compacted:
+    if not table.change(plan):  # the file stays when this raises: the commit may have happened
         table.discard(written)
         return Compacted()
-    return Compacted(files=len(run), into=1, rows=written[0].rows, size=sum(file.size for file in run))
+    return Compacted(files=len(run), into=len(written), rows=sum(file.rows for file in run), size=sum(file.size for file in run))
 
 
 def _plan(table: Table, view: View, run: Run, written: list[DataFile]) -> tuple[Commit | None, bool]:
@@ -205,10 +209,7 @@ def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], *, m
     kept = _kept(table, rows, keep(rows)) if len(run) == len(known) else rows
     written = [files.write_new(table.root, CONVERSATION, 0, kept)] if kept.num_rows else []
     reach("store.merge.after_files")
-    if not table.change(lambda view: _merge_plan(table, view, run, written)):  # the file stays when this raises: the commit may have happened
-        table.discard(written)
-        return Compacted()
-    return Compacted(files=len(run), into=len(written), rows=sum(file.rows for file in run), size=sum(file.size for file in run))
+    return _put_in_place(table, run, written, lambda view: _merge_plan(table, view, run, written))
 
 
 def _worth_joining(known: Sequence[DataFile]) -> list[DataFile]:

@@ -224,7 +224,8 @@ def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, 
         return sealed
     own = own_folder(table.root, claim)
     reach("store.seal.before_listing")
-    listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
+    staged = list(_staged(own))
+    listed = Manifest(files=tuple(_listed(own, staged)), tallies=tuple(_tallies(own, staged)))
     made = replace(listed, result=dict(account(listed)))
     if table.durable:
         disk.sync_files(str(own), [name for name, _ in made.files])
@@ -278,9 +279,9 @@ def _parse(text: bytes, prefix: str) -> Manifest:
     )
 
 
-def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
+def _listed(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[tuple[str, DataFile]]:
     """Return what will be added: the staged name below the holder's folder, and the file under its final path."""
-    for name, place in _staged(own):
+    for name, place in staged:
         if place[0] == TALLY:
             continue
         file = describe(str(own), name, place)
@@ -288,10 +289,10 @@ def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
             yield name, replace(file, path=new_path(*place))
 
 
-def _tallies(own: Path) -> Iterator[Mapping[str, object]]:
+def _tallies(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[Mapping[str, object]]:
     import pyarrow.parquet as pq
 
-    for name, place in _staged(own):
+    for name, place in staged:
         if place[0] == TALLY:
             with pq.ParquetFile(own / name) as parquet:
                 for body in parquet.read(["body"]).column("body").to_pylist():
