@@ -21,9 +21,10 @@ from deltalake.exceptions import DeltaError
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store import disk, log
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import log as logs
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.table import appending
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, del
 
 def test_a_last_lookup_id_that_was_forgotten_is_read_from_the_files(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 3)
-    monkeypatch.setattr(log, "SEQUENCE", "forgotten")
+    monkeypatch.setattr(appending, "SEQUENCE", "forgotten")
     send(delta_queue, 2, "second")
     assert ids(delta_queue) == [1, 2, 3, 4, 5]
 

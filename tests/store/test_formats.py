@@ -22,10 +22,10 @@ from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import log
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.table import appending
 from tests.store import given
 from tests.store.given import CONTROL, NOW, ids, send
 from tests.unit.passes.given import Handler, Queue, calls
@@ -113,7 +113,7 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     with monkeypatch.context() as format_1:
         format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
         format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
-        format_1.setattr(log, "SEQUENCE", "forgotten")
+        format_1.setattr(appending, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
     table = store.open("orders")
     assert table.log.load().number("seq") == 3
