@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from airflow_poison.core.errors import NewerFormatError, StoreUnreachableError, TableChangedError
@@ -396,29 +396,26 @@ def control_to_row(control: Control) -> pa.Table:
 def control_from_row(table: pa.Table, name: str) -> Control:
     """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at, TableChangedError for anything else."""
     with _in_words(f"The control row of queue {name!r}"):
-        return _control(table.to_pylist()[0], name)
-
-
-def _control(row: Mapping[str, Any], name: str) -> Control:
-    version: int = row["lookup_id"]
-    if version > FORMAT_VERSION:
-        message = (
-            f"Queue {name!r} has table format {version}; this version of airflow-poison knows formats up to {FORMAT_VERSION}. "
-            "Install the version that wrote it, or a newer one, everywhere the queue is used."
+        row = table.to_pylist()[0]
+        version: int = row["lookup_id"]
+        if version > FORMAT_VERSION:
+            message = (
+                f"Queue {name!r} has table format {version}; this version of airflow-poison knows formats up to {FORMAT_VERSION}. "
+                "Install the version that wrote it, or a newer one, everywhere the queue is used."
+            )
+            raise NewerFormatError(message)
+        body = json.loads(row["body"])
+        poison_reader = body.get("poison_reader", {"state": QueueState.ENABLED, "reason": ""})
+        return Control(
+            policy=body["policy"],
+            state=QueueState(row["message_type"]),
+            reason=row["reason"],
+            counters=body["counters"],
+            format_version=version,
+            poison_state=QueueState(poison_reader["state"]),
+            poison_reason=poison_reader["reason"],
+            services=body.get("services", {}),
         )
-        raise NewerFormatError(message)
-    body = json.loads(row["body"])
-    poison_reader = body.get("poison_reader", {"state": QueueState.ENABLED, "reason": ""})
-    return Control(
-        policy=body["policy"],
-        state=QueueState(row["message_type"]),
-        reason=row["reason"],
-        counters=body["counters"],
-        format_version=version,
-        poison_state=QueueState(poison_reader["state"]),
-        poison_reason=poison_reader["reason"],
-        services=body.get("services", {}),
-    )
 
 
 def claim_to_row(claim: Claim) -> pa.Table:
@@ -442,17 +439,14 @@ def claim_to_row(claim: Claim) -> pa.Table:
 def claim_from_row(table: pa.Table) -> Claim:
     """Return what ``claim_to_row`` wrote. Raises TableChangedError for anything else."""
     with _in_words("A claim"):
-        return _claim(table.to_pylist()[0])
-
-
-def _claim(row: Mapping[str, Any]) -> Claim:
-    body = json.loads(row["body"])
-    return Claim(
-        key=row["message_id"],
-        epoch=row["lookup_id"],
-        attempt=row["message_type"],
-        expires_at=datetime.fromisoformat(body["expires_at"]),
-        files=tuple(file_from_dict(values) for values in body["files"]),
-        exclusive=body["exclusive"],
-        earlier=tuple(body["earlier"]),
-    )
+        row = table.to_pylist()[0]
+        body = json.loads(row["body"])
+        return Claim(
+            key=row["message_id"],
+            epoch=row["lookup_id"],
+            attempt=row["message_type"],
+            expires_at=datetime.fromisoformat(body["expires_at"]),
+            files=tuple(file_from_dict(values) for values in body["files"]),
+            exclusive=body["exclusive"],
+            earlier=tuple(body["earlier"]),
+        )

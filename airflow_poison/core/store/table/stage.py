@@ -11,7 +11,7 @@ import errno
 import json
 import re
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -184,14 +184,20 @@ def manifest(table: Table, claim: Claim) -> Manifest | None:
 
 def read_manifest(root: str, attempt: Path) -> Manifest | None:
     """Return the manifest in a holder's folder. Raises TableChangedError for one that is damaged."""
+    path, prefix = attempt / MANIFEST, attempt.relative_to(Path(root, STAGE))
     try:
-        text = Path(attempt, MANIFEST).read_bytes()
+        body = json.loads(path.read_bytes())
+        return Manifest(
+            files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
+            tallies=tuple(body["tallies"]),
+            result=body["result"],
+        )
     except FileNotFoundError:
         return None
     except IsADirectoryError as error:
-        raise TableChangedError(damaged(root, f"{attempt.relative_to(root)}/{MANIFEST}", "it is a folder")) from error
-    with _in_words(root, attempt / MANIFEST):
-        return _parse(text, str(attempt.relative_to(Path(root, STAGE))))
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), "it is a folder")) from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
 
 
 def staged_difference(root: str, staged: str, file: DataFile) -> str:
@@ -207,14 +213,6 @@ def staged_difference(root: str, staged: str, file: DataFile) -> str:
     if (found.rows, found.size) == (file.rows, file.size):
         return ""
     return f"it has {found.rows} rows and {found.size} bytes; expected {file.rows} and {file.size}"
-
-
-@contextmanager
-def _in_words(root: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
 
 
 def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
@@ -268,15 +266,6 @@ def final_paths(root: str) -> Iterator[str]:
         if None not in found and listed == sorted(Path(root, STAGE).glob(pattern)):
             break
     yield from (file.path for sealed in found if sealed is not None for _, file in sealed.files)
-
-
-def _parse(text: bytes, prefix: str) -> Manifest:
-    body = json.loads(text)
-    return Manifest(
-        files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
-        tallies=tuple(body["tallies"]),
-        result=body["result"],
-    )
 
 
 def _listed(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[tuple[str, DataFile]]:
