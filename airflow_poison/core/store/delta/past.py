@@ -129,8 +129,9 @@ def read_past(root: str) -> Past:
     if history[0].version:
         history = history[1:]  # the base is what it has left
     configuration = next((entry.configuration for entry in reversed(history) if entry.configuration is not None), configuration)
+    buried = frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
     named = frozenset(base) | {file.path for entry in history for file in entry.adds} | {path for entry in history for path in entry.removes}
-    return Past(history, base, numbers, configuration, torn, damage, named | _buried(log), columns, found.lost, gap, found.unmarked)
+    return Past(history, base, numbers, configuration, torn, damage, named | buried, columns, found.lost, gap, found.unmarked)
 
 
 def _checkpoints(log: Path) -> set[int]:
@@ -233,10 +234,6 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
     metadata = table.metadata()
     columns = _columns(table.schema().to_json(), {"partitionColumns": metadata.partition_columns})
     return {file.path: file for file in files_of(table)}, {} if seq is None else {SEQUENCE: seq}, metadata.configuration, columns
-
-
-def _buried(log: Path) -> frozenset[str]:
-    return frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
 
 
 def _removed(checkpoint: Path) -> Iterator[str]:

@@ -52,7 +52,10 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     except BaseException as error:
         incoming.discard()
         if isinstance(error, OSError) and table.root in str(error):  # others are those of the source of the batches
-            raise StoreUnreachableError(_unwritable(table.root, error)) from error
+            message = (
+                f"The queue table {table.root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
+            )
+            raise StoreUnreachableError(message) from error
         raise
     reach("store.append.after_files")
     with turn(f"{table.root}/{SEND_LOCK}"):
@@ -60,10 +63,6 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     if sent.repeated:
         incoming.discard()
     return sent
-
-
-def _unwritable(root: str, error: OSError) -> str:
-    return f"The queue table {root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
 
 
 def _commit(table: Table, incoming: Incoming, key: str) -> Sent:

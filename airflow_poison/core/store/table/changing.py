@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import DataFile, Snapshot, Transaction
-    from airflow_poison.core.store.log import State
     from airflow_poison.core.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
@@ -333,9 +332,8 @@ def _upgrade_plan(table: Table, view: View) -> Commit | None:
     before = view.snapshot.control
     if before.format_version >= FORMAT_VERSION:
         return None
-    lasting: dict[str, int] = {}
-    for version in range(before.format_version, FORMAT_VERSION):
-        lasting |= _STEPS[version](view.state)
+    # Format 1 let the log forget the last lookup id. Format 3 sets no number: a table of format 2 has neither services nor conversations.
+    lasting = {SEQUENCE: last_id(view.state)} if before.format_version < 2 else {}  # noqa: PLR2004
     row = files.write_new(table.root, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
     return Commit(
         "upgrade",
@@ -345,17 +343,3 @@ def _upgrade_plan(table: Table, view: View) -> Commit | None:
         details={"from": before.format_version, "to": FORMAT_VERSION},
         scratch=[row],
     )
-
-
-def _to_2(state: State) -> Mapping[str, int]:
-    """Set the last lookup id anew, for good: format 1 let the log forget it."""
-    return {SEQUENCE: last_id(state)}
-
-
-def _to_3(_: State) -> Mapping[str, int]:
-    """Set nothing: a table of format 2 has neither services nor conversations, which is what their absence says."""
-    return {}
-
-
-_STEPS: Mapping[int, Callable[[State], Mapping[str, int]]] = {1: _to_2, 2: _to_3}
-"""What brings a table of a format to the next one: the numbers that it sets."""
