@@ -341,9 +341,8 @@ class Reader:
         self._root = root
         self._idle: deque[Loaded] = deque(maxlen=1)
 
-    def read(self) -> DeltaState | None:
+    def read(self, marks: Mapping[int, Acknowledged]) -> DeltaState | None:
         """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError."""
-        marks = read_marks(self._root)  # before the look: what is marked then is there
         state = self._newest()
         last = max(marks, default=-1)
         if state.version > last:  # nobody was told of it yet, or the table has no marks

@@ -72,8 +72,9 @@ class DeltaLog:
 
         cause = ""
         for _ in range(entries.READS):
+            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
             try:
-                state = self._reader.read()
+                state = self._reader.read(marks)
                 if state is not None:
                     return state
             except (TableNotFoundError, DeltaError) as error:
