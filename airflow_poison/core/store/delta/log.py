@@ -80,7 +80,12 @@ class DeltaLog:
             except (TableNotFoundError, DeltaError) as error:
                 cause = _first_line(error)
             except OSError as error:
-                raise StoreUnreachableError(self._unreadable(error)) from error
+                why_not = " ".join(str(error).split())
+                message = (
+                    f"The log of the queue table {self._root} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
+                    "read and write all of it, then run the task again; nothing was committed."
+                )
+                raise StoreUnreachableError(message) from error
             found = repair.diagnose(self._root)
             if found.harmless:
                 with suppress(DeltaError):
@@ -99,13 +104,6 @@ class DeltaLog:
             names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
             log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
         return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
-
-    def _unreadable(self, error: OSError) -> str:
-        cause = " ".join(str(error).split())
-        return (
-            f"The log of the queue table {self._root} cannot be read: {cause}. Check that the folder is mounted and that this user may read and "
-            "write all of it, then run the task again; nothing was committed."
-        )
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""

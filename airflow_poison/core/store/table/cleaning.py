@@ -115,10 +115,6 @@ class _Needed:
             return "kept_young"
         return "stages"
 
-    def verdict_of_temporary(self, file: _Found) -> str:
-        """Return the same of a file that its writer has not finished."""
-        return "kept_young" if file.age < self.safe_age else "temporary"
-
 
 _REMOVED = frozenset({"expired", "orphans", "stages", "temporary"})
 
@@ -163,7 +159,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
 
 def _judged(listing: _Listing, needed: _Needed) -> Iterator[tuple[_Found, str]]:
     yield from ((file, needed.verdict(file)) for file in listing.files)
-    yield from ((file, needed.verdict_of_temporary(file)) for file in listing.temporary)
+    yield from ((file, "kept_young" if file.age < needed.safe_age else "temporary") for file in listing.temporary)
     yield from ((folder, needed.verdict_of_stage(folder)) for folder in listing.stages)
 
 
