@@ -283,7 +283,7 @@ def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Bro
     from airflow_poison.core.store.delta import store
 
     monkeypatch.setattr(store, "FORMAT_VERSION", FORMAT_VERSION + 1)
-    monkeypatch.setattr("airflow_poison.core.store.table.rows.upgrade", lambda _table: pytest.fail("the table was upgraded"))
+    monkeypatch.setattr("airflow_poison.core.store.table.changing.upgrade", lambda _table: pytest.fail("the table was upgraded"))
     for path, query in READS.items():
         assert browser.ask(path, **query).status_code == 200
 

@@ -15,7 +15,7 @@ from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.repair import RepairResult, repair
 from airflow_poison.core.store.delta import store as stores
 from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.table import rows
+from airflow_poison.core.store.table import files
 from tests.faults.ledger import note
 from tests.faults.planted import replace
 from tests.faults.world import RETENTION, Strangers
@@ -58,7 +58,7 @@ def look(table: QueueTable, clock: Clock) -> None:
 
 def write_format_1() -> None:
     """Let this process make tables as earlier versions of the package did: of format 1, whose log forgets the last lookup id after some days."""
-    to_row, write = rows.control_to_row, DeltaLog._write
+    to_row, write = files.control_to_row, DeltaLog._write
 
     def older(control: Control) -> Any:
         return to_row(changed(control, format_version=1))
@@ -66,6 +66,6 @@ def write_format_1() -> None:
     def forgetful(log: DeltaLog, base: Any, commit: Commit, mark: str) -> None:
         write(log, base, changed(commit, numbers={**commit.numbers, **commit.lasting}, lasting={}), mark)
 
-    replace(rows, "control_to_row", older)
+    replace(files, "control_to_row", older)
     replace(DeltaLog, "_write", forgetful)
     replace(stores, "FORMAT_VERSION", 1)

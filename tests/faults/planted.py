@@ -13,8 +13,9 @@ from airflow_poison.core.delivery.sessions import dialogs, endpoint, journal, tr
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import entries
-from airflow_poison.core.store.table import base, stage
+from airflow_poison.core.store import queue_table as tables
+from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.table import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,13 +36,13 @@ def replace(owner: Any, name: str, instead: Any) -> None:
 
 def _no_claim_check() -> None:
     """Nobody asks whether a holder still has its claim, and nobody shuts the earlier holder out."""
-    replace(base.View, "held", lambda _self, _claim: True)
+    replace(tables.View, "held", lambda _self, _claim: True)
     replace(stage, "fence", lambda _root, _claim: None)
 
 
 def _no_held_check() -> None:
     """Nobody asks whether a holder still has its claim; earlier holders are shut out of their stage as ever."""
-    replace(base.View, "held", lambda _self, _claim: True)
+    replace(tables.View, "held", lambda _self, _claim: True)
 
 
 def _no_fence() -> None:
@@ -52,13 +53,13 @@ def _no_fence() -> None:
 def _no_revalidation() -> None:
     """A commit that lost its race is made for the next version as it was planned, without a second look."""
 
-    def change(self: base.Table, plan: Callable[[base.View], tuple[Commit | None, Any]]) -> Any:
+    def change(self: tables.Table, plan: Callable[[tables.View], tuple[Commit | None, Any]]) -> Any:
         commit, answer = plan(self.view())
         while commit is not None and not self.log.commit(self.log.load(), commit):
             pass
         return answer
 
-    replace(base.Table, "change", change)
+    replace(tables.Table, "change", change)
 
 
 def _no_sync() -> None:
@@ -118,18 +119,18 @@ def _no_effects() -> None:
 
 def _no_marks() -> None:
     """A newest entry that is cut is taken for one that a loss of power has cut short, whatever its mark says."""
-    diagnose = entries.diagnose
+    diagnose = repair.diagnose
 
-    def forgetful(root: str) -> entries.Diagnosis:
+    def forgetful(root: str) -> repair.Diagnosis:
         found = diagnose(root)
         if not found.unmarked:
             return found
         torn = Path(root, entries.LOG, f"{found.version:020d}.json")
-        return entries.Diagnosis(found.version - 1, (torn,), found.shortcuts)
+        return repair.Diagnosis(found.version - 1, (torn,), found.shortcuts)
 
     replace(entries, "read_marks", lambda _root: {})
     replace(entries, "note", lambda *_, **__: None)
-    replace(entries, "diagnose", forgetful)
+    replace(repair, "diagnose", forgetful)
 
 
 def _one_airflow() -> None:

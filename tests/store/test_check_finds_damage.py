@@ -127,4 +127,4 @@ def test_a_file_that_is_not_what_was_committed(table: QueueTable, place: str, da
 
 
 def _live(table: QueueTable, place: str) -> list[Path]:
-    return [Path(table.uri, file.path) for file in table.table.log.load().files if file.sub_queue == place]
+    return [Path(table.uri, file.path) for file in table.log.load().files if file.sub_queue == place]

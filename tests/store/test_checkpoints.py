@@ -105,7 +105,7 @@ def test_keys_of_sends_and_runs_and_the_last_lookup_id_survive_where_only_the_ch
 
 
 def test_maintenance_forgets_removed_files_only_where_they_are_gone(used: QueueTable) -> None:
-    removed = {path for path in used.table.log.removals() if path.startswith("sub_queue=main/")}
+    removed = {path for path in used.log.removals() if path.startswith("sub_queue=main/")}
     kept = min(removed)
     for path in removed - {kept}:
         Path(used.uri, path).unlink()

@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta import checkpoints, state
+from airflow_poison.core.store.delta import checkpoints
+from airflow_poison.core.store.delta import log as logs
+from airflow_poison.core.store.delta.entries import entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Cleaned, Replacement
@@ -49,7 +51,7 @@ def on_disk(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue.table.log.load().files}
+    return {file.path for file in queue.log.load().files}
 
 
 def orphan(queue: QueueTable, name: str = "left.parquet") -> Path:
@@ -103,7 +105,7 @@ def test_a_reader_of_an_older_version_within_the_retention_reads_it(delta_queue:
 def test_a_file_removed_before_the_retention_goes_and_later_ones_stay(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 1, "1")
     with monkeypatch.context() as patch:
-        patch.setattr(state, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
+        patch.setattr(logs, "now_ms", lambda: time.time_ns() // 1_000_000 - 8 * 24 * 3_600 * 1_000)
         settle(delta_queue, "1")
     entry = max(Path(delta_queue.uri, "_delta_log").glob("*.json"))
     os.utime(entry, (time.time() - 8 * 24 * 3_600,) * 2)
@@ -472,8 +474,8 @@ def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueT
 
 def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs 1.6.6 refuses it by itself; the protocol does not."""
-    log = delta_queue.table.log
+    log = delta_queue.log
     base = log.load()
-    monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: self._json(base.version).unlink())
+    monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: entry_path(self._root, base.version).unlink())
     with pytest.raises(TableChangedError, match="shortened beyond version"):
         log.commit(base, Commit("alter", numbers={"late": 1}))

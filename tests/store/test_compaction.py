@@ -187,7 +187,7 @@ def event_files(queue: QueueTable) -> int:
 
 
 def live_paths(queue: QueueTable) -> list[str]:
-    return [file.path for file in queue.table.log.load().files]
+    return [file.path for file in queue.log.load().files]
 
 
 def on_disk(queue: QueueTable) -> int:

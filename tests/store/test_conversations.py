@@ -17,7 +17,7 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.schema import TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement, Transaction
-from airflow_poison.core.store.table import rows as as_rows
+from airflow_poison.core.store.table import files as as_rows
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
@@ -35,7 +35,7 @@ def files_of(queue: QueueTable) -> set[str]:
 
 
 def live(queue: QueueTable) -> set[str]:
-    return {file.path for file in queue.table.log.load().files}
+    return {file.path for file in queue.log.load().files}
 
 
 # What a transaction does ------------------------------------------------------------------------------------------------

@@ -144,4 +144,4 @@ def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable,
         return content(mark, path)
 
     monkeypatch.setattr(entries.Acknowledged, "content", late)
-    assert entries.diagnose(queue.uri).lost == ()
+    assert repair.diagnose(queue.uri).lost == ()

@@ -21,9 +21,10 @@ from deltalake.exceptions import DeltaError
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store import disk, log
-from airflow_poison.core.store.delta import state
+from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta import log as logs
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.table import appending
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def test_a_file_system_without_hard_links_gets_copies(delta_queue: QueueTable, m
 def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta forgets the numbers of applications 30 days after they were set: keys of sends may be forgotten, the last id never."""
     with monkeypatch.context() as long_ago:
-        long_ago.setattr(state, "now_ms", _forty_days_ago)
+        long_ago.setattr(logs, "now_ms", _forty_days_ago)
         send(delta_queue, 3, "long ago")
         claimed = claim(delta_queue)
         delta_queue.finish(claimed, seal(delta_queue, claimed), now=NOW)
@@ -236,7 +237,7 @@ def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, del
 
 def test_a_last_lookup_id_that_was_forgotten_is_read_from_the_files(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     send(delta_queue, 3)
-    monkeypatch.setattr(log, "SEQUENCE", "forgotten")
+    monkeypatch.setattr(appending, "SEQUENCE", "forgotten")
     send(delta_queue, 2, "second")
     assert ids(delta_queue) == [1, 2, 3, 4, 5]
 

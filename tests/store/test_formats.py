@@ -22,10 +22,10 @@ from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import log
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.table import appending
 from tests.store import given
 from tests.store.given import CONTROL, NOW, ids, send
 from tests.unit.passes.given import Handler, Queue, calls
@@ -113,10 +113,10 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     with monkeypatch.context() as format_1:
         format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
         format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
-        format_1.setattr(log, "SEQUENCE", "forgotten")
+        format_1.setattr(appending, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)
     table = store.open("orders")
-    assert table.table.log.load().number("seq") == 3
+    assert table.log.load().number("seq") == 3
     assert send(table, 2, "more").first_lookup_id == 4
 
 
@@ -134,7 +134,7 @@ def test_who_looks_for_services_and_for_what_partners_hold_upgrades_no_queue_of_
 
 def test_a_newer_format_is_refused_and_nothing_is_written(earlier: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch) -> None:
     version = earlier.open("orders").snapshot().version
-    monkeypatch.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
+    monkeypatch.setattr("airflow_poison.core.store.table.files.FORMAT_VERSION", earlier_format)
     says = rf"'orders' has table format {FORMAT_VERSION}; .* knows formats up to {earlier_format}\. Install"
     with pytest.raises(NewerFormatError, match=says):
         DeltaStore(earlier.uri).open("orders")
@@ -146,7 +146,7 @@ def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(
     earlier: DeltaStore, earlier_format: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as then:
-        for module in ("delta.store", "table.rows"):
+        for module in ("delta.store", "table.files"):
             then.setattr(f"airflow_poison.core.store.{module}.FORMAT_VERSION", earlier_format)
         holder = earlier.open("letters")
         claimed = given.claim(holder)
@@ -154,7 +154,7 @@ def test_a_pass_of_an_earlier_format_cannot_finish_after_the_upgrade(
         manifest = given.seal(holder, claimed)
     DeltaStore(earlier.uri).open("letters")
     with monkeypatch.context() as then:
-        then.setattr("airflow_poison.core.store.table.rows.FORMAT_VERSION", earlier_format)
+        then.setattr("airflow_poison.core.store.table.files.FORMAT_VERSION", earlier_format)
         with pytest.raises(NewerFormatError):
             holder.finish(claimed, manifest, now=NOW)
     assert ids(earlier.open("letters"), SubQueue.MAIN) == [4]

@@ -15,11 +15,11 @@ from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Sent
+from airflow_poison.core.store.queue_table import QueueTable
 from tests.store import children
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, numbered, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TRANSMISSION, MAIN = SubQueue.TRANSMISSION, SubQueue.MAIN
@@ -166,11 +166,11 @@ def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: Que
 
 def test_a_send_does_not_list_the_files_of_a_queue(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue may have ten thousand."""
-    from airflow_poison.core.store.delta import state
+    from airflow_poison.core.store.delta import entries
 
     send(delta_queue, 1, "numbered")
     listed: list[object] = []
-    monkeypatch.setattr(state, "files_of", listed.append)
+    monkeypatch.setattr(entries, "files_of", listed.append)
     send(delta_queue, 1, "unlisted")
     assert listed == []
 
@@ -187,10 +187,8 @@ def test_what_a_restored_table_holds_back_is_returned(queue: QueueTable) -> None
 
 def forget_held(queue: QueueTable) -> None:
     """Enable the queue as a version of the package would that knows nothing of held messages."""
-    from airflow_poison.core.store.table import changing
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(changing, "held_files", lambda *_: [])
+        patch.setattr(QueueTable, "held_files", lambda *_: [])
         enable(queue)
     assert ids(queue, TRANSMISSION) == [1, 2, 3]
 

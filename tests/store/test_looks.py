@@ -12,8 +12,8 @@ import pytest
 
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta.entries import Reader
 from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.delta.state import Reader
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.log import Commit
 from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send

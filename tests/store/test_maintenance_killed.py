@@ -68,7 +68,7 @@ def test_maintenance_that_is_killed_and_run_again_changes_nothing_that_is_read(d
     children.keep_tidy(used)
 
     assert (all_rows(used), list(used.events())) == (rows, events)
-    live = {file.path for file in used.table.log.load().files}
+    live = {file.path for file in used.log.load().files}
     manifest = used.manifest(held)
     assert manifest is not None
     assert {str(path.relative_to(used.uri)) for path in Path(used.uri).glob("sub_queue=*/*/*")} == live

@@ -25,7 +25,7 @@ from airflow_poison.core.store.delta.past import read_past
 from airflow_poison.core.store.delta.store import left_over
 from airflow_poison.core.store.disk import why
 from airflow_poison.core.store.log import SEQUENCE
-from airflow_poison.core.store.table import files, rows
+from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.files import CONTROL
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
         what = f"the queue has {len(paths)} control rows instead of one: verbs cannot tell its policy and state"
         return Finding(Kind.CONTROL_ROWS, Severity.ERROR, what, f"sub_queue={CONTROL}", RESTORE)
     try:
-        return rows.control_from_row(files.read_columns(root, paths[0], rows.CONTROL_COLUMNS), name)
+        return files.control_from_row(files.read_columns(root, paths[0], files.CONTROL_COLUMNS), name)
     except NewerFormatError as error:
         todo = "install the version that wrote it, or a newer one, wherever the queue is used"
         return Finding(Kind.FORMAT_NEWER, Severity.ERROR, str(error).partition(";")[0], paths[0], todo)

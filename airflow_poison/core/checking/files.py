@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.checking.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import EVENT
-from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.entries import LOG, files_of
+from airflow_poison.core.store.delta.log import WITH_STATISTICS
 from airflow_poison.core.store.delta.past import covering
-from airflow_poison.core.store.delta.state import WITH_STATISTICS, files_of
 from airflow_poison.core.store.delta.store import CONSTRAINT, PROPERTIES
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import footer_difference, partition_of

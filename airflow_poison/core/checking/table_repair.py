@@ -22,7 +22,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import OUTBOX
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import repair
-from airflow_poison.core.store.delta.entries import LOG, diagnose, entry_path
+from airflow_poison.core.store.delta.entries import LOG, entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
 from airflow_poison.core.store.log import SEQUENCE, Commit
@@ -50,11 +50,11 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
     back = repair.put_back(root)
     if back:
         yield f"put {len(back)} damaged commit(s) back from their copies: version {', '.join(map(str, back))}"
-    found = diagnose(root)
+    found = repair.diagnose(root)
     checkpoint = covering(root) if found.lost else None
     if checkpoint is not None and found.lost[-1].version < checkpoint:
         yield _cut_behind(root, checkpoint)
-        found = diagnose(root)
+        found = repair.diagnose(root)
     if found.lost or found.unmarked:
         if not accept_loss:
             lost = [mark.version for mark in found.lost] or [found.version]
@@ -153,7 +153,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
         repair.keep(root, path)
-    added = history.write(root, state.version + 1, events)
+    added = files.write_events(root, state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
         raise TableChangedError(f"Somebody has committed to {root} while lost files were being given up. Run the repair again.")
@@ -175,7 +175,7 @@ def give_up_commits(root: str) -> str:
 
     Returns what was done. Raises TableChangedError, OSError.
     """
-    found = diagnose(root)
+    found = repair.diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
     on_disk = list(_files_on_disk(root))

@@ -39,31 +39,25 @@ class QueueStore(Protocol):
     @property
     def uri(self) -> str:
         """The root."""
-        ...
 
     @property
     def absence(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
-        ...
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
-        ...
 
     def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
         """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError.
 
         :param upgrade: bring a table of an earlier format to this one's, in one commit; False: leave it as it is, for those who only read.
         """
-        ...
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted."""
-        ...
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
-        ...
 
 
 def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, durable: bool = True) -> QueueStore:

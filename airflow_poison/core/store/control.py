@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 FORMAT_VERSION = 3
-"""Of tables that this version writes; see ``table.rows.upgrade`` for what each one has brought."""
+"""Of tables that this version writes; see ``table.changing.upgrade`` for what each one has brought."""
 
 
 class QueueState(StrEnum):

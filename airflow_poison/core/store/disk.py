@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
-import inspect
+import fcntl
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonError, StoreUnreachableError, TableChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 _MANY = 32  # above it, one call for the whole file system is faster than one a file
@@ -88,13 +87,29 @@ def _sync_file_system(path: str) -> bool:
     return True
 
 
+def lock(descriptor: int, patience: float, poll: float) -> bool:
+    """Take the lock of an open file, which the kernel lets go of when its holder dies. False: others have held it for ``patience`` seconds.
+
+    Raises OSError on a file system without locks.
+    """
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(poll)
+        else:
+            return True
+
+
 # Named errors ---------------------------------------------------------------------------------------------------------
 
 
 POSIX = "with the semantics of POSIX (atomic link, rename and O_EXCL, fsync, flock; local disks are what is tested)"
 """What a file system of a store must do, as errors say it."""
 
-T = TypeVar("T")
 _NUMBER = re.compile(r"(?:os error |[Ee]rrno )(\d+)")
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _ADVICE = {
@@ -115,19 +130,8 @@ def named(root: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _raise_named(root, error)
+        raise_named(root, error)
         raise
-
-
-def with_named_errors(kind: type[T]) -> type[T]:
-    """Have every public method of a class raise named errors; its ``uri`` says of what.
-
-    Iterators that a method is given are the caller's: what they raise stays as it is.
-    """
-    for name, member in list(vars(kind).items()):
-        if inspect.isfunction(member) and not name.startswith("_"):
-            setattr(kind, name, _guarded(member))
-    return kind
 
 
 def why(error: Exception) -> str:
@@ -143,40 +147,7 @@ def why(error: Exception) -> str:
     return f"{cause}. Check that it is mounted and whole, {_AGAIN}"
 
 
-def _guarded(member: Callable[..., object]) -> Callable[..., object]:
-    @functools.wraps(member)
-    def act(self: object, *args: object, **kwargs: object) -> object:
-        passed: list[BaseException] = []
-        try:
-            found = member(self, *(_watched(each, passed) for each in args), **{name: _watched(each, passed) for name, each in kwargs.items()})
-        except Exception as error:
-            if not any(error is other for other in passed):
-                _raise_named(self.uri, error)  # type: ignore[attr-defined]  # of the class, see ``with_named_errors``
-            raise
-        return _named_ones(self.uri, found) if inspect.isgenerator(found) else found  # type: ignore[attr-defined]
-
-    return act
-
-
-def _watched(given: object, passed: list[BaseException]) -> object:
-    """Return what a method is given; of an iterator, one that remembers what it raises."""
-    return _remembering(given, passed) if isinstance(given, Iterator) else given
-
-
-def _remembering(source: Iterator[object], passed: list[BaseException]) -> Iterator[object]:
-    try:
-        yield from source
-    except Exception as error:
-        passed.append(error)
-        raise
-
-
-def _named_ones(root: str, found: Iterator[object]) -> Iterator[object]:
-    with named(root):
-        yield from found
-
-
-def _raise_named(root: str, error: Exception) -> None:
+def raise_named(root: str, error: Exception) -> None:
     """Raise an error of this package in the place of what a disk, Arrow or delta-rs has raised; nothing happens for others."""
     if isinstance(error, PoisonError):
         return

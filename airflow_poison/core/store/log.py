@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_poison.core.schema import OUTBOX, SubQueue
-
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.store.files import DataFile, Shortened
+
+SEQUENCE = "seq"
+"""The number of the queue's last lookup id; never forgotten."""
 
 
 class State(Protocol):
@@ -24,20 +25,16 @@ class State(Protocol):
     @property
     def version(self) -> int:
         """Its number; the next commit that succeeds makes the following one."""
-        ...
 
     @property
     def files(self) -> Sequence[DataFile]:
         """Every live file of every partition, in no order."""
-        ...
 
     def paths(self, sub_queue: str) -> Sequence[str]:
         """Return the paths of the live files of one partition, without the cost of listing all others."""
-        ...
 
     def number(self, name: str) -> int | None:
         """Return the number last committed under a name; None when there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,48 +64,27 @@ class Log(Protocol):
 
     def load(self) -> State:
         """Return the newest version. Raises TableChangedError when it cannot be read."""
-        ...
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version from another one in its place, while it is the newest; None when it is not. Reads nothing."""
-        ...
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it, and then nothing happened.
 
         Raises TableChangedError when a file to be added is not there, StoreUnreachableError when the log cannot be written.
         """
-        ...
 
     def removals(self) -> Mapping[str, float]:
         """Return when files were removed from the table, in seconds since 1970 of the machine, as far back as the log goes."""
-        ...
 
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version that was the newest at some time within the retention."""
-        ...
 
     def confirm(self, state: State) -> None:
         """Make a version as durable as one's own commit is: whoever made it may have died before it did so.
 
         Called before an answer is given that rests on a version of somebody else: what was to be done has been done already.
         """
-        ...
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version; None when the log keeps them no longer."""
-        ...
-
-
-# The last lookup id ---------------------------------------------------------------------------------------------------
-
-
-SEQUENCE = "seq"
-"""The number of the queue's last lookup id; never forgotten."""
-_MESSAGES = frozenset({*(place.value for place in SubQueue), OUTBOX})
-
-
-def last_id(state: State) -> int:
-    """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
-    last = state.number(SEQUENCE)
-    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _MESSAGES), default=0)

@@ -18,8 +18,7 @@ from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Shortened
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable
-from airflow_poison.core.store.table import files, rows
-from airflow_poison.core.store.table.base import Table
+from airflow_poison.core.store.table import changing, files
 from airflow_poison.core.store.table.files import CONTROL
 
 if TYPE_CHECKING:
@@ -150,9 +149,9 @@ class MemoryStore:
             if name not in self._queues:
                 root = str(Path(self._folder.path, name))
                 log = MemoryLog(self._folder, name)
-                row = files.write_new(root, CONTROL, 0, rows.control_to_row(control))
+                row = files.write_new(root, CONTROL, 0, files.control_to_row(control))
                 log.commit(log.load(), Commit("create", add=[row]))
-                self._queues[name] = QueueTable(Table(name, root, log, durable=False))
+                self._queues[name] = QueueTable(name, root, log, durable=False)
         return self.open(name)
 
     def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
@@ -167,7 +166,7 @@ class MemoryStore:
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
             raise QueueNotFoundError(message)
         if upgrade and queue.snapshot().control.format_version < FORMAT_VERSION:
-            rows.upgrade(queue.table)
+            changing.upgrade(queue)
         return queue
 
     def names(self) -> Sequence[str]:

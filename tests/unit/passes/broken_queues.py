@@ -47,12 +47,12 @@ def path_of(queue: Queue, place: str = "main") -> Path:
 
 
 def _live(queue: Queue) -> list[DataFile]:
-    return list(queue.table.table.log.load().files)
+    return list(queue.table.log.load().files)
 
 
 def commit(queue: Queue, planned: Commit) -> None:
     """Commit as the package does, but something that no verb would."""
-    log = queue.table.table.log
+    log = queue.table.log
     assert log.commit(log.load(), planned)
 
 
@@ -238,7 +238,7 @@ def _taken_by_a_split(queue: Queue) -> None:
 
 def _claim_of(queue: Queue, *claimed: DataFile, key: str = "x") -> None:
     made = Claim(key, 1, "attempt", queue.clock.now() + LEASE, claimed)
-    commit(queue, claiming._record(queue.table.table, made, replaced=None))
+    commit(queue, claiming._record(queue.table, made, replaced=None))
 
 
 def _claim_what_is_gone(queue: Queue) -> None:

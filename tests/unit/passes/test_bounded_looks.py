@@ -24,7 +24,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import STANDS_FOR, SubQueue, events_to_table
 from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import files, history
+from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.row_groups import PORTION_ROWS
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def test_the_newest_events_are_the_end_of_all_events(tmp_path: Path, monkeypatch
     monkeypatch.setattr(files, "GROUP_ROWS", 3)
     draw = random.Random(seed)
     if seed % 2:
-        monkeypatch.setattr(history, "events_to_table", lambda events: written_earlier(events_to_table(events), draw))
+        monkeypatch.setattr(files, "events_to_table", lambda events: written_earlier(events_to_table(events), draw))
     queue = declare(DeltaStore(str(tmp_path), durable=False), "orders", Msmq4(), CLOCK)
     for step in range(10):
         acts(queue, draw, step)

@@ -321,7 +321,7 @@ def test_counts_stop_at_the_largest_number_that_their_column_holds(queue: Queue)
 def test_a_queue_without_any_lookup_id_left_refuses_what_is_sent(queue: Queue) -> None:
     from airflow_poison.core.store.log import Commit
 
-    log = queue.table.table.log
+    log = queue.table.log
     assert log.commit(log.load(), Commit("append", lasting={"seq": 2**63 - 3}))
     queue.sent("bad")
 

@@ -105,7 +105,6 @@ def _sync_covered(root: str, log: Path) -> None:
 
 
 def _last_whole(root: str, version: int) -> int:
-    """Return the version of the last checkpoint before a version; -1: none."""
     for number in reversed(versions(Path(root, LOG), _NAME)):
         with suppress(FileNotFoundError):
             if number < version and is_whole(checkpoint_path(root, number)):
@@ -121,7 +120,6 @@ def _second_name(source: Path, target: Path) -> None:
 
 
 def _written(beside: Path, version: int, root: str | None) -> tuple[Path, int]:
-    """Return the arranged checkpoint of a version, beside the log, and its number of rows."""
     from deltalake import DeltaTable
 
     DeltaTable(str(beside), version=version).create_checkpoint()
@@ -285,7 +283,7 @@ def _last_unneeded_checkpoint(root: str, since: float) -> int | None:
     The version that was the newest when the retention began is the first that is needed.
     """
     known = _entries(root)
-    within = [version for version in known if _changed(root, version) > since]
+    within = [version for version in known if _age_mark(entry_path(root, version)) > since]
     first_needed = within[0] - 1 if within else max(known, default=0)
     checkpoints = _checkpoints(root)[: -_LEAST_CHECKPOINTS + 1]
     return max((version for version in checkpoints if version <= first_needed), default=None)
@@ -316,7 +314,6 @@ def _check(root: str, version: int) -> None:
 
 
 def _changes(entry: Path) -> tuple[set[str], set[str]]:
-    """Return the paths that an entry adds and removes."""
     actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
     added, removed = ({unquote(action[kind]["path"]) for action in actions if kind in action} for kind in ("add", "remove"))
     return added, removed
@@ -331,13 +328,11 @@ def _force(root: str, version: int, *, durable: bool) -> None:
 
 
 def _before(root: str, version: int) -> list[Path]:
-    """Return what a checkpoint makes needless, the oldest entries first, then older checkpoints."""
     entries = [entry_path(root, number) for number in _entries(root) if number < version]
     return entries + [checkpoint_path(root, number) for number in _checkpoints(root) if number < version]
 
 
 def _temporary(root: str) -> Iterator[Path]:
-    """Yield what killed writers have left."""
     for path in Path(root, LOG).iterdir():
         if _TEMPORARY.fullmatch(path.name) and time.time() - _age_mark(path) > _SAFE_AGE:
             yield path
@@ -348,10 +343,6 @@ def _age_mark(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return time.time()
-
-
-def _changed(root: str, version: int) -> float:
-    return _age_mark(entry_path(root, version))
 
 
 def _entries(root: str) -> list[int]:

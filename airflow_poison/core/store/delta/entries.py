@@ -1,9 +1,13 @@
-"""The entries of a Delta log: where one lies, what it says of itself, the mark that it was acknowledged, and which are damaged.
+"""Reading a Delta log: its entries, the marks that they were acknowledged, and the newest version of the table in memory.
 
 For each commit that somebody was told of there is a mark outside the log, with a copy of the entry. The mark is written after the entry was forced
 to disk and before the commit is acknowledged. So an entry that is damaged and has no mark was never acknowledged to anybody (a loss of power cut it
 short), and one that has a mark was: only damage from outside can have changed it. The mark is the file's *name*, which says version, size and
 checksum of the entry; its content is a copy that a repair can put back.
+
+delta-rs brings a loaded table up to date *in place*. So a loaded table belongs to one version's state alone, as long as anybody has that state:
+one that moved on under somebody's feet would let a commit through that was planned on an older version. Only when nobody has the state any more
+does the next read get its table; threads and nested reads find none then, and load their own.
 """
 
 from __future__ import annotations
@@ -11,17 +15,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import weakref
 import zlib
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
+from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from deltalake import DeltaTable
 
 LOG = "_delta_log"
 FOLDER = "_acknowledged"
@@ -31,6 +43,30 @@ ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 _MARK = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{8})\.json")
 _MAGIC = b"PAR1"
+READS = 4
+_COLUMNS = {
+    "path": "path",
+    "sub_queue": "partition.sub_queue",
+    "move_count": "partition.move_count",
+    "rows": "num_records",
+    "size": "size_bytes",
+    "min_lookup_id": "min.lookup_id",
+    "max_lookup_id": "max.lookup_id",
+    "min_priority": "min.priority",
+    "max_priority": "max.priority",
+    "min_enqueued_at": "min.enqueued_at",
+    "min_due_at": "min.due_at",
+    "max_due_at": "max.due_at",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def names(folder: str | Path) -> list[str]:
+    """Return the names in a folder, nothing else is asked; none when it is not there."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (names only; asked at every look)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def entry_path(root: str, version: int) -> Path:
@@ -98,11 +134,8 @@ class Acknowledged:
 
 def read_marks(root: str) -> dict[int, Acknowledged]:
     """Return the marks by version, the oldest first; none: the table was made by a release without marks, or somebody removed them."""
-    try:
-        names = os.listdir(Path(root, FOLDER))  # noqa: PTH208  (names only; asked at every look)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for name in sorted(names) if (match := _MARK.fullmatch(name)))
+    matches = (_MARK.fullmatch(name) for name in sorted(names(Path(root, FOLDER))))
+    found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for match in matches if match)
     return {each.version: each for each in found}
 
 
@@ -136,77 +169,42 @@ def _write(folder: Path, mark: Acknowledged, content: bytes, *, durable: bool) -
         file.write(content)
 
 
-# Damage ---------------------------------------------------------------------------------------------------------------
+def acknowledge(root: str, version: int, mark: str = "", *, durable: bool) -> None:
+    """Force the log up to a version to disk, and mark what has no mark yet: from now on it counts, whatever becomes of its entries.
 
+    Writers of earlier entries may have died before they marked them, or be strangers, who mark and sync nothing.
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What is wrong with a log.
-
-    :param version: the newest version that counts; -1: none.
-    :param torn: entries that a loss of power cut short, none of them acknowledged; what is not there any more does not count either.
-    :param shortcuts: checkpoints, and the file that names the last one, which cannot be read or say more than the entries do.
-    :param lost: acknowledged versions whose entry is gone or changed, oldest first.
-    :param unmarked: the log has no mark at all, so nobody can tell whether a damaged newest entry was acknowledged.
+    :param mark: of the commit that has to be there; empty: whoever made it. Raises TableChangedError when it is not.
     """
-
-    version: int = -1
-    torn: tuple[Path, ...] = ()
-    shortcuts: tuple[Path, ...] = ()
-    lost: tuple[Acknowledged, ...] = ()
-    unmarked: bool = False
-
-    @property
-    def harmless(self) -> bool:
-        """Whether something is wrong that concerns no acknowledged commit: the log counts up to ``version``."""
-        return bool(self.torn or self.shortcuts) and not self.lost
-
-
-def remains(place: Path) -> bool:
-    """Whether a folder without a log has been a queue table."""
-    try:
-        return any(name.startswith("sub_queue=") or name == FOLDER for name in os.listdir(place))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def diagnose(root: str) -> Diagnosis:
-    """Look at a log."""
-    marks = read_marks(root)  # before the entries: whatever is marked now is there already
-    log = Path(root, LOG)
+    marks = read_marks(root)
     last = max(marks, default=-1)
-    entries = versions(log)
-    oldest = entries[0] if entries else -1
-    torn = [entry_path(root, number) for number in (_torn(root, entries, last) if marks else ())]
-    entries = entries[: len(entries) - len(torn)]
-    version = entries[-1] if entries else -1
-    lost = tuple(mark for number, mark in marks.items() if number >= oldest and mark.content(entry_path(root, number)) is None)
-    if lost:  # not what a maintainer has removed meanwhile
-        oldest = min(versions(log), default=oldest)
-        lost = tuple(mark for mark in lost if mark.version >= oldest)
-    unmarked = not marks and len(entries) > 1 and not is_readable(entry_path(root, version))
-    return Diagnosis(version, tuple(torn), tuple(_shortcuts(log, max(version, last))), lost, unmarked)
+    fresh = range(max(last, version - KEPT) + 1, version + 1)
+    if durable and fresh:
+        for number in fresh:
+            disk.sync_if_there(entry_path(root, number))
+        disk.sync(Path(root, LOG))
+    for number in fresh:
+        content = read_entry(entry_path(root, number))
+        if content is not None and is_complete(content):
+            note(root, number, content, durable=durable)
+        elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
+            raise _replaced(root, number)
+    entry = read_entry(entry_path(root, version))
+    known = marks.get(version)
+    if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
+        raise _replaced(root, version)
 
 
-def _torn(root: str, entries: Sequence[int], last: int) -> Sequence[int]:
-    """Return the newest entries that do not count: the first that is cut short and has no mark, and strangers' that were built upon it."""
-    for place, number in enumerate(entries):
-        if place and number > last and not is_readable(entry_path(root, number)):
-            later = entries[place + 1 :]
-            return () if any(_is_ours(entry_path(root, each)) for each in later) else entries[place:]
-    return ()
-
-
-def _is_ours(entry: Path) -> bool:
-    return details_of(commit_info(entry) or {}) is not None
+def _replaced(root: str, version: int) -> TableChangedError:
+    return TableChangedError(
+        f"The entry of version {version} in the log of the queue table {root} is not what was written: somebody has changed, removed or "
+        "replaced it at this moment. Find who changes files there; look at the table with 'airflow poison check', and run the task again."
+    )
 
 
 def versions(log: Path, pattern: re.Pattern[str] = ENTRY) -> list[int]:
     """Return the versions of which a log has an entry (or what else the pattern says), sorted."""
-    try:
-        return sorted(int(match[1]) for name in os.listdir(log) if (match := pattern.fullmatch(name)))  # noqa: PTH208  (names only)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sorted(int(match[1]) for name in names(log) if (match := pattern.fullmatch(name)))
 
 
 def is_readable(entry: Path) -> bool:
@@ -245,6 +243,11 @@ def is_whole(checkpoint: Path) -> bool:
         return file.read() == _MAGIC
 
 
+def remains(place: Path) -> bool:
+    """Whether a folder without a log has been a queue table."""
+    return any(name.startswith("sub_queue=") or name == FOLDER for name in names(place))
+
+
 def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:
     """Whether each entry has the size that its mark says, or was cleaned up. Asked at every look."""
     for version, mark in marks.items():
@@ -254,27 +257,159 @@ def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:
     return True
 
 
-def _shortcuts(log: Path, version: int) -> Iterator[Path]:
-    """Yield what readers begin with and cannot use, or must not: a checkpoint of a version that does not count."""
-    usable = set[int]()
-    try:
-        names = sorted(os.listdir(log))  # noqa: PTH208
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        match = CHECKPOINT.fullmatch(name)
-        if match is None:
-            continue
-        with suppress(FileNotFoundError):
-            if int(match[1]) <= version and is_whole(log / name):
-                usable.add(int(match[1]))
-            else:
-                yield log / name
-    hint = log / HINT
-    with suppress(FileNotFoundError):
+# Versions in memory ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EntryMark:
+    """What tells a version's entry in the log from another one that took its place (a torn one was taken away, a backup put back)."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, root: str, version: int) -> EntryMark | None:
+        """Return the mark of an entry; None when it is not there: cleaned up behind a checkpoint."""
         try:
-            named = int(json.loads(hint.read_text())["version"])
-        except (ValueError, KeyError, TypeError):
-            named = -1
-        if named not in usable:
-            yield hint
+            found = os.stat(f"{root}/{LOG}/{version:020d}.json")  # noqa: PTH116  (asked twice at every read)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A loaded table.
+
+    :param entry: the mark of its version's entry, looked at right after it was loaded.
+    :param files: the live files, when somebody has asked for them.
+    """
+
+    table: DeltaTable
+    entry: EntryMark | None
+    files: tuple[DataFile, ...] | None = None
+
+
+class DeltaState:
+    """One version of a Delta table.
+
+    :ivar damaged: behind it in the log lies what does not count, in the way of the next commit.
+    """
+
+    def __init__(self, loaded: Loaded, *, damaged: bool = False) -> None:
+        self._loaded = loaded
+        self.version: int = loaded.table.version()
+        self.damaged = damaged
+
+    @property
+    def table(self) -> DeltaTable:
+        """What delta-rs has loaded; it stays at this version as long as the state is used."""
+        return self._loaded.table
+
+    @property
+    def has_entry(self) -> bool:
+        """Whether the log had the version's own entry when it was loaded."""
+        return self._loaded.entry is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the version's entry has no content: delta-rs takes it for a version in which nothing happened."""
+        return self._loaded.entry is not None and self._loaded.entry.size == 0
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Every live file; listed when first asked for (a send never asks)."""
+        if self._loaded.files is None:
+            self._loaded.files = files_of(self.table)
+        return self._loaded.files
+
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition; the log picks them, so a table of many files costs no more."""
+        uris = self.table.file_uris(file_pruning_predicate=f"sub_queue = '{sub_queue}'")
+        return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
+
+    def number(self, name: str) -> int | None:
+        """Return the version of an application transaction."""
+        return self.table.transaction_version(name)
+
+
+class Reader:
+    """Reads the newest version of one table from its log. Used by several threads."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._idle: deque[Loaded] = deque(maxlen=1)
+
+    def read(self, marks: Mapping[int, Acknowledged]) -> DeltaState | None:
+        """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError."""
+        state = self._newest()
+        last = max(marks, default=-1)
+        if state.version > last:  # nobody was told of it yet, or the table has no marks
+            fresh = range(last + 1, state.version + 1)
+            if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh) if marks else not state.is_empty):
+                return None
+        return state if state.version >= last and have_their_sizes(self._root, marks) else None
+
+    def _newest(self) -> DeltaState:
+        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
+        from deltalake.exceptions import DeltaError
+
+        for more in reversed(range(READS)):
+            try:
+                loaded = self._brought_up_to_date() or self._afresh()
+            except DeltaError:
+                if not more:
+                    raise
+            else:
+                state = DeltaState(loaded)
+                weakref.finalize(state, self._idle.append, loaded).atexit = False
+                return state
+        raise AssertionError  # pragma: no cover  (the last look raises or returns)
+
+    def _brought_up_to_date(self) -> Loaded | None:
+        """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
+
+        Raises DeltaError for a torn entry, a log that was shortened at this moment, an older copy: the whole log, looked at next, tells which.
+        """
+        try:
+            loaded = self._idle.pop()
+        except IndexError:
+            return None
+        before = loaded.table.version()
+        if loaded.entry is None or EntryMark.of(self._root, before) != loaded.entry:
+            return None
+        loaded.table.update_incremental()
+        after = loaded.table.version()
+        return loaded if after == before else Loaded(loaded.table, EntryMark.of(self._root, after))
+
+    def _afresh(self) -> Loaded:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self._root)
+        return Loaded(table, EntryMark.of(self._root, table.version()))
+
+
+def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
+    """Return the live files, from the log alone. Does not import pandas: ``pa.table(...)`` of the same actions would (up to 10 s)."""
+    import pyarrow as pa
+
+    actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+    columns = [_values(actions.column(name)) for name in _COLUMNS.values()]
+    return tuple(_file(dict(zip(_COLUMNS, cells, strict=True))) for cells in zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """Return a column as Python values; instants by way of their numbers, because Arrow's own conversion imports pandas."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+
+
+def _file(cells: dict[str, object]) -> DataFile:
+    """Return a file; numbers without a statistic (rows that are not messages) are 0."""
+    numbers = ("move_count", "rows", "size", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
+    return DataFile(**{**cells, **{name: cells[name] or 0 for name in numbers}})  # type: ignore[arg-type]  # the schema has these types

@@ -8,26 +8,37 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import checkpoints, entries, past, repair
-from airflow_poison.core.store.delta.entries import LOG
-from airflow_poison.core.store.delta.state import PARTITION_BY, DeltaState, EntryMark, Reader, actions_of, first_line, transactions_of
+from airflow_poison.core.store.delta import checkpoints, entries, repair
+from airflow_poison.core.store.delta.entries import LOG, DeltaState, EntryMark, Loaded, Reader, acknowledge, entry_path, files_of
 from airflow_poison.core.store.disk import why
+from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
-    from airflow_poison.core.store.files import Shortened
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction, Transaction
+
+    from airflow_poison.core.store.files import DataFile, Shortened
     from airflow_poison.core.store.log import Commit, State
 
 log = logging.getLogger(__name__)
+_warned: set[tuple[str, int]] = set()
+PARTITION_BY = ["sub_queue", "move_count"]
+WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, TRANSMISSION_QUEUE})
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -46,18 +57,57 @@ class DeltaLog:
     def load(self) -> DeltaState:
         """Return the newest version. Raises TableChangedError when it cannot be read, and when somebody else has changed the table since ours."""
         known = self._known  # before the look: other threads go on meanwhile
-        state = self._reader.newest()
+        state = self.newest()
         if state.version != known:
             self._refuse_foreign(state, known)
         return state
 
     def newest(self) -> DeltaState:
-        """Return the newest version that counts, whoever made it: see ``Reader.newest``. Writes nothing."""
-        return self._reader.newest()
+        """Return the newest version that counts, whoever made it. Writes nothing.
+
+        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
+        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
+        """
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        cause = ""
+        for _ in range(entries.READS):
+            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
+            try:
+                state = self._reader.read(marks)
+                if state is not None:
+                    return state
+            except (TableNotFoundError, DeltaError) as error:
+                cause = _first_line(error)
+            except OSError as error:
+                why_not = " ".join(str(error).split())
+                message = (
+                    f"The log of the queue table {self._root} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
+                    "read and write all of it, then run the task again; nothing was committed."
+                )
+                raise StoreUnreachableError(message) from error
+            found = repair.diagnose(self._root)
+            if found.harmless:
+                with suppress(DeltaError):
+                    return self._before_what_does_not_count(found)
+            if found.lost or found.unmarked:
+                raise TableChangedError(repair.told(self._root, found, cause))
+        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
+        raise error_of(repair.told(self._root, found, cause))
+
+    def _before_what_does_not_count(self, found: repair.Diagnosis) -> DeltaState:
+        """Return the last version that counts. Raises DeltaError."""
+        from deltalake import DeltaTable
+
+        if (self._root, found.version) not in _warned:
+            _warned.add((self._root, found.version))
+            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
+            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
+        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
-        return None if self._json(version + 1).exists() else EntryMark.of(self._root, version)
+        return None if entry_path(self._root, version + 1).exists() else EntryMark.of(self._root, version)
 
     def set_aside(self) -> None:
         """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
@@ -76,7 +126,7 @@ class DeltaLog:
             self.set_aside()
         if self._durable:
             disk.sync_files(self._root, [file.path for file in commit.add])
-        self._acknowledge(base.version)  # what a commit rests on can be put back, too
+        acknowledge(self._root, base.version, durable=self._durable)  # what a commit rests on can be put back, too
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
         try:
@@ -85,7 +135,7 @@ class DeltaLog:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
         self._check_not_shortened(base)
-        self._acknowledge(base.version + 1, mark)
+        acknowledge(self._root, base.version + 1, mark, durable=self._durable)
         self._known = max(self._known, base.version + 1)
         reach(f"store.{commit.operation}.after_commit")
         self._checkpoint(base.version + 1)
@@ -93,42 +143,11 @@ class DeltaLog:
 
     def confirm(self, state: State) -> None:
         """Force the entry of a version to disk, and the list of all entries."""
-        self._acknowledge(state.version)
-
-    def _acknowledge(self, version: int, mark: str = "") -> None:
-        """Force the log up to a version to disk, and mark what has no mark yet: from now on it counts, whatever becomes of its entries.
-
-        Writers of earlier entries may have died before they marked them, or be strangers, who mark and sync nothing.
-
-        :param mark: of the commit that has to be there; empty: whoever made it.
-        """
-        marks = entries.read_marks(self._root)
-        last = max(marks, default=-1)
-        fresh = range(max(last, version - entries.KEPT) + 1, version + 1)
-        if self._durable and fresh:
-            for number in fresh:
-                disk.sync_if_there(self._json(number))
-            disk.sync(Path(self._root, LOG))
-        for number in fresh:
-            content = entries.read_entry(self._json(number))
-            if content is not None and entries.is_complete(content):
-                entries.note(self._root, number, content, durable=self._durable)
-            elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
-                raise self._replaced(number)
-        entry = entries.read_entry(self._json(version))
-        known = marks.get(version)
-        if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
-            raise self._replaced(version)
-
-    def _replaced(self, version: int) -> TableChangedError:
-        return TableChangedError(
-            f"The entry of version {version} in the log of the queue table {self._root} is not what was written: somebody has changed, removed or "
-            "replaced it at this moment. Find who changes files there; look at the table with 'airflow poison check', and run the task again."
-        )
+        acknowledge(self._root, state.version, durable=self._durable)
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
-        info = entries.commit_info(self._json(version))
+        info = entries.commit_info(entry_path(self._root, version))
         return None if info is None else entries.details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
@@ -148,7 +167,7 @@ class DeltaLog:
         Entries go from the oldest on, so as long as that of ``base`` is there, the next one is ours or was taken. Only a process that stood still
         for longer than the retention can come too late.
         """
-        if base.has_entry and not self._json(base.version).exists():
+        if base.has_entry and not entry_path(self._root, base.version).exists():
             message = (
                 f"The log of the queue table {self._root} was shortened beyond version {base.version} while this process stood still: whether "
                 f"its change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance "
@@ -157,7 +176,7 @@ class DeltaLog:
             raise TableChangedError(message)
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
-        """Raise TableChangedError when the table differs from what the package has last left: see ``past``. Costs one short read."""
+        """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
         if state.version < known:
             message = (
                 f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
@@ -166,12 +185,12 @@ class DeltaLog:
             )
             raise TableChangedError(message)
         if state.version > known:
-            hands = past.find_foreign(self._root, state.version, known)
+            hands = find_foreign(self._root, state.version, known)
             if hands is not None and (what := self._foreign_changes(hands, state)):
-                raise TableChangedError(past.foreign_told(self._root, hands, what))
+                raise TableChangedError(foreign_told(self._root, hands, what))
             self._known = max(self._known, state.version)
 
-    def _foreign_changes(self, hands: past.ForeignHands, state: DeltaState) -> Sequence[str]:
+    def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
         """Return what somebody else has changed; nothing where it was undone or means nothing."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -179,12 +198,9 @@ class DeltaLog:
         if hands.last_own is None:
             return ["changed what cannot be told any more"]
         try:
-            return list(past.foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table))
+            return list(foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table))
         except DeltaError as error:
-            return [f"changed what cannot be told any more ({first_line(error)})"]
-
-    def _json(self, version: int) -> Path:
-        return entries.entry_path(self._root, version)
+            return [f"changed what cannot be told any more ({_first_line(error)})"]
 
     def _check_present(self, commit: Commit) -> None:
         """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
@@ -201,10 +217,11 @@ class DeltaLog:
 
         actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
         details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
-        base.table.create_write_transaction(
+        table = base.table
+        table.create_write_transaction(
             actions_of(commit),
             "append",
-            base.table.schema(),
+            table.schema(),
             partition_by=PARTITION_BY,
             commit_properties=CommitProperties(
                 max_commit_retries=0,
@@ -235,3 +252,124 @@ class DeltaLog:
             log.warning(
                 "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
             )
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error of delta-rs says first, without a full stop."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+# What a commit says, as actions of the log ---------------------------------------------------------------------------
+
+
+def actions_of(commit: Commit) -> list[AddAction | RemoveAction]:
+    """Return the actions that make files part of the table, and those that take files out of it."""
+    from deltalake.transaction import AddAction, RemoveAction
+
+    change = commit.data_change
+    return [
+        *(AddAction(file.path, file.size, _partition(file), now_ms(), change, _statistics(file)) for file in commit.add),
+        *(RemoveAction(file.path, change, now_ms(), file.size, _partition(file)) for file in commit.remove),
+    ]
+
+
+def transactions_of(commit: Commit) -> list[Transaction]:
+    """Return the numbers that a commit sets; those without a time never expire."""
+    from deltalake.transaction import Transaction
+
+    numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
+    return numbers + [Transaction(name, number) for name, number in commit.lasting.items()]
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {"sub_queue": file.sub_queue, "move_count": str(file.move_count)}
+
+
+def _statistics(file: DataFile) -> str:
+    """Return Delta's statistics of a file. Events, claims and control rows get their number only: their columns mean other things."""
+    least: dict[str, int | str] = {}
+    greatest: dict[str, int | str] = {}
+    if file.sub_queue in WITH_STATISTICS:
+        least |= {"lookup_id": file.min_lookup_id, "priority": file.min_priority}
+        greatest |= {"lookup_id": file.max_lookup_id, "priority": file.max_priority}
+        if file.min_enqueued_at is not None:
+            least["enqueued_at"] = _instant_text(file.min_enqueued_at)
+        if file.min_due_at is not None and file.max_due_at is not None:
+            least["due_at"], greatest["due_at"] = _instant_text(file.min_due_at), _instant_text(file.max_due_at)
+    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}})
+
+
+def _instant_text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def now_ms() -> int:
+    """Return the machine's time: retention of removed files and of numbers is a matter of the disk, not of the queue's clock."""
+    return time.time_ns() // 1_000_000
+
+
+# Foreign commits ------------------------------------------------------------------------------------------------------
+#
+# A commit of the package carries its mark, and whoever made it had looked at every version before. So the newest version alone tells whether
+# somebody else has written there: it is ours, or we walk back to the last one that is. What strangers did and undid again (a RESTORE of that
+# version), and what changes nothing (the notes of a VACUUM, a description), is no reason to stop.
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHands:
+    """What somebody else has committed since the last version of ours.
+
+    :param commits: theirs in words, oldest first: version, operation (``DELETE``, ``OPTIMIZE``, ``RESTORE``), what the writer says of itself.
+    :param last_own: the last version before them; None when the log keeps it no longer.
+    """
+
+    commits: Sequence[str]
+    last_own: int | None
+
+
+def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
+    """Return who else has committed after ``trusted`` and up to ``version`` since our last commit; None: nobody.
+
+    A table of which no version is ours yet is one that is being made.
+    """
+    commits: list[str] = []
+    for number in range(version, trusted, -1):
+        info = entries.commit_info(entry_path(root, number))
+        if info is None:  # cleaned up behind a checkpoint
+            return ForeignHands(commits[::-1], None) if commits else None
+        if entries.details_of(info) is not None:
+            return ForeignHands(commits[::-1], number) if commits else None
+        words = (str(info.get("operation", "")), str(info.get("engineInfo", "")))
+        commits.append(f"version {number} ({', '.join(filter(None, words))})")
+    return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
+
+
+def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
+    """Yield what differs between two versions, in words; nothing when they are equal for us."""
+    then, now = set(files_of(before)), set(files_of(after))
+    for verb, found in (("removed", then - now), ("added", now - then)):
+        for place in sorted({file.sub_queue for file in found}):
+            here = [file for file in found if file.sub_queue == place]
+            yield f"{verb} {len(here)} file(s) with {sum(file.rows for file in here)} row(s) of {place!r}, such as {min(file.path for file in here)}"
+    if before.schema().to_json() != after.schema().to_json() or before.metadata().partition_columns != after.metadata().partition_columns:
+        yield "changed the columns"
+    old, new = before.metadata().configuration, after.metadata().configuration
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if changed:
+        yield f"changed the table's properties {', '.join(changed)}"
+    if before.protocol() != after.protocol():
+        yield "changed the protocol"
+    if before.transaction_version(SEQUENCE) != after.transaction_version(SEQUENCE):
+        yield "changed the last lookup id"
+
+
+def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
+    """Return the words for what somebody else did."""
+    who = ", ".join(hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
+    since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
+    undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
+    return (
+        f"Somebody else has committed to the queue table {root}: {who}. Expected: commits of airflow-poison alone. Since {since}, the last of ours, "
+        f"that {'; '.join(what)}. Nothing was committed by this verb. Find who writes there and stop that. Then {undo}"
+        "go on with the table as it is: 'airflow poison check --accept'."
+    )

@@ -1,4 +1,4 @@
-"""The history of a queue table as its log tells it, version by version, and what of it somebody else has committed.
+"""The history of a queue table as its log tells it, version by version.
 
 Reads only, and mends nothing: a check has to see what is damaged.
 """
@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_poison.core.store.delta import entries
-from airflow_poison.core.store.delta.entries import LOG
-from airflow_poison.core.store.delta.state import files_of
+from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta.entries import LOG, files_of
 from airflow_poison.core.store.files import DataFile
 from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from deltalake import DeltaTable
 
     from airflow_poison.core.store.delta.entries import Acknowledged
 
@@ -108,7 +105,7 @@ def read_past(root: str) -> Past:
     from deltalake.exceptions import DeltaError
 
     log = Path(root, LOG)
-    found = entries.diagnose(root)
+    found = repair.diagnose(root)
     torn = [path.name for path in (*found.shortcuts, *found.torn)]
     names = [entries.entry_path(root, version) for version in entries.versions(log) if version <= found.version]
     if not names:
@@ -132,12 +129,12 @@ def read_past(root: str) -> Past:
     if history[0].version:
         history = history[1:]  # the base is what it has left
     configuration = next((entry.configuration for entry in reversed(history) if entry.configuration is not None), configuration)
+    buried = frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
     named = frozenset(base) | {file.path for entry in history for file in entry.adds} | {path for entry in history for path in entry.removes}
-    return Past(history, base, numbers, configuration, torn, damage, named | _buried(log), columns, found.lost, gap, found.unmarked)
+    return Past(history, base, numbers, configuration, torn, damage, named | buried, columns, found.lost, gap, found.unmarked)
 
 
 def _checkpoints(log: Path) -> set[int]:
-    """Return the versions of the whole checkpoints."""
     return {int(path.name[:20]) for path in _whole_checkpoints(log)}
 
 
@@ -239,11 +236,6 @@ def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], M
     return {file.path: file for file in files_of(table)}, {} if seq is None else {SEQUENCE: seq}, metadata.configuration, columns
 
 
-def _buried(log: Path) -> frozenset[str]:
-    """Return the paths that checkpoints list as removed."""
-    return frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
-
-
 def _removed(checkpoint: Path) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -254,85 +246,3 @@ def _removed(checkpoint: Path) -> Iterator[str]:
     except (OSError, pa.ArrowException):
         return
     yield from (unquote(cell["path"]) for cell in cells if cell is not None and cell.get("path"))
-
-
-# Foreign commits ------------------------------------------------------------------------------------------------------
-#
-# A commit of the package carries its mark, and whoever made it had looked at every version before. So the newest version alone tells whether
-# somebody else has written there: it is ours, or we walk back to the last one that is. What strangers did and undid again (a RESTORE of that
-# version), and what changes nothing (the notes of a VACUUM, a description), is no reason to stop.
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignCommit:
-    """A version by somebody else.
-
-    :param operation: what its writer calls it: ``DELETE``, ``OPTIMIZE``, ``RESTORE``.
-    :param writer: what it says of itself; empty when it says nothing.
-    """
-
-    version: int
-    operation: str
-    writer: str
-
-    def __str__(self) -> str:
-        return f"version {self.version} ({', '.join(word for word in (self.operation, self.writer) if word)})"
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignHands:
-    """What somebody else has committed since the last version of ours.
-
-    :param commits: theirs, oldest first.
-    :param last_own: the last version before them; None when the log keeps it no longer.
-    """
-
-    commits: Sequence[ForeignCommit]
-    last_own: int | None
-
-
-def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
-    """Return who else has committed after ``trusted`` and up to ``version`` since our last commit; None: nobody.
-
-    A table of which no version is ours yet is one that is being made.
-    """
-    commits: list[ForeignCommit] = []
-    for number in range(version, trusted, -1):
-        info = entries.commit_info(entries.entry_path(root, number))
-        if info is None:  # cleaned up behind a checkpoint
-            return ForeignHands(commits[::-1], None) if commits else None
-        if entries.details_of(info) is not None:
-            return ForeignHands(commits[::-1], number) if commits else None
-        commits.append(ForeignCommit(number, str(info.get("operation", "")), str(info.get("engineInfo", ""))))
-    return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
-
-
-def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
-    """Yield what differs between two versions, in words; nothing when they are equal for us."""
-    then, now = set(files_of(before)), set(files_of(after))
-    for verb, found in (("removed", then - now), ("added", now - then)):
-        for place in sorted({file.sub_queue for file in found}):
-            here = [file for file in found if file.sub_queue == place]
-            yield f"{verb} {len(here)} file(s) with {sum(file.rows for file in here)} row(s) of {place!r}, such as {min(file.path for file in here)}"
-    if before.schema().to_json() != after.schema().to_json() or before.metadata().partition_columns != after.metadata().partition_columns:
-        yield "changed the columns"
-    old, new = before.metadata().configuration, after.metadata().configuration
-    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    if changed:
-        yield f"changed the table's properties {', '.join(changed)}"
-    if before.protocol() != after.protocol():
-        yield "changed the protocol"
-    if before.transaction_version(SEQUENCE) != after.transaction_version(SEQUENCE):
-        yield "changed the last lookup id"
-
-
-def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
-    """Return the words for what somebody else did."""
-    who = ", ".join(str(commit) for commit in hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
-    since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
-    undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
-    return (
-        f"Somebody else has committed to the queue table {root}: {who}. Expected: commits of airflow-poison alone. Since {since}, the last of ours, "
-        f"that {'; '.join(what)}. Nothing was committed by this verb. Find who writes there and stop that. Then {undo}"
-        "go on with the table as it is: 'airflow poison check --accept'."
-    )

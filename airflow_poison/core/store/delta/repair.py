@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -21,15 +22,93 @@ from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import entries
-from airflow_poison.core.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path
+from airflow_poison.core.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path, is_readable, is_whole, versions
 from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_poison.core.store.delta.entries import Diagnosis
 
 ASIDE = "_repaired"
+
+
+# Damage -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong with a log.
+
+    :param version: the newest version that counts; -1: none.
+    :param torn: entries that a loss of power cut short, none of them acknowledged; what is not there any more does not count either.
+    :param shortcuts: checkpoints, and the file that names the last one, which cannot be read or say more than the entries do.
+    :param lost: acknowledged versions whose entry is gone or changed, oldest first.
+    :param unmarked: the log has no mark at all, so nobody can tell whether a damaged newest entry was acknowledged.
+    """
+
+    version: int = -1
+    torn: tuple[Path, ...] = ()
+    shortcuts: tuple[Path, ...] = ()
+    lost: tuple[entries.Acknowledged, ...] = ()
+    unmarked: bool = False
+
+    @property
+    def harmless(self) -> bool:
+        """Whether something is wrong that concerns no acknowledged commit: the log counts up to ``version``."""
+        return bool(self.torn or self.shortcuts) and not self.lost
+
+
+def diagnose(root: str) -> Diagnosis:
+    """Look at a log."""
+    marks = entries.read_marks(root)  # before the entries: whatever is marked now is there already
+    log = Path(root, LOG)
+    last = max(marks, default=-1)
+    there = versions(log)
+    oldest = there[0] if there else -1
+    torn = [entry_path(root, number) for number in (_torn(root, there, last) if marks else ())]
+    there = there[: len(there) - len(torn)]
+    version = there[-1] if there else -1
+    lost = tuple(mark for number, mark in marks.items() if number >= oldest and mark.content(entry_path(root, number)) is None)
+    if lost:  # not what a maintainer has removed meanwhile
+        oldest = min(versions(log), default=oldest)
+        lost = tuple(mark for mark in lost if mark.version >= oldest)
+    unmarked = not marks and len(there) > 1 and not is_readable(entry_path(root, version))
+    return Diagnosis(version, tuple(torn), tuple(_shortcuts(log, max(version, last))), lost, unmarked)
+
+
+def _torn(root: str, there: Sequence[int], last: int) -> Sequence[int]:
+    """Return the newest entries that do not count: the first that is cut short and has no mark, and strangers' that were built upon it."""
+    for place, number in enumerate(there):
+        if place and number > last and not is_readable(entry_path(root, number)):
+            later = there[place + 1 :]
+            return () if any(_is_ours(entry_path(root, each)) for each in later) else there[place:]
+    return ()
+
+
+def _is_ours(entry: Path) -> bool:
+    return entries.details_of(entries.commit_info(entry) or {}) is not None
+
+
+def _shortcuts(log: Path, version: int) -> Iterator[Path]:
+    """Yield what readers begin with and cannot use, or must not: a checkpoint of a version that does not count."""
+    usable = set[int]()
+    for name in sorted(entries.names(log)):
+        match = CHECKPOINT.fullmatch(name)
+        if match is None:
+            continue
+        with suppress(FileNotFoundError):
+            if int(match[1]) <= version and is_whole(log / name):
+                usable.add(int(match[1]))
+            else:
+                yield log / name
+    hint = log / entries.HINT
+    with suppress(FileNotFoundError):
+        try:
+            named = int(json.loads(hint.read_text())["version"])
+        except (ValueError, KeyError, TypeError):
+            named = -1
+        if named not in usable:
+            yield hint
 
 
 # Setting aside --------------------------------------------------------------------------------------------------------
@@ -41,7 +120,7 @@ def set_aside(root: str, *, durable: bool = True) -> list[str]:
     One process at a time: between its look and its removal nobody can have put another entry of that number there.
     """
     with _alone(root):
-        found = entries.diagnose(root)
+        found = diagnose(root)
         moved = [path.name for path in (*found.shortcuts, *found.torn)]
         for path in (*found.shortcuts, *found.torn):
             put_aside(root, path, durable=durable)
@@ -95,7 +174,7 @@ def put_back(root: str) -> list[int]:
     """Put lost entries back whose copies are whole, and return their versions. Raises OSError."""
     done: list[int] = []
     with _alone(root):
-        for mark in entries.diagnose(root).lost:
+        for mark in diagnose(root).lost:
             copy = mark.copy(root)
             if copy is not None:
                 _put(root, mark.version, copy)
@@ -110,7 +189,7 @@ def accept_loss(root: str, last_lookup_id: int) -> list[int]:
     Raises TableChangedError when an older entry is lost, which later ones rest on; OSError.
     """
     with _alone(root):
-        found = entries.diagnose(root)
+        found = diagnose(root)
         broken = sorted({mark.version for mark in found.lost} | ({found.version} if found.unmarked else set()))
         if not broken:
             return []
@@ -140,7 +219,7 @@ def cut_behind_checkpoint(root: str, checkpoint: int) -> list[str]:
     """Set entries before a checkpoint aside, between which others are gone, and return their names. Raises OSError."""
     log = Path(root, LOG)
     with _alone(root):
-        needless = [entry_path(root, number) for number in entries.versions(log) if number < checkpoint]
+        needless = [entry_path(root, number) for number in versions(log) if number < checkpoint]
         needless += [path for path in log.iterdir() if (match := CHECKPOINT.fullmatch(path.name)) and int(match[1]) < checkpoint]
         for path in needless:
             put_aside(root, path)

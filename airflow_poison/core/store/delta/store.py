@@ -17,13 +17,11 @@ from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store import check_name, disk
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
-from airflow_poison.core.store.delta.state import PARTITION_BY
-from airflow_poison.core.store.disk import POSIX, why, with_named_errors
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
+from airflow_poison.core.store.disk import POSIX, why
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.queue_table import QueueTable
-from airflow_poison.core.store.table import files, rows
-from airflow_poison.core.store.table.base import Table
+from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
+from airflow_poison.core.store.table import changing, files
 from airflow_poison.core.store.table.files import CONTROL
 from airflow_poison.core.store.table.stage import remove_tree
 
@@ -112,7 +110,7 @@ class DeltaStore:
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
         log = DeltaLog(str(place), durable=self._durable)
-        table = Table(name, str(place), log, self._durable)
+        table = QueueTable(name, str(place), log, self._durable)
         try:
             view = table.view()
         except CheckpointDamagedError:
@@ -123,8 +121,8 @@ class DeltaStore:
         snapshot = view.snapshot
         files.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
-            rows.upgrade(table)
-        return QueueTable(table)
+            changing.upgrade(table)
+        return table
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
@@ -204,7 +202,6 @@ def _file_path(uri: str) -> str | None:
 
 
 def _could_be_made(root: Path) -> bool:
-    """Whether the nearest existing parent of a missing root is a folder."""
     return next(parent for parent in root.parents if parent.exists()).is_dir()
 
 
@@ -222,7 +219,7 @@ def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
         table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
         table.alter.add_constraint(CONSTRAINT)
         log = DeltaLog(str(beside), durable=durable)
-        row = files.write_new(str(beside), CONTROL, 0, rows.control_to_row(control))
+        row = files.write_new(str(beside), CONTROL, 0, files.control_to_row(control))
         log.commit(log.load(), Commit("create", add=[row]))
         if durable:
             disk.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])

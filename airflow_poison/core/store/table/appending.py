@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import InputError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
-from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.core.schema import DEFAULT_PRIORITY, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import Sent
-from airflow_poison.core.store.log import SEQUENCE, Commit, last_id
-from airflow_poison.core.store.table.base import patience
+from airflow_poison.core.store.log import SEQUENCE, Commit
 from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, renamed
 
 if TYPE_CHECKING:
@@ -28,13 +26,20 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.log import State
-    from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.queue_table import Table
+
+_NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
 def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
-    """Add messages to ``main``, or to ``transmission`` while the queue is disabled: the commit decides, whatever the state was before.
+    """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
-    The files are written before the turn is taken: then nobody waits for a slow source of batches.
+    The commit decides that, whatever the state was before. The files are written before the turn is taken: then nobody waits for a slow source of
+    batches.
+
+    :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
+        (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
+    :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     """
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
@@ -47,7 +52,10 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     except BaseException as error:
         incoming.discard()
         if isinstance(error, OSError) and table.root in str(error):  # others are those of the source of the batches
-            raise StoreUnreachableError(_unwritable(table.root, error)) from error
+            message = (
+                f"The queue table {table.root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
+            )
+            raise StoreUnreachableError(message) from error
         raise
     reach("store.append.after_files")
     with turn(f"{table.root}/{SEND_LOCK}"):
@@ -57,12 +65,8 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     return sent
 
 
-def _unwritable(root: str, error: OSError) -> str:
-    return f"The queue table {root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
-
-
 def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
-    for _ in patience(table.root):
+    for _ in table.tries():
         state = table.log.load()
         if (done := _sent_before(table, state, key)) is not None:
             return done
@@ -75,7 +79,13 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
         commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
         if table.log.commit(state, commit):
             return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
-    raise AssertionError  # pragma: no cover  (patience raises)
+    raise AssertionError  # pragma: no cover  (the tries end so)
+
+
+def last_id(state: State) -> int:
+    """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
+    last = state.number(SEQUENCE)
+    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _NUMBERED), default=0)
 
 
 def _sent_before(table: Table, state: State, key: str) -> Sent | None:
@@ -146,7 +156,6 @@ class Incoming:
         self.files = []
 
     def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
-        """Write row groups to as few files as the limits allow."""
         import pyarrow.parquet as pq
 
         pending = next(groups, None)
@@ -182,7 +191,6 @@ def _groups_of(path: Path) -> Iterator[pa.Table]:
 
 
 def _numbered(table: pa.Table, first: int) -> pa.Table:
-    """Return the rows with lookup ids from ``first`` on."""
     import numpy as np
     import pyarrow as pa
 
@@ -306,21 +314,10 @@ def turn(path: str) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _locked(descriptor)
+        try:
+            held = disk.lock(descriptor, _PATIENCE, _POLL)
+        except OSError:  # a file system without locks
+            held = False
+        yield held
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(_POLL)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True

@@ -1,19 +1,20 @@
-"""Changes outside a pass, each in one commit: whole files move, are split or go, rows take the place of files, dialogs change (transactions)."""
+"""Changes outside a pass, each in one commit: files move, are split, replaced or go; dialogs change (transactions); the format rises."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.store.files import Returned
-from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import files, history, rows
-from airflow_poison.core.store.table.files import CONTROL, commit_prefix, link, new_path
+from airflow_poison.core.store.control import FORMAT_VERSION
+from airflow_poison.core.store.files import Replacement, Returned
+from airflow_poison.core.store.log import SEQUENCE, Commit
+from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table.appending import last_id
+from airflow_poison.core.store.table.files import CONTROL, commit_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import DataFile, Replacement, Snapshot, Transaction
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.files import DataFile, Snapshot, Transaction
+    from airflow_poison.core.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
 _EVENT = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
@@ -31,38 +32,31 @@ _PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 _OF_DIALOGS = (CONVERSATION, TRANSMISSION_QUEUE)
 
 
-def control_change(table: Table, view: View, change: Callable[[Control], Control] | None) -> Commit:
-    """Return the part of a commit that replaces the control row; empty when the row stays as it is.
+def alter(table: Table, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
+    """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit.
 
-    A queue that is not disabled any more gets what was sent to it meanwhile, so ``transmission`` is never full beside an enabled queue.
+    When the queue is not disabled any more, what waits in ``transmission`` comes to ``main`` in this commit, too, uncounted and untold.
     """
-    before = view.snapshot.control
-    after = change(before) if change else before
-    if after == before:
-        return Commit("alter")
-    row = files.write_new(table.root, CONTROL, 0, rows.control_to_row(after))
-    reach("store.control.after_row")
-    held = held_files(table, view) if before.holds_sends and not after.holds_sends else []
-    added = [row, *(new for _, new in held)]
-    return Commit("alter", add=added, remove=[view.control_row, *(old for old, _ in held)], scratch=added)
+    del now
 
+    def plan(view: View) -> tuple[Commit | None, Control]:
+        before = view.snapshot.control
+        after = change(before)
+        part = table.control_change(view, lambda _: after)
+        added = [*part.add, *files.write_events(table.root, view.state.version + 1, events(before, after))]
+        return (replace(part, add=added, scratch=added) if added else None), after
 
-def held_files(table: Table, view: View) -> list[tuple[DataFile, DataFile]]:
-    """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
-    held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
-    moved = [(file, _moved(table, file, SubQueue.MAIN, count=file.move_count)) for file in held]
-    if moved:
-        reach("store.held.after_links")
-    return moved
+    return table.change(plan)
 
 
 # Whole files ----------------------------------------------------------------------------------------------------------
 
 
-def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool) -> Returned:
-    """Move whole files by a second name for each: no row is written again, and every reader sees the new place and count.
+def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], target: SubQueue, now: datetime, *, count_move: bool = True) -> Returned:
+    """Move whole unclaimed files to another sub-queue, as metadata, in one commit with a RETURNED (or MOVED_POISON) event a file.
 
-    Files are told in the order in which they were picked.
+    Each gets a second name: no row is written again, and every reader sees the new place and count. ``pick`` is asked again for each try against
+    the newest snapshot; files of live claims are left out. Files are told in the order in which they were picked.
     """
 
     def plan(view: View) -> tuple[Commit | None, Returned]:
@@ -70,26 +64,16 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
         if not wanted:
             return None, Returned(messages=0, files=0)
-        moved = [(file, _moved(table, file, target, count=file.move_count + count_move)) for file in wanted.values()]
+        moved = [(file, files.moved(table.root, file, target, file.move_count + count_move)) for file in wanted.values()]
         reach("store.move.after_links")
         # One event for each whole file: ``history`` makes one of each message of it. What is no move is not told.
         told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
-        added = [*(new for _, new in moved), *history.write(table.root, view.state.version + 1, told)]
+        added = [*(new for _, new in moved), *files.write_events(table.root, view.state.version + 1, told)]
         details = {"to": target.value, "files": len(moved)}
         commit = Commit("move", add=added, remove=[old for old, _ in moved], details=details, scratch=added)
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
 
     return table.change(plan)
-
-
-def _moved(table: Table, file: DataFile, target: SubQueue, *, count: int) -> DataFile:
-    """Give a file a second name in its new place, another one for each try."""
-    new = replace(file, path=new_path(target, count), sub_queue=target.value, move_count=count)
-    try:
-        link(Path(table.root, file.path), Path(table.root, new.path))
-    except FileNotFoundError as error:
-        raise TableChangedError(files.gone(table.root, file.path)) from error
-    return new
 
 
 def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Event:
@@ -99,8 +83,12 @@ def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Eve
     return Event(type=_EVENT[target], at=now, lookup_id=new.min_lookup_id, move_count=new.move_count, details=details)
 
 
-def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
-    """Replace one unclaimed file by pieces. Raises ConservationError, and TableChangedError when the file is claimed or gone."""
+def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: datetime | None = None) -> None:
+    """Replace one unclaimed file by pieces that together hold exactly its rows (``data_change=False``).
+
+    Raises ConservationError, and TableChangedError when the file is claimed or gone.
+    """
+    del now
     written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
     if sum(piece.rows for piece in written) != file.rows:
         table.discard(written)
@@ -120,8 +108,19 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None
         raise TableChangedError(message)
 
 
-def remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
-    """Remove files of the outbox or of dialog messages, those that are still there."""
+def remove_outbox(table: Table, sent: Sequence[DataFile], now: datetime) -> None:
+    """Remove outbox files whose messages have been sent on."""
+    del now
+    _remove_files(table, sent, "remove_outbox")
+
+
+def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime) -> None:
+    """Remove files of dialog messages that their target queues have taken."""
+    del now
+    _remove_files(table, taken, "remove_transmissions")
+
+
+def _remove_files(table: Table, sent: Sequence[DataFile], operation: str) -> None:
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in sent if file.path in view.live]
@@ -133,19 +132,30 @@ def remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> N
 # Other rows in the place of files -------------------------------------------------------------------------------------
 
 
+def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
+    """Replace one unclaimed file by other rows (none: the file goes): see ``replace_files``."""
+    replace_files(table, [Replacement(file, rows, removed=file.rows - rows.num_rows)], events, now)
+
+
 def replace_files(
     table: Table,
     replacements: Iterable[Replacement],
     events: Sequence[Event],
-    change: Callable[[Control], Control] | None = None,
+    now: datetime,
     *,
+    change: Callable[[Control], Control] | None = None,
     alone: bool = False,
 ) -> None:
-    """Replace unclaimed files, whatever their number, in one commit; the new files are written once, one after the other.
+    """Replace unclaimed files by other rows, record what that means and change the control row, all in one commit.
 
-    :param alone: refuse while anybody has a claim, on whichever files.
-    Raises TableChangedError when one of them is claimed or gone, ConservationError for rows that are not its own; then nothing has changed.
+    The new files are written once, one after the other.
+
+    :param replacements: asked for one by one, so that only one file's rows are in memory; ``events`` are looked at afterwards.
+    :param alone: nobody may have a claim on the queue, on whichever files.
+    Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
+    are not those of the file; nothing has changed then.
     """
+    del now
     replaced: list[DataFile] = []
     written: list[DataFile] = []
     gone = 0
@@ -165,8 +175,8 @@ def replace_files(
         if found is not None:
             return None, found
         written[:] = [files.renamed(table.root, file) for file in written]
-        control = control_change(table, view, change)
-        record = history.write(table.root, view.state.version + 1, events)
+        control = table.control_change(view, change)
+        record = files.write_events(table.root, view.state.version + 1, events)
         added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
         if not added and not removed:
             return None, None
@@ -187,13 +197,11 @@ def obstacle(view: View, wanted: Sequence[DataFile], *, alone: bool = False) -> 
 
 
 def _refusal(table: Table, path: str) -> TableChangedError:
-    """Return the error of a change that met an obstacle."""
     message = f"{path} of queue {table.name!r} cannot be changed: a pass has claimed, moved or removed it. Look at the newest snapshot."
     return TableChangedError(message)
 
 
 def _write_replacement(table: Table, replacement: Replacement) -> Iterator[DataFile]:
-    """Write the rows to a file for each of their places. Raises ConservationError."""
     file, stays = replacement.file, replacement.rows
     distinct = len(stays.column("lookup_id").unique())
     if not file.rows - replacement.removed == stays.num_rows == distinct:
@@ -219,7 +227,13 @@ def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:
 
 
 def transact(table: Table, plan: Callable[[Snapshot], Transaction | None], key: str, now: datetime) -> bool:
-    """Commit what ``plan`` makes of the newest version, asked again for each try; False when that was done before under this key."""
+    """Commit what ``plan`` makes of the newest snapshot, once per key; False when a transaction with this key was committed before.
+
+    ``plan`` is asked again for each try, so what it reads and decides holds in the version that is made. When it gives None, nothing is
+    committed, and the key stays free.
+    Raises TableChangedError when a file that it names is claimed or gone, or anybody has a claim and it wants to be alone;
+    ConservationError for rows that are not those of their file, or of another partition; nothing has changed then.
+    """
     done = f"transact:{key}"
 
     def attempt(view: View) -> tuple[Commit | None, bool]:
@@ -243,7 +257,7 @@ def _transaction(table: Table, view: View, wanted: Transaction, key: str, now: d
             written += _write_rows(table, wanted.rows, version, now)
         for replacement in wanted.replacements:
             written += _write_replacement(table, replacement)
-        written += history.write(table.root, version, wanted.events)
+        written += files.write_events(table.root, version, wanted.events)
     except BaseException:
         table.discard(written)
         raise
@@ -279,7 +293,6 @@ def _places(found: pa.Table | None) -> list[str]:
 
 
 def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> Iterator[DataFile]:
-    """Write the rows of each partition to a file, in their order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -288,3 +301,45 @@ def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> I
     for place in _places(given):
         prefix = commit_prefix(version) if place == TRANSMISSION_QUEUE else ""
         yield files.write_new(table.root, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)
+
+
+# Earlier formats ------------------------------------------------------------------------------------------------------
+
+
+def upgrade(table: Table) -> None:
+    """Bring the table to this version's format in one commit, when it is opened; nothing happens when it has it.
+
+    What format 2 brought, and what a reader of format 1 would get wrong:
+
+    * messages that wait in ``transmission``: it would neither count them nor give them to ``main`` when the queue is enabled;
+    * blocks in the control row: it would receive from a blocked queue;
+    * a last lookup id that is never forgotten: it would begin at 1 again after 30 days without a send;
+    * every version looked at before the next is made: it would commit on top of what a stranger did;
+    * joined event files: it would tell them out of order.
+
+    What format 3 brought, and what a reader of format 2 would get wrong:
+
+    * services in the control row: it would leave them out of the next one that it writes;
+    * conversation endpoints, and dialog messages that wait for their target queues: it would deliver messages of dialogs without their rules.
+
+    Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
+    taken over when it has expired. Raises StoreUnreachableError, TableChangedError.
+    """
+    table.change(lambda view: (_upgrade_plan(table, view), None))
+
+
+def _upgrade_plan(table: Table, view: View) -> Commit | None:
+    before = view.snapshot.control
+    if before.format_version >= FORMAT_VERSION:
+        return None
+    # Format 1 let the log forget the last lookup id. Format 3 sets no number: a table of format 2 has neither services nor conversations.
+    lasting = {SEQUENCE: last_id(view.state)} if before.format_version < 2 else {}  # noqa: PLR2004
+    row = files.write_new(table.root, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
+    return Commit(
+        "upgrade",
+        add=[row],
+        remove=[view.control_row],
+        lasting=lasting,
+        details={"from": before.format_version, "to": FORMAT_VERSION},
+        scratch=[row],
+    )

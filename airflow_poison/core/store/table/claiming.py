@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE
+from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import changing, compaction, files, history, rows, stage
+from airflow_poison.core.store.table import compaction, files, stage
 from airflow_poison.core.store.table.changing import split_file
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, link, new_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     import pyarrow as pa
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import DataFile, Manifest
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
 
 _MANY = 64  # files
@@ -34,9 +33,7 @@ _SMALL = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a pass asks for."""
-
+class _Wanted:
     key: str
     expires_at: datetime
     max_messages: int
@@ -44,25 +41,32 @@ class Wanted:
     sub_queue: SubQueue
 
 
-def claim(table: Table, wanted: Wanted) -> Claim | None:
-    """Claim files of a sub-queue, or take over the claim that this run key has already."""
+def claim(
+    table: Table, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
+) -> Claim | None:
+    """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``.
+
+    None when there is nothing to receive: no file, another pass has an exclusive claim (or any, when this one wants to be
+    exclusive), or this key's pass has finished (ask ``result``).
+    A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
+    than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
+    Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
+    """
+    wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue)
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
     attempt = stage.Attempt(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _TooLarge | _Mixed | _TooMany):
-        match answer:
-            case _TooLarge(file):
-                _split(table, file, lambda rows: _slices(rows, wanted.max_messages))
-            case _Mixed(file):
-                _split(table, file, _priorities)
-            case _TooMany():
-                compaction.compact(table, _MANY, [wanted.sub_queue.value])
-                join = False
+    while isinstance(answer := table.change(plan), _ToSplit | _TooMany):
+        if isinstance(answer, _ToSplit):
+            _split(table, answer)
+        else:
+            compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
+            join = False
     return _settled(table, answer, attempt)
 
 
@@ -78,20 +82,14 @@ def _settled(table: Table, claim: Claim | None, attempt: stage.Attempt) -> Claim
 
 
 @dataclass(frozen=True, slots=True)
-class _TooLarge:
-    """The next file alone is above the limit: it has to be split before it can be claimed."""
+class _ToSplit:
+    """A file that has to be split before it can be claimed.
 
-    file: DataFile
-
-
-@dataclass(frozen=True, slots=True)
-class _Mixed:
-    """A file that would bring messages of a low priority along, in front of older ones that stay: it has to be split where order is kept.
-
-    Messages of one conversation have one priority (spec SB-48), and come in the order in which they were sent.
+    :param cut: gives the pieces of its messages, in the order in which they are received.
     """
 
     file: DataFile
+    cut: Callable[[pa.Table], Iterable[pa.Table]]
 
 
 class _TooMany:
@@ -99,8 +97,8 @@ class _TooMany:
 
 
 def _plan(
-    table: Table, view: View, wanted: Wanted, attempt: stage.Attempt, *, join: bool
-) -> tuple[Commit | None, Claim | _TooLarge | _Mixed | _TooMany | None]:
+    table: Table, view: View, wanted: _Wanted, attempt: stage.Attempt, *, join: bool
+) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -114,7 +112,7 @@ def _plan(
     if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
     picked = _pick(view, wanted)
-    if picked is None or isinstance(picked, _TooLarge | _Mixed):
+    if picked is None or isinstance(picked, _ToSplit):
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
@@ -123,14 +121,18 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, wanted: Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mixed | None:
-    """Return the next free files in queue order while they fit."""
+def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None:
+    """Return the next free files in queue order while they fit; the first of them when it is too large alone.
+
+    Where order is kept, no file may bring messages of a low priority along, in front of older ones that stay. Messages of one conversation have
+    one priority (spec SB-48), and come in the order in which they were sent.
+    """
     claimed = view.claimed
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
     if not free:
         return None
     if free[0].rows > wanted.max_messages:
-        return _TooLarge(free[0])
+        return _ToSplit(free[0], lambda rows: (rows.slice(start, wanted.max_messages) for start in range(0, rows.num_rows, wanted.max_messages)))
     picked: list[DataFile] = []
     room = wanted.max_messages
     for file in free:
@@ -142,24 +144,16 @@ def _pick(view: View, wanted: Wanted) -> tuple[DataFile, ...] | _TooLarge | _Mix
     if wanted.exclusive and stays:
         mixed = (file for file in picked if file.min_priority < file.max_priority and file.min_priority <= stays[0].max_priority)
         if (first := next(mixed, None)) is not None:
-            return _Mixed(first)
+            return _ToSplit(first, _priorities)
     return tuple(picked)
 
 
-def _split(table: Table, file: DataFile, cut: Callable[[pa.Table], Iterable[pa.Table]]) -> None:
-    """Cut a file into pieces.
-
-    :param cut: is given its messages in the order in which they are received.
-    """
-    whole = files.read(table.root, file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+def _split(table: Table, found: _ToSplit) -> None:
+    whole = files.read(table.root, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
     try:
-        split_file(table, file, cut(whole))
+        split_file(table, found.file, found.cut(whole))
     except TableChangedError:
         return  # another pass has claimed or split it: the next look at the table tells
-
-
-def _slices(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    return (rows.slice(start, size) for start in range(0, rows.num_rows, size))
 
 
 def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
@@ -168,15 +162,15 @@ def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
     return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
 
 
-def take_over(table: Table, known: Claim, expires_at: datetime) -> Claim | None:
-    """Become the holder of a claim as it was seen; None when it changed since (taken over, renewed, finished)."""
+def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
+    """Become the holder of an expired claim (or one of one's own run key); None when it changed since it was seen (taken over, renewed, finished)."""
     attempt = stage.Attempt(table.root, known.key)
 
     def plan(view: View) -> tuple[Commit | None, Claim | None]:
         before = view.claim_of(known.key)
         if before is None or (before.epoch, before.attempt, before.expires_at) != (known.epoch, known.attempt, known.expires_at):
             return None, None
-        return _successor(table, view, before, expires_at, attempt)
+        return _successor(table, view, before, now + lease, attempt)
 
     return _settled(table, table.change(plan), attempt)
 
@@ -187,8 +181,8 @@ def _successor(table: Table, view: View, before: Claim, expires_at: datetime, at
     return _record(table, after, replaced=view.claim_rows[before.key]), after
 
 
-def renew(table: Table, claim: Claim, lease: timedelta, now: datetime) -> Claim:
-    """Put the expiry of a held claim off."""
+def renew(table: Table, claim: Claim, *, lease: timedelta, now: datetime) -> Claim:
+    """Extend a claim. Raises ClaimLostError when this holder (key, epoch) does not hold it any more."""
     renewed = replace(claim, expires_at=now + lease)
 
     def plan(view: View) -> tuple[Commit | None, Claim]:
@@ -200,7 +194,7 @@ def renew(table: Table, claim: Claim, lease: timedelta, now: datetime) -> Claim:
 
 
 def release(table: Table, claim: Claim) -> None:
-    """Give the files of a held claim back and forget its stage."""
+    """Give claimed files back as they are, and forget the stage. Nothing happens when the claim is not held any more."""
 
     def plan(view: View) -> tuple[Commit | None, bool]:
         if not view.held(claim):
@@ -212,13 +206,13 @@ def release(table: Table, claim: Claim) -> None:
         stage.clear(table.root, claim.key)
 
 
-def expired(view: View, now: datetime) -> Sequence[Claim]:
-    """Return the claims that were not renewed in time."""
-    return [held for held in view.snapshot.claims if held.expires_at <= now]
+def expired(table: Table, now: datetime) -> Sequence[Claim]:
+    """Return the claims whose holder has not renewed them in time."""
+    return [held for held in table.view().snapshot.claims if held.expires_at <= now]
 
 
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
-    row = files.write_new(table.root, CLAIM, 0, rows.claim_to_row(made))
+    row = files.write_new(table.root, CLAIM, 0, files.claim_to_row(made))
     reach(f"store.{operation}.after_row")
     gone = [replaced] if replaced else []
     return Commit(operation, add=[row], remove=gone, details={"key": made.key, "epoch": made.epoch}, scratch=[row])
@@ -235,10 +229,17 @@ def finish(
     table: Table,
     claim: Claim,
     manifest: Manifest,
-    change: Callable[[Control], Control] | None,
-    events: Sequence[Event],
+    *,
+    change: Callable[[Control], Control] | None = None,
+    events: Sequence[Event] = (),
+    now: datetime,
 ) -> bool:
-    """Commit the outcome of a claim; False when that was done before."""
+    """The final commit: add what was staged, remove what was claimed and the claim, all or nothing; False when it was done before.
+
+    ``change`` does with ``transmission`` what it does in ``alter``.
+    Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
+    """
+    del now
     reach("store.finish.before_links")
 
     def plan(view: View) -> tuple[Commit | None, bool]:
@@ -247,8 +248,8 @@ def finish(
         inputs = _inputs(table, view, claim)
         version = view.state.version + 1
         added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
-        record = history.write(table.root, version, events, part=len(manifest.files))
-        control = changing.control_change(table, view, change)
+        record = files.write_events(table.root, version, events, part=len(manifest.files))
+        control = table.control_change(view, change)
         commit = Commit(
             "finish",
             add=[*added, *record, *control.add],
@@ -265,6 +266,22 @@ def finish(
     stage.clear(table.root, claim.key)
     reach("store.finish.after_clearing")
     return done
+
+
+def result(table: Table, key: str) -> Mapping[str, object] | None:
+    """Return the result that the final commit of this run key recorded; None when it has not finished."""
+    version = table.log.load().number(f"run:{key}")
+    if version is None:
+        return None
+    found = (table.log.details(version) or {}).get("result", {})
+    assert isinstance(found, dict)
+    return found
+
+
+def has_number(table: Table, names: Iterable[str]) -> bool:
+    """Whether one of these names has a number: ``send:<key>``, ``run:<pass key>``, ``transact:<key>``. The log forgets them after 30 days."""
+    state = table.log.load()
+    return any(state.number(name) is not None for name in names)
 
 
 def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:

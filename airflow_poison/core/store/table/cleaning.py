@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import timedelta
 
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
 FENCE = "fence"
 _SENDS = "send-"
@@ -115,16 +115,17 @@ class _Needed:
             return "kept_young"
         return "stages"
 
-    def verdict_of_temporary(self, file: _Found) -> str:
-        """Return the same of a file that its writer has not finished."""
-        return "kept_young" if file.age < self.safe_age else "temporary"
-
 
 _REMOVED = frozenset({"expired", "orphans", "stages", "temporary"})
 
 
-def clean(table: Table, retention: timedelta, safe_age: timedelta) -> Cleaned:
-    """Remove what nobody needs; two cleaners at once remove the same. Files that are not ours by their names are left alone."""
+def clean(table: Table, *, retention: timedelta, safe_age: timedelta) -> Cleaned:
+    """Remove what no version within the retention needs, and what killed verbs have left. Both spans are of the machine's time.
+
+    Two cleaners at once remove the same. Files that are not ours by their names are left alone.
+
+    :param safe_age: files of no version, temporary ones and those of sends stay while they are younger; a send that takes longer fails.
+    """
     listing = _Listing.of(table.root)
     reach("store.clean.after_listing")
     staged = frozenset(stage.final_paths(table.root))
@@ -158,7 +159,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
 
 def _judged(listing: _Listing, needed: _Needed) -> Iterator[tuple[_Found, str]]:
     yield from ((file, needed.verdict(file)) for file in listing.files)
-    yield from ((file, needed.verdict_of_temporary(file)) for file in listing.temporary)
+    yield from ((file, "kept_young" if file.age < needed.safe_age else "temporary") for file in listing.temporary)
     yield from ((folder, needed.verdict_of_stage(folder)) for folder in listing.stages)
 
 

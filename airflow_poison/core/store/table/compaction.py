@@ -19,7 +19,7 @@ from airflow_poison.core.schema import CONVERSATION, EVENT, SubQueue
 from airflow_poison.core.store.files import Compacted
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, history
-from airflow_poison.core.store.table.files import event_versions, joined_prefix
+from airflow_poison.core.store.table.files import WAITING, event_versions, joined_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.table.base import Table, View
+    from airflow_poison.core.store.queue_table import Table, View
 
     Run = tuple[DataFile, ...]
 
 MOST_ROWS = 100_000
 MOST_BYTES = 32 * 1024 * 1024
-_WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
 _MESSAGES = tuple(place.value for place in SubQueue)
 
 
-def compact(table: Table, min_files: int, sub_queues: Sequence[str] = (*_MESSAGES, EVENT)) -> Compacted:
-    """Join runs of at least ``min_files`` small files; those that others claim or remove meanwhile are left out."""
+def compact(table: Table, *, min_files: int, sub_queues: Sequence[str] = (*_MESSAGES, EVENT)) -> Compacted:
+    """Join small unclaimed files that follow each other, of messages and of events, where at least ``min_files`` of them do.
+
+    Those that others claim or remove meanwhile are left out. Raises ConservationError (nothing joined), TableChangedError.
+    """
     done = Compacted()
     view = table.view()
     for sub_queue in sub_queues:
@@ -48,7 +50,6 @@ def compact(table: Table, min_files: int, sub_queues: Sequence[str] = (*_MESSAGE
 
 
 def _runs(view: View, sub_queue: str, min_files: int) -> Iterator[Run]:
-    """Yield what is worth joining."""
     for alike in _neighbours(view, sub_queue):
         for run in _portions(alike):
             kept = _without_large_head(run)
@@ -57,7 +58,6 @@ def _runs(view: View, sub_queue: str, min_files: int) -> Iterator[Run]:
 
 
 def _neighbours(view: View, sub_queue: str) -> Iterator[Run]:
-    """Yield files that follow each other and may be joined."""
     ordered = _in_order(view, sub_queue)
     claimed = view.claimed
     for kind, group in groupby(ordered, key=lambda file: None if file.path in claimed else _kind(file)):
@@ -74,10 +74,9 @@ def _in_order(view: View, sub_queue: str) -> list[DataFile]:
 
 
 def _kind(file: DataFile) -> tuple[object, ...]:
-    """Return what files must have in common."""
     if file.sub_queue == EVENT:
         return (EVENT,)
-    due = (file.min_due_at, file.max_due_at) if file.sub_queue in _WAITING else None
+    due = (file.min_due_at, file.max_due_at) if file.sub_queue in WAITING else None
     return (file.move_count, file.max_priority, due)
 
 
@@ -125,10 +124,14 @@ def _join(table: Table, run: Run) -> Compacted:
             raise
         return Compacted()
     reach("store.compact.after_files")
-    if not table.change(lambda view: _plan(table, view, run, written)):  # the file stays when this raises: the commit may have happened
+    return _put_in_place(table, run, written, lambda view: _plan(table, view, run, written))
+
+
+def _put_in_place(table: Table, run: Sequence[DataFile], written: list[DataFile], plan: Callable[[View], tuple[Commit | None, bool]]) -> Compacted:
+    if not table.change(plan):  # the file stays when this raises: the commit may have happened
         table.discard(written)
         return Compacted()
-    return Compacted(files=len(run), into=1, rows=written[0].rows, size=sum(file.size for file in run))
+    return Compacted(files=len(run), into=len(written), rows=sum(file.rows for file in run), size=sum(file.size for file in run))
 
 
 def _plan(table: Table, view: View, run: Run, written: list[DataFile]) -> tuple[Commit | None, bool]:
@@ -183,12 +186,15 @@ def _check(table: Table, run: Run, rows: pa.Table, *, distinct: int) -> None:
 _SMALL_CONVERSATIONS = 1024 * 1024  # bytes
 
 
-def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], min_files: int) -> Compacted:
+def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], *, min_files: int) -> Compacted:
     """Join the files of conversation endpoints where there are many; large ones only when the others together have become as large.
 
     Each change of an endpoint adds a version, the highest one of a handle counts, and a merge removes the others. It takes no notice of what others
     add meanwhile: their versions are higher, and lie in files of their own. What is to be forgotten goes only with a merge of all files: else an
     older version in another file would count again.
+
+    :param keep: is given the rows that count, a row for each endpoint, and returns those of them that stay. Asked only when all files are joined.
+    Raises ConservationError when it returns others; nothing has changed then.
     """
     known = table.view().snapshot.conversations
     run = _worth_joining(known)
@@ -203,10 +209,7 @@ def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], min_
     kept = _kept(table, rows, keep(rows)) if len(run) == len(known) else rows
     written = [files.write_new(table.root, CONVERSATION, 0, kept)] if kept.num_rows else []
     reach("store.merge.after_files")
-    if not table.change(lambda view: _merge_plan(table, view, run, written)):  # the file stays when this raises: the commit may have happened
-        table.discard(written)
-        return Compacted()
-    return Compacted(files=len(run), into=len(written), rows=sum(file.rows for file in run), size=sum(file.size for file in run))
+    return _put_in_place(table, run, written, lambda view: _merge_plan(table, view, run, written))
 
 
 def _worth_joining(known: Sequence[DataFile]) -> list[DataFile]:

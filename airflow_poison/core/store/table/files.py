@@ -1,28 +1,35 @@
-"""Data files: where one lies, write, read and link one, say what its footer says, and whether it is what was committed."""
+"""Data files: where one lies, write, read and link one, say what its footer says, whether it is what was committed; rows that are not messages."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import message_schema, table_schema
-from airflow_poison.core.store.files import DataFile
+from airflow_poison.core.errors import NewerFormatError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
+from airflow_poison.core.store.control import FORMAT_VERSION, Control, QueueState
+from airflow_poison.core.store.files import Claim, DataFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from airflow_poison.core.events import Event
+
     Bound = int | datetime | None
 
+WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
+"""Sub-queues whose files fall due, each as a whole."""
 GROUP_ROWS = 10_000
 """Rows of a row group: whoever looks for a few rows reads no more than the groups that hold them."""
 
@@ -253,6 +260,16 @@ def link(source: str | Path, target: str | Path) -> None:
     os.utime(target)
 
 
+def moved(root: str, file: DataFile, target: SubQueue, move_count: int) -> DataFile:
+    """Give a file a second name in its new place, another one for each try. Raises TableChangedError when it is gone."""
+    new = replace(file, path=new_path(target, move_count), sub_queue=target.value, move_count=move_count)
+    try:
+        link(Path(root, file.path), Path(root, new.path))
+    except FileNotFoundError as error:
+        raise TableChangedError(gone(root, file.path)) from error
+    return new
+
+
 def _copy(source: Path, target: Path) -> None:
     beside = target.with_name(f".{uuid4().hex}")
     shutil.copyfile(source, beside)
@@ -319,3 +336,117 @@ def _unreadable(root: str, file: DataFile, error: OSError) -> str:
         f"The file {file.path} of the queue table {root} cannot be read: {error.strerror or error}. Nothing was committed by this verb. "
         "Give this user the right to read and write the table's folder again, then run the task again."
     )
+
+
+# The rows that are not messages: events, the control row, claims; and files as JSON ------------------------------------
+
+
+CONTROL_COLUMNS = ("lookup_id", "message_type", "reason", "body")
+CLAIM_COLUMNS = ("lookup_id", "message_id", "message_type", "body")
+_INSTANTS = ("min_enqueued_at", "min_due_at", "max_due_at")
+
+
+def write_events(root: str, version: int, told: Sequence[Event], part: int = 0) -> list[DataFile]:
+    """Write the events of the commit that makes ``version``; no file when there are none.
+
+    :param part: orders several files of one commit.
+    """
+    if not told:
+        return []
+    return [write_new(root, EVENT, 0, events_to_table(told), prefix=commit_prefix(version, part))]
+
+
+def file_to_dict(file: DataFile) -> dict[str, object]:
+    """Return a file as plain JSON values."""
+    values = asdict(file)
+    return values | {name: values[name].isoformat() for name in _INSTANTS if values[name] is not None}
+
+
+def file_from_dict(values: Mapping[str, object]) -> DataFile:
+    """Return the file that ``file_to_dict`` described."""
+    instants = {name: datetime.fromisoformat(str(values[name])) for name in _INSTANTS if values[name] is not None}
+    return DataFile(**{**values, **instants})  # type: ignore[arg-type]  # the names and types are those of asdict
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        message = (
+            f"{what} cannot be read ({type(error).__name__}: {error}): somebody else has written it. Nothing was committed by this verb. "
+            "Restore the table to a version before that (RESTORE, or a backup); 'airflow poison check' names the file."
+        )
+        raise TableChangedError(message) from error
+
+
+def control_to_row(control: Control) -> pa.Table:
+    """Return the one row of the ``_ctl`` partition."""
+    poison_reader = {"state": control.poison_state.value, "reason": control.poison_reason}
+    parts = {"policy": dict(control.policy), "counters": dict(control.counters), "services": dict(control.services)}
+    return one_row(
+        CONTROL,
+        lookup_id=control.format_version,
+        message_type=control.state.value,
+        reason=control.reason,
+        body=json.dumps(parts | {"poison_reader": poison_reader}).encode(),
+    )
+
+
+def control_from_row(table: pa.Table, name: str) -> Control:
+    """Return what ``control_to_row`` wrote. Raises NewerFormatError before anything else is looked at, TableChangedError for anything else."""
+    with _in_words(f"The control row of queue {name!r}"):
+        row = table.to_pylist()[0]
+        version: int = row["lookup_id"]
+        if version > FORMAT_VERSION:
+            message = (
+                f"Queue {name!r} has table format {version}; this version of airflow-poison knows formats up to {FORMAT_VERSION}. "
+                "Install the version that wrote it, or a newer one, everywhere the queue is used."
+            )
+            raise NewerFormatError(message)
+        body = json.loads(row["body"])
+        poison_reader = body.get("poison_reader", {"state": QueueState.ENABLED, "reason": ""})
+        return Control(
+            policy=body["policy"],
+            state=QueueState(row["message_type"]),
+            reason=row["reason"],
+            counters=body["counters"],
+            format_version=version,
+            poison_state=QueueState(poison_reader["state"]),
+            poison_reason=poison_reader["reason"],
+            services=body.get("services", {}),
+        )
+
+
+def claim_to_row(claim: Claim) -> pa.Table:
+    """Return one row of the ``_claim`` partition."""
+    body = {
+        "expires_at": claim.expires_at.isoformat(),
+        "exclusive": claim.exclusive,
+        "earlier": list(claim.earlier),
+        "files": [file_to_dict(file) for file in claim.files],
+    }
+    return one_row(
+        CLAIM,
+        lookup_id=claim.epoch,
+        message_id=claim.key,
+        message_type=claim.attempt,
+        due_at=claim.expires_at,
+        body=json.dumps(body).encode(),
+    )
+
+
+def claim_from_row(table: pa.Table) -> Claim:
+    """Return what ``claim_to_row`` wrote. Raises TableChangedError for anything else."""
+    with _in_words("A claim"):
+        row = table.to_pylist()[0]
+        body = json.loads(row["body"])
+        return Claim(
+            key=row["message_id"],
+            epoch=row["lookup_id"],
+            attempt=row["message_type"],
+            expires_at=datetime.fromisoformat(body["expires_at"]),
+            files=tuple(file_from_dict(values) for values in body["files"]),
+            exclusive=body["exclusive"],
+            earlier=tuple(body["earlier"]),
+        )

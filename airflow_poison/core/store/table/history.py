@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, events_to_table, table_to_events
+from airflow_poison.core.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, table_to_events
 from airflow_poison.core.store.table import files, row_groups
-from airflow_poison.core.store.table.files import commit_prefix, event_versions, is_joined, partition_of
+from airflow_poison.core.store.table.files import event_versions, is_joined, partition_of
 from airflow_poison.core.store.table.row_groups import PLACE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.queue_table import Table
     from airflow_poison.core.store.table.row_groups import RowGroups
 
 _ORIGIN = "message_id"
@@ -33,18 +33,12 @@ _COUNTED = '"count": "'
 _EVENTS = "events"
 
 
-def write(root: str, version: int, events: Sequence[Event], part: int = 0) -> list[DataFile]:
-    """Write the events of the commit that makes ``version``; no file when there are none.
+def events(table: Table, since_version: int = -1, *, until_version: int | None = None, types: Collection[EventType] | None = None) -> Iterator[Event]:
+    """Return the recorded events of later versions, in the order of their commits; one of a whole file becomes one of each of its messages.
 
-    :param part: orders several files of one commit.
+    :param until_version: the last version that counts; None: the newest.
+    :param types: only events of these types; None: all.
     """
-    if not events:
-        return []
-    return [files.write_new(root, EVENT, 0, events_to_table(events), prefix=commit_prefix(version, part))]
-
-
-def read(table: Table, since_version: int, until_version: int | None, types: Collection[EventType] | None) -> Iterator[Event]:
-    """Return the events of later versions; an event of a whole file becomes one of each of its messages."""
     state = table.log.load()
     wanted = range(since_version + 1, (state.version if until_version is None else until_version) + 1)
     recorded = [file.path for file in state.files if file.sub_queue == EVENT and _overlap(event_versions(file.path), wanted)]
@@ -55,7 +49,7 @@ def read(table: Table, since_version: int, until_version: int | None, types: Col
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class _Wanted:
     """Which events: of these messages, of these types, from a time on; None: all."""
 
     lookup_ids: Collection[int] | None = None
@@ -113,12 +107,23 @@ class Wanted:
         return lookup_ids if self.lookup_ids is None else [number for number in lookup_ids if number in self.lookup_ids]
 
 
-def newest(table: Table, limit: int, wanted: Wanted) -> tuple[list[Event], int]:
-    """Return the newest events in the order of history, and how many earlier ones there are.
+def newest_events(
+    table: Table,
+    limit: int,
+    *,
+    lookup_ids: Collection[int] | None = None,
+    types: Collection[EventType] | None = None,
+    since: datetime | None = None,
+) -> tuple[Sequence[Event], int]:
+    """Return the newest recorded events, in the order of their commits, and how many earlier ones there are.
 
     Files and row groups are read from the newest on. Behind the last event that is returned they are counted: by their statistics where every event
     counts, else by the columns that decide.
+
+    :param lookup_ids: only those of these messages; None: all, also of the queue itself.
+    :param types: only those of these types. :param since: only those from then on.
     """
+    wanted = _Wanted(None if lookup_ids is None else frozenset(lookup_ids), types, since)
     found: list[Event] = []  # a row group's events in their order, before those of newer ones
     earlier = 0
     for path in sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True):
@@ -152,7 +157,7 @@ def _newest_first(groups: RowGroups) -> Iterator[list[int]]:
         yield together
 
 
-def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int, wanted: Wanted) -> tuple[list[Event], int]:
+def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int, wanted: _Wanted) -> tuple[list[Event], int]:
     """Return the newest events of row groups in their order, at most ``limit``, and how many they hold."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -167,7 +172,7 @@ def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int
     return found[-limit:], held
 
 
-def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: Wanted) -> pa.Table:
+def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: _Wanted) -> pa.Table:
     """Return the rows that stand for wanted events, the newest first, and for how many each does."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -184,7 +189,7 @@ def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: Wanted) -> pa
     return weighed.filter(pc.greater(weighed[_EVENTS], pa.scalar(0))).sort_by([("priority", "descending")])
 
 
-def _counts(root: str, rows: pa.Table, wanted: Wanted) -> list[int]:
+def _counts(root: str, rows: pa.Table, wanted: _Wanted) -> list[int]:
     """Return for how many wanted events each row stands, by what its body says."""
     import pyarrow.compute as pc
 
@@ -204,7 +209,6 @@ def _overlap(held: tuple[int, int], wanted: range) -> bool:
 
 
 def _rows(root: str, path: str, wanted: range) -> pa.Table:
-    """Return the rows of an event file that were committed with these versions."""
     import pyarrow as pa
 
     if not is_joined(path):
@@ -257,7 +261,7 @@ def named_files(root: str, recorded: Sequence[DataFile]) -> set[str]:
     return found
 
 
-def _one_by_one(root: str, event: Event, wanted: Wanted | None = None, most: int | None = None) -> Iterator[Event]:
+def _one_by_one(root: str, event: Event, wanted: _Wanted | None = None, most: int | None = None) -> Iterator[Event]:
     """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more.
 
     :param wanted: only those of these messages. :param most: only so many of them, the last ones.

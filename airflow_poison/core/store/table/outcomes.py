@@ -6,9 +6,7 @@ if that still lives, and removes what it had left: the attempt journal knows the
 
 from __future__ import annotations
 
-import fcntl
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
@@ -17,6 +15,7 @@ from airflow_poison.core.errors import ClaimLostError, ServerSessionError, Store
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
 from airflow_poison.core.schema import SubQueue, message_schema
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.disk import named, why
 from airflow_poison.core.store.table.files import moved_path
 
@@ -97,19 +96,12 @@ class OutcomeWriter:
         """Return a descriptor whose lock every attempt of the task takes; the kernel lets go of it when its holder dies."""
         self._out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._out / f".task-{self._task}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(descriptor)
-                    raise ServerSessionError(
-                        f"An earlier attempt of task {self._task} still writes to {str(self._out)!r}. End that process, then run the task again."
-                    ) from None
-                time.sleep(_POLL_SECONDS)
-            else:
-                return descriptor
+        if disk.lock(descriptor, _WAIT_SECONDS, _POLL_SECONDS):
+            return descriptor
+        os.close(descriptor)
+        raise ServerSessionError(
+            f"An earlier attempt of task {self._task} still writes to {str(self._out)!r}. End that process, then run the task again."
+        )
 
     def _part(self, sub_queue: str, move_count: int, *, due: bool = True) -> _Part:
         place = (sub_queue, move_count, due)

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.store.table.files import damaged, gone
+from airflow_poison.core.schema import message_schema
+from airflow_poison.core.store.table.files import damaged, gone, placed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.queue_table import Table
 
 PORTION_ROWS = 1_024
 """So many rows are in memory while chosen ones are taken out of a row group."""
@@ -123,32 +127,39 @@ def opened(root: str, path: str) -> Iterator[RowGroups]:
         raise TableChangedError(damaged(root, path, error)) from error
 
 
-def first(root: str, path: str, names: Sequence[str], limit: int) -> pa.Table:
-    """Return columns of the first rows of a file as they are received: highest priority first, then lowest lookup id."""
+def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the first rows of a file, highest priority first, then lowest lookup id; row groups behind them are not read.
+
+    :param columns: ``lookup_id`` and ``priority`` among them; None: those of ``table_schema()``.
+    """
     import pyarrow as pa
 
-    with opened(root, path) as groups:
+    with opened(table.root, file.path) as groups:
         best = groups.columns([], _RECEIVE_COLUMNS)
         for key, group in sorted((_first_key(groups, group), group) for group in range(len(groups))):
             if best.num_rows >= limit and key > _key(best.slice(limit - 1).to_pylist()[0]):
                 break
             best = pa.concat_tables([best, groups.columns([group], _RECEIVE_COLUMNS)]).sort_by(_RECEIVE_ORDER).slice(0, limit)
-        return groups.take(best, names).sort_by(_RECEIVE_ORDER)
+        return _taken(file, groups, best, columns).sort_by(_RECEIVE_ORDER)
 
 
-def select(root: str, path: str, names: Sequence[str], lookup_ids: Collection[int]) -> pa.Table:
-    """Return columns of the rows of a file with these lookup ids, in the order of the file."""
+def select(table: Table, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a file with these lookup ids, in its order; row groups that cannot hold them are not read. Columns as in ``first``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     wanted = sorted(number for number in lookup_ids if abs(number) < 2**63)  # people type longer ones, too
-    with opened(root, path) as groups:
+    with opened(table.root, file.path) as groups:
         parts = [groups.columns([], ["lookup_id"])]
         for group in range(len(groups)):
             if groups.may_hold(group, "lookup_id", wanted):
                 keys = groups.columns([group], ["lookup_id"])
                 parts.append(keys.filter(pc.is_in(keys["lookup_id"], pa.array(wanted, pa.int64()))))
-        return groups.take(pa.concat_tables(parts), names)
+        return _taken(file, groups, pa.concat_tables(parts), columns)
+
+
+def _taken(file: DataFile, groups: RowGroups, places: pa.Table, columns: Sequence[str] | None) -> pa.Table:
+    return placed(file, groups.take(places, message_schema().names)) if columns is None else groups.take(places, columns)
 
 
 def _first_key(groups: RowGroups, group: int) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import errno
 import json
 import re
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -23,9 +23,8 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import DataFile, Manifest
-from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, new_path, partition_of
+from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, new_path, partition_of
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
-from airflow_poison.core.store.table.rows import file_from_dict, file_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.table.base import Table
+    from airflow_poison.core.store.queue_table import Table
 
 
 OUT = "out"
@@ -87,14 +86,22 @@ def own_folder(root: str, claim: Claim) -> Path:
     return folder
 
 
-def begin(root: str, claim: Claim, note: str, *, durable: bool) -> None:
+def stage(table: Table, claim: Claim) -> str:
+    """Return this holder's own stage folder, made if missing: outcome files go to ``<stage>/out``, journals to ``<stage>/journal``.
+
+    Raises ClaimLostError when a later holder has fenced it.
+    """
+    return str(own_folder(table.root, claim))
+
+
+def begin(table: Table, claim: Claim, note: str) -> None:
     """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
-    folder = own_folder(root, claim)
+    folder = own_folder(table.root, claim)
     try:
         (folder / BEGUN).write_text(note)
-        if durable:
+        if table.durable:
             disk.sync(folder / BEGUN)
-            disk.sync_up(folder, Path(root))
+            disk.sync_up(folder, Path(table.root))
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
 
@@ -135,6 +142,11 @@ def folder_names(key: str, attempt: str) -> tuple[str, str]:
     return folder, folder + _FENCED
 
 
+def journals(table: Table, claim: Claim) -> Sequence[str]:
+    """Return the journal folders of this claim's earlier holders, fenced: none of them can be opened for writing any more."""
+    return [str(folder / JOURNAL) for folder in earlier_folders(table.root, claim)]
+
+
 def clear(root: str, key: str) -> None:
     """Remove everything staged under a run key; what cannot be removed is harmless (maintenance sweeps it)."""
     remove_tree(Path(root, stage_folder(key)))
@@ -153,13 +165,13 @@ _STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.
 
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
-    """Write outcome rows into the stage, a file for each partition."""
+    """Write outcome rows (``table_schema()``, ``sub_queue`` and ``move_count`` say where to) into the stage, without Spark."""
     with OutcomeWriter(own_folder(table.root, claim) / OUT, uuid4().hex) as writer:
         writer.write(outcome)
 
 
-def find_manifest(table: Table, claim: Claim) -> Manifest | None:
-    """Return the manifest of this holder or of an earlier one: there is at most one, since each looks before it seals.
+def manifest(table: Table, claim: Claim) -> Manifest | None:
+    """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none. Each looks before it seals.
 
     Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
     """
@@ -172,14 +184,20 @@ def find_manifest(table: Table, claim: Claim) -> Manifest | None:
 
 def read_manifest(root: str, attempt: Path) -> Manifest | None:
     """Return the manifest in a holder's folder. Raises TableChangedError for one that is damaged."""
+    path, prefix = attempt / MANIFEST, attempt.relative_to(Path(root, STAGE))
     try:
-        text = Path(attempt, MANIFEST).read_bytes()
+        body = json.loads(path.read_bytes())
+        return Manifest(
+            files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
+            tallies=tuple(body["tallies"]),
+            result=body["result"],
+        )
     except FileNotFoundError:
         return None
     except IsADirectoryError as error:
-        raise TableChangedError(damaged(root, f"{attempt.relative_to(root)}/{MANIFEST}", "it is a folder")) from error
-    with _in_words(root, attempt / MANIFEST):
-        return _parse(text, str(attempt.relative_to(Path(root, STAGE))))
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), "it is a folder")) from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
 
 
 def staged_difference(root: str, staged: str, file: DataFile) -> str:
@@ -197,42 +215,34 @@ def staged_difference(root: str, staged: str, file: DataFile) -> str:
     return f"it has {found.rows} rows and {found.size} bytes; expected {file.rows} and {file.size}"
 
 
-@contextmanager
-def _in_words(root: str, path: Path) -> Iterator[None]:
-    """Turn what a damaged manifest raises into words."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TableChangedError(damaged(root, str(path.relative_to(root)), error)) from error
-
-
 def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, object]]) -> Manifest:
-    """List the stage and make it durable, with the account of it; returns the sealed one when that was done before."""
-    sealed = find_manifest(table, claim)
+    """List what was staged, let ``account`` check it and give the result, and write the manifest durably; an earlier one is returned."""
+    sealed = manifest(table, claim)
     if sealed is not None:
         return sealed
     own = own_folder(table.root, claim)
     reach("store.seal.before_listing")
-    listed = Manifest(files=tuple(_listed(own)), tallies=tuple(_tallies(own)))
-    manifest = replace(listed, result=dict(account(listed)))
+    staged = list(_staged(own))
+    listed = Manifest(files=tuple(_listed(own, staged)), tallies=tuple(_tallies(own, staged)))
+    made = replace(listed, result=dict(account(listed)))
     if table.durable:
-        disk.sync_files(str(own), [name for name, _ in manifest.files])
+        disk.sync_files(str(own), [name for name, _ in made.files])
     reach("store.seal.before_manifest")
     try:
-        _write(table, own, manifest)
+        _write(table, own, made)
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
     prefix = own.relative_to(Path(table.root, STAGE))
-    return replace(manifest, files=tuple((f"{prefix}/{name}", file) for name, file in manifest.files))
+    return replace(made, files=tuple((f"{prefix}/{name}", file) for name, file in made.files))
 
 
-def _write(table: Table, own: Path, manifest: Manifest) -> None:
+def _write(table: Table, own: Path, made: Manifest) -> None:
     """Write the manifest under another name first: whoever finds it finds all of it."""
     beside = own / f".{MANIFEST}"
     body = {
-        "files": [[name, file_to_dict(file)] for name, file in manifest.files],
-        "tallies": [dict(tally) for tally in manifest.tallies],
-        "result": dict(manifest.result),
+        "files": [[name, file_to_dict(file)] for name, file in made.files],
+        "tallies": [dict(tally) for tally in made.tallies],
+        "result": dict(made.result),
     }
     beside.write_text(json.dumps(body))
     if table.durable:
@@ -258,18 +268,9 @@ def final_paths(root: str) -> Iterator[str]:
     yield from (file.path for sealed in found if sealed is not None for _, file in sealed.files)
 
 
-def _parse(text: bytes, prefix: str) -> Manifest:
-    body = json.loads(text)
-    return Manifest(
-        files=tuple((f"{prefix}/{name}", file_from_dict(values)) for name, values in body["files"]),
-        tallies=tuple(body["tallies"]),
-        result=body["result"],
-    )
-
-
-def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
+def _listed(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[tuple[str, DataFile]]:
     """Return what will be added: the staged name below the holder's folder, and the file under its final path."""
-    for name, place in _staged(own):
+    for name, place in staged:
         if place[0] == TALLY:
             continue
         file = describe(str(own), name, place)
@@ -277,10 +278,10 @@ def _listed(own: Path) -> Iterator[tuple[str, DataFile]]:
             yield name, replace(file, path=new_path(*place))
 
 
-def _tallies(own: Path) -> Iterator[Mapping[str, object]]:
+def _tallies(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[Mapping[str, object]]:
     import pyarrow.parquet as pq
 
-    for name, place in _staged(own):
+    for name, place in staged:
         if place[0] == TALLY:
             with pq.ParquetFile(own / name) as parquet:
                 for body in parquet.read(["body"]).column("body").to_pylist():
