@@ -11,7 +11,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.decisions import Halt, Halted, Return
-from airflow_poison.core.policies.opening import FIRST, Restart
+from airflow_poison.core.policies.policy import FIRST, Restart
 from airflow_poison.core.policies.websphere_mq import StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Block, Dispose
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
     from airflow_poison.core.policies.websphere_mq import Reason
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"

@@ -14,8 +14,7 @@ from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import exception_destination, settings
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Halted, Return, aborted
 from airflow_poison.core.policies.exception_destination import ExceptionDestination, Reason, Reliability, system_default
-from airflow_poison.core.policies.opening import FIRST, Opening, Restart
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -177,11 +176,6 @@ class DefaultMessaging(Policy):
         return () if self.exception_destination in own else (self.exception_destination,)
 
     @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take."""
-        return self.transaction_timeout
-
-    @property
     def blocked_wait(self) -> timedelta | None:
         """How long a message that has used its deliveries waits for the next one (spec DMP-9 to DMP-11); None: for ever."""
         if not self.override_blocked_retry_timeout:
@@ -197,10 +191,6 @@ class DefaultMessaging(Policy):
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
         return {}
-
-    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """Keep a sequence of failures as long as these settings can have one."""
-        return self.open(Opening(counters=counters)).counters()
 
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew."""

@@ -10,14 +10,13 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies import undelivered
 from airflow_poison.core.policies.decisions import Block, Dispose, Disposition
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.policies.settings import choice
 
 if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import Counts
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 _SYSTEM_PREFIX: Final = "_SYSTEM.Exception.Destination."

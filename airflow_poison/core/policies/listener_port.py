@@ -9,7 +9,7 @@ from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.decisions import Halt, Halted, Return
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

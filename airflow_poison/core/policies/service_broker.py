@@ -13,8 +13,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
-from airflow_poison.core.policies.opening import FIRST, Opening, Restart
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver, Restart
 from airflow_poison.core.policies.queue_disabling import (
     ROLLBACK_LIMIT,
     Counter,
@@ -98,8 +97,8 @@ class ServiceBroker(Policy):
         "database_name": _name,
         "schema_name": _name,
     }
-    halts_as = Halted.DISABLED
-    locks_groups = True
+    halts_as: ClassVar[Halted] = Halted.DISABLED
+    locks_groups: ClassVar[bool] = True
 
     poison_message_handling: bool = True
     rollback_limit: int = ROLLBACK_LIMIT
@@ -143,18 +142,9 @@ class ServiceBroker(Policy):
         """Whether no group depends on another."""
         return not self.poison_message_handling or self.scope == Scope.CONVERSATION_GROUP
 
-    @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take."""
-        return self.transaction_timeout
-
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
         """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
         return counters if restart is Restart.ENDPOINT else {}
-
-    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """An endpoint of these settings keeps what it would have counted itself: with poison handling OFF nothing (spec SB-7)."""
-        return self.open(Opening(counters=counters)).counters()
 
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""

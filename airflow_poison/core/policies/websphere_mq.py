@@ -18,8 +18,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings, undelivered
 from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, aborted
-from airflow_poison.core.policies.opening import Access, Restart
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.policy import Access, Policy, Receiver, Restart
 from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 SYSTEM_DEAD_LETTER_QUEUE: Final = "SYSTEM.DEAD.LETTER.QUEUE"

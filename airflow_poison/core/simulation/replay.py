@@ -13,7 +13,7 @@ from airflow_poison.core.events import ROUTINE, Event, EventType
 from airflow_poison.core.failures import install_error_handler
 from airflow_poison.core.policies import checked_policy, policy_class
 from airflow_poison.core.policies.described import typed_settings
-from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.policy import Access, Opening
 from airflow_poison.core.simulation.replay_queue import Actor, Held, ReplayQueue, TimeIsUp
 from airflow_poison.core.simulation.script import Script, Scripted, Verb, as_span
 from airflow_poison.core.simulation.scripted_host import Ledger, ScriptedDelivery, ScriptedHost

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, assert_never
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, put_back, returned, returning
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
 

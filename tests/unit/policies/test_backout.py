@@ -15,7 +15,7 @@ from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.policy import Access, Opening
 from airflow_poison.core.policies.undelivered import DeadLetterHeader, parse
 from airflow_poison.core.policies.websphere_mq import Authority
 from tests.unit.policies.entries import NOW, Message

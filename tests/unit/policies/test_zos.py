@@ -12,7 +12,7 @@ from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from tests.unit.policies.entries import NOW, RAISED, message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="listener port")]
