@@ -159,4 +159,6 @@ def _plain(value: object) -> object:
     if isinstance(value, timedelta):
         total = value.total_seconds()
         return int(total) if total.is_integer() else total
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, StrEnum) else value
