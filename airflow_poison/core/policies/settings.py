@@ -67,6 +67,12 @@ def seconds(setting: str, value: object) -> timedelta:
     return timedelta(seconds=value)
 
 
+def as_seconds(span: timedelta) -> float:
+    """Return a duration's seconds as JSON keeps them: as a whole number when they are one."""
+    total = span.total_seconds()
+    return int(total) if total.is_integer() else total
+
+
 def flag(setting: str, value: object) -> bool:
     """Return a bool; nothing else is one. Raises SettingError."""
     if not isinstance(value, bool):
@@ -157,8 +163,7 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
 
 def _plain(value: object) -> object:
     if isinstance(value, timedelta):
-        total = value.total_seconds()
-        return int(total) if total.is_integer() else total
+        return as_seconds(value)
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, StrEnum) else value
