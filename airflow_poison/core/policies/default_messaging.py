@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
@@ -275,9 +275,11 @@ class DefaultMessaging(Policy):
         return DefaultMessagingReceiver(self, opening, min(opening.counters.get(SEQUENTIAL_FAILURES, 0), self.stop_threshold))
 
     @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments from JSON values, in our words or the console's. Raises SettingError."""
-        return settings.from_json(cls, {name: _in_our_units(name, value) for name, value in stored.items()})
+    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the seam's signature)
+        """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
+        if given.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
+            return value
+        return value / 1000
 
 
 @dataclass(slots=True)
@@ -408,10 +410,3 @@ def _forced_stop(policy: DefaultMessaging) -> str:
         return ""
     code, why = ("CWSIV0906", "strict message ordering") if policy.strict_message_ordering else ("CWSIV0907", "no exception destination")
     return f"{code}: with {why} the first failure stops the endpoint (auto_stop_sequential_message_failure={given})."
-
-
-def _in_our_units(name: str, value: object) -> object:
-    """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
-    if name.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
-        return value
-    return value / 1000

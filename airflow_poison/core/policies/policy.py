@@ -271,4 +271,12 @@ class Policy(ABC):
     @classmethod
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
         """Return the constructor's arguments from JSON values, in our words or the manual's. Raises SettingError."""
-        return settings.from_json(cls, stored)
+        return settings.from_json(cls, stored, cls.meant)
+
+    @classmethod
+    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the simplest answer)
+        """Return the JSON value that the manual's value of a setting means.
+
+        :param given: the word that was given for the setting, ours or the manual's.
+        """
+        return value

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.core.events import EventType
@@ -164,13 +164,9 @@ class ServiceBroker(Policy):
         return ServiceBrokerReceiver(self, opening)
 
     @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments; poison handling may be ``ON`` or ``OFF``. Raises SettingError."""
-        found = super(ServiceBroker, cls).arguments(stored)
-        given = found.get("poison_message_handling")
-        if isinstance(given, str):
-            found["poison_message_handling"] = _SWITCH.get(given.upper(), given)
-        return found
+    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the seam's signature)
+        """Take ``ON`` and ``OFF`` for poison handling."""
+        return _SWITCH.get(value.upper(), value) if name == "poison_message_handling" and isinstance(value, str) else value
 
 
 @dataclass(slots=True)

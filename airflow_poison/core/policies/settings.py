@@ -33,6 +33,9 @@ TICK = timedelta(microseconds=1)
 Check = Callable[[str, object], object]
 """Returns the checked value of a setting. Raises SettingError."""
 
+Meaning = Callable[[str, str, object], object]
+"""Returns what a value means: of the word that was given for a setting, the setting's name, and the value."""
+
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
@@ -143,8 +146,11 @@ def to_json(policy: Settings) -> dict[str, object]:
     return {"system": policy.system} | {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
 
 
-def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError."""
+def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Meaning | None = None) -> dict[str, Any]:
+    """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError.
+
+    :param meant: says what a value means; None: what it is.
+    """
     defaults = {field.name: field.default for field in fields(policy)}
     if settings.get("system", policy.system) != policy.system:
         raise SettingError("system", settings["system"], policy.system)
@@ -155,7 +161,8 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
         if name in arguments:
             raise SettingError(given, value, f"one word for {name}: it was given twice")
         if name in defaults:
-            arguments[name] = seconds(name, value) if isinstance(defaults[name], timedelta) else value
+            plain = meant(given, name, value) if meant else value
+            arguments[name] = seconds(name, plain) if isinstance(defaults[name], timedelta) else plain
         elif name != "system":
             raise SettingError(name, value, f"a setting of {policy.system}; the nearest is {nearest(name, defaults)}")
     return arguments

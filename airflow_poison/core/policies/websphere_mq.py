@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, assert_never
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
@@ -186,21 +186,15 @@ class WebSphereMqSettings(Policy):
             yield ConfigurationHint("harden_get_backout and shared_queue change nothing outside z/OS: the count is always kept there.")
 
     @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments from JSON values, in our words or MQ's, of which HARDENBO has several. Raises SettingError."""
-        return settings.from_json(cls, {name: _our_value(name, value) for name, value in stored.items()})
+    def meant(cls, given: str, name: str, value: object) -> object:
+        """Translate what MQ calls hardened and not hardened, in several words (spec ZOS-9)."""
+        if name != "harden_get_backout":
+            return value
+        meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
+        return not meant if given.lower() == "nohardenbo" and isinstance(meant, bool) else meant
 
 
 _YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
-
-
-def _our_value(name: str, value: object) -> object:
-    """Translate what MQ calls hardened and not hardened (spec ZOS-9); leave everything else."""
-    aliases = {alias.lower(): ours for alias, ours in WebSphereMqSettings.aliases.items()}
-    if aliases.get(name.lower(), name) != "harden_get_backout":
-        return value
-    meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
-    return not meant if name.lower() == "nohardenbo" and isinstance(meant, bool) else meant
 
 
 def access_with(granted: Collection[Authority | str]) -> Access:

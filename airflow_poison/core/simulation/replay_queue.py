@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, moved, returning
 from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Outcomes, Verb, as_span
@@ -252,7 +252,7 @@ class ReplayQueue:
         for lookup_id in look.lookup_ids:
             held = by_id[lookup_id]
             self._leave_retry(held)
-            held.place, held.counts = SubQueue.MAIN, returned(held.counts)
+            held.place, held.counts = SubQueue.MAIN, moved(held.counts)
             self.ledger.write(EventType.RETURNED, held)
         for held in self._in(SubQueue.POSTPONED):
             if held.due_at is not None and held.due_at <= now:
@@ -349,5 +349,5 @@ class ReplayQueue:
             if held is self._blocked_by:
                 self._blocked_until = self._blocked_by = None
             return
-        held.place, held.counts = SubQueue.MAIN, put_back(held.counts)
+        held.place, held.counts = SubQueue.MAIN, moved(held.counts)
         self.ledger.write(EventType.RETURNED, held, origin=SubQueue.POISON)
