@@ -16,7 +16,6 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the current time, aware, in UTC."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
