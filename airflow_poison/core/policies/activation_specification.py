@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.decisions import Halt, Halted, Return
+from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.policy import FIRST, Restart
 from airflow_poison.core.policies.websphere_mq import StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Block, Dispose
+    from airflow_poison.core.policies.decisions import Block, Counts, Dispose
     from airflow_poison.core.policies.policy import Entry, Opening
     from airflow_poison.core.policies.websphere_mq import Reason
 
@@ -150,22 +147,16 @@ class ActivationSpecificationReceiver(WebSphereMqReceiver):
 
     policy: ActivationSpecification
     sequential_failures: int
-    _stopped: bool = field(default=False, init=False)
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
-        """Count the failure for the message and for the endpoint, and stop at the limit, once (spec WMQ-12, WMQ-20)."""
-        if failure.kind is FailureKind.UNPROCESSABLE:
-            return Return(entry.counts)
-        counts, limit = self.policy.rolled_back(entry.counts), self.policy.failure_delivery_count
+    def _failed(self, counts: Counts) -> dict[str, str]:  # noqa: ARG002  (the seam's signature)
         if not self.policy.stop_endpoint_if_delivery_fails:
-            return Return(counts)
+            return {}
         failures = self.sequential_failures = min(self.sequential_failures + 1, settings.LARGEST)
-        if self._stopped or not stops(StopRule(self.policy.stop_rule), failures, limit):
-            return Return(counts)
-        self._stopped = True
-        queue = self.opening.queue
+        queue, limit = self.opening.queue, self.policy.failure_delivery_count
+        if not stops(StopRule(self.policy.stop_rule), failures, limit):
+            return {}
         text = f"The message endpoint of {queue} was stopped: delivery failed {failures} times in a row; failure_delivery_count={limit}."
-        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)})
+        return {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)}
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence anew: a success in any session sets the counter to 0 (spec WMQ-4, WMQ-18)."""

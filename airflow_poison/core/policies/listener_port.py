@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies.decisions import Halt, Halted, Return
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.policy import Entry, Opening
+    from airflow_poison.core.policies.decisions import Counts
+    from airflow_poison.core.policies.policy import Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +83,13 @@ class ListenerPort(WebSphereMqSettings):
 
 @dataclass(slots=True)
 class ListenerPortReceiver(WebSphereMqReceiver):
-    """A started listener port. Remembers only that it has stopped while other sessions end their work."""
+    """A started listener port: each message's own count stops it."""
 
     policy: ListenerPort
-    _stopped: bool = field(default=False, init=False)
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
-        """Count the failure, and stop when this message has failed too often (spec LP-2, LP-3)."""
-        if failure.kind is FailureKind.UNPROCESSABLE:
-            return Return(entry.counts)
-        counts, limit = self.policy.rolled_back(entry.counts), self.policy.max_retries
-        if self._stopped or not stops(StopRule(self.policy.stop_rule), counts.abort_count, limit):
-            return Return(counts)
-        self._stopped = True
-        queue, count = self.opening.queue, counts.abort_count
+    def _failed(self, counts: Counts) -> dict[str, str]:
+        queue, count, limit = self.opening.queue, counts.abort_count, self.policy.max_retries
+        if not stops(StopRule(self.policy.stop_rule), count, limit):
+            return {}
         text = f"The listener port of {queue} was stopped: a message was rolled back {count} times; max_retries={limit}."
-        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), {"code": "WMSG0036E", "text": text})
+        return {"code": "WMSG0036E", "text": text}

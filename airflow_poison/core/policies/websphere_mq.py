@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 from functools import partial
@@ -17,7 +17,7 @@ from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings, undelivered
-from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, aborted
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
 from airflow_poison.core.policies.policy import Access, Policy, Receiver, Restart
 from airflow_poison.core.policies.settings import LARGEST
 
@@ -208,12 +208,29 @@ class WebSphereMqReceiver(Receiver):
 
     policy: WebSphereMqSettings
     opening: Opening
+    _stopped: bool = field(default=False, init=False)
+    """Whether it has stopped, while other sessions end their work."""
 
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
         """Deliver, or requeue a message whose count has reached BOTHRESH; never with BOTHRESH 0 (spec WMQ-10, WMQ-11, LP-4)."""
         threshold, count = self.policy.backout_threshold, entry.counts.abort_count
         reached = count == threshold if self.policy.compare == Compare.EQUALS else count >= threshold
         return self.requeue(entry, Reason.BACKOUT_THRESHOLD_REACHED, now) if threshold and reached else Deliver(entry.counts)
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
+        """Count the failure, and stop at the limit, once (spec WMQ-12, WMQ-20, LP-2, LP-3)."""
+        if failure.kind is FailureKind.UNPROCESSABLE:
+            return Return(entry.counts)
+        counts = self.policy.rolled_back(entry.counts)
+        details = self._failed(counts)
+        if self._stopped or not details:
+            return Return(counts)
+        self._stopped = True
+        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), details)
+
+    def _failed(self, counts: Counts) -> dict[str, str]:
+        """Take note of a failure; return the facts of the stop that it leads to, none when receiving goes on."""
+        raise NotImplementedError
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
         """Send the message where a requeue would go, at once: with a format error when it cannot be read (spec WMQ-24)."""

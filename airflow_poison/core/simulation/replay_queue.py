@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, moved, returning
+from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Disposition, Halt, Halted, Park, ReturnOrder, Waiting, moved, returning
 from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Outcomes, Verb, as_span
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.policies.decisions import Block, Park
+    from airflow_poison.core.policies.decisions import Returning
     from airflow_poison.core.policies.policy import Policy, Receiver
     from airflow_poison.core.simulation.script import Action, Outcome, Script, Scripted
 
 NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"
 REMOVED = "removed"
+DROPPED = "dropped"
+DEAD_LETTER = "dead_letter"
 FOREVER = datetime.max.replace(tzinfo=UTC)
 _CLOSING = {Verb.CLOSE, Verb.RESTART, Verb.RESTART_SERVER, Verb.RESTART_BROKER, Verb.CRASH}
 
@@ -91,6 +93,14 @@ class Held:
     def place_in_queue(self) -> tuple[int, int]:
         """Its place in receive order (spec WCF-33)."""
         return -self.message.priority, self.lookup_id
+
+
+def _destination(decision: Dispose) -> str:
+    if decision.how is Disposition.MOVE_TO_POISON:
+        return SubQueue.POISON
+    if decision.how is Disposition.SEND:
+        return decision.destination
+    return DEAD_LETTER if decision.to_dead_letter else DROPPED
 
 
 class TimeIsUp(Exception):  # noqa: N818  (no error)
@@ -171,21 +181,28 @@ class ReplayQueue:
         self._close()
         self.halted = decision.how
 
-    def park(self, held: Held, decision: Park) -> None:
-        """Keep a message until it is due."""
-        held.place, held.due_at, held.parked_at = decision.place, decision.due_at, self.clock.now()
+    def carry_out(self, held: Held, decision: Park | Dispose | Block | Halt) -> str:
+        """Put a message where a decision wants it, and return where that is; a block may be of the whole queue (spec DMP-14)."""
+        match decision:
+            case Park():
+                held.place, held.due_at, held.parked_at = decision.place, decision.due_at, self.clock.now()
+            case Dispose():
+                held.place, held.headers = _destination(decision), decision.headers
+                self.ledger.reports += decision.reports
+            case Block(whole_queue=False):
+                held.place, held.due_at, held.blocked = SubQueue.POSTPONED, decision.until or FOREVER, True
+            case Block():
+                self._blocked_until, self._blocked_by = decision.until or FOREVER, held
+                return self.opened.reads
+            case Halt():
+                return self.opened.reads
+            case _:
+                assert_never(decision)
+        return held.place
 
     def postpone(self, held: Held, delay: timedelta) -> None:
         """Keep a message that its handler gave back."""
         held.place, held.due_at = SubQueue.POSTPONED, self.clock.now() + delay
-
-    def block(self, held: Held, decision: Block) -> None:
-        """Deliver nothing, or not this message, for a while (spec DMP-14)."""
-        until = decision.until or FOREVER
-        if decision.whole_queue:
-            self._blocked_until, self._blocked_by = until, held
-        else:
-            held.place, held.due_at, held.blocked = SubQueue.POSTPONED, until, True
 
     def catch_up(self) -> None:
         """Let everything happen that is due by now: arrivals, actions, returns."""

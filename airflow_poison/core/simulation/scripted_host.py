@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Report
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Report
 from airflow_poison.core.simulation.script import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.simulation.replay_queue import Held, ReplayQueue
 
 PROCESSED = "processed"
-DROPPED = "dropped"
 LOST = "lost"
-DEAD_LETTER = "dead_letter"
 
 _FAILURES = {
     OutcomeKind.RB: FailureKind.EXCEPTION,
@@ -104,21 +101,7 @@ class ScriptedHost:
 
     def ended(self, entry: Held, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Put the message where it goes, and tell what happened."""
-        match decision:
-            case Park():
-                place = decision.place
-                self._source.park(entry, decision)
-            case Dispose():
-                place = entry.place = _place(decision)
-                entry.headers = decision.headers
-                self._ledger.reports += decision.reports
-            case Halt():
-                place = self._source.opened.reads
-            case Block():
-                self._source.block(entry, decision)
-                place = entry.place if not decision.whole_queue else self._source.opened.reads
-            case _:
-                assert_never(decision)
+        place = self._source.carry_out(entry, decision)
         entry.counts = decision.counts
         facts = {"place": place} | ({"error": failure.text or failure.kind} if failure is not None else {})
         if isinstance(decision, Dispose | Block | Halt):
@@ -190,14 +173,6 @@ def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
         if outcome.kind is not OutcomeKind.OK:
             return outcome, tuple(worked)
     return Outcome(OutcomeKind.OK), tuple(worked)
-
-
-def _place(decision: Dispose) -> str:
-    if decision.how is Disposition.MOVE_TO_POISON:
-        return SubQueue.POISON
-    if decision.how is Disposition.SEND:
-        return decision.destination
-    return DEAD_LETTER if decision.to_dead_letter else DROPPED
 
 
 class Ledger:

@@ -12,9 +12,9 @@ from airflow_poison.core.events import ROUTINE, EventType
 from airflow_poison.core.policies.decisions import HALTS, Halted
 from airflow_poison.core.policies.settings import as_seconds
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.simulation.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
+from airflow_poison.core.simulation.replay_queue import DEAD_LETTER, DROPPED, FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.simulation.script import Verb, as_span
-from airflow_poison.core.simulation.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
+from airflow_poison.core.simulation.scripted_host import LOST, PROCESSED
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
