@@ -113,6 +113,13 @@ def _engine_name(setting: str, value: object) -> str:
     raise SettingError(setting, value, "the name of a messaging engine")
 
 
+def _in_seconds(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
+    if given.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    return value / 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultMessaging(Policy):
     """The settings of a bus destination and of what reads it. Raises SettingError for a value that is not allowed.
@@ -152,6 +159,7 @@ class DefaultMessaging(Policy):
         "max_concurrency": partial(settings.whole_number, least=1),
         "transaction_timeout": partial(settings.duration, least=settings.TICK),
     }
+    meant: ClassVar[settings.Meaning] = staticmethod(_in_seconds)
     title: ClassVar[str] = "WebSphere default messaging provider (service integration bus)"
     aliases: ClassVar[Mapping[str, str]] = {
         "Maximum failed deliveries": "max_failed_deliveries",
@@ -273,13 +281,6 @@ class DefaultMessaging(Policy):
     def open(self, opening: Opening = FIRST) -> DefaultMessagingReceiver:
         """Start the endpoint, with the sequence of failures that an earlier pass left."""
         return DefaultMessagingReceiver(self, opening, min(opening.counters.get(SEQUENTIAL_FAILURES, 0), self.stop_threshold))
-
-    @classmethod
-    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the seam's signature)
-        """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
-        if given.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
-            return value
-        return value / 1000
 
 
 @dataclass(slots=True)

@@ -146,6 +146,8 @@ class Policy(ABC):
 
     checks: ClassVar[Mapping[str, settings.Check]] = {}
     """How settings are checked that the kind of their default does not say enough of."""
+    meant: ClassVar[settings.Meaning] = staticmethod(settings.as_it_is)
+    """What the manual's values mean as JSON values."""
 
     system: ClassVar[str]
     """The name in ``to_dict()["system"]``, for example ``Msmq4``."""
@@ -272,11 +274,3 @@ class Policy(ABC):
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
         """Return the constructor's arguments from JSON values, in our words or the manual's. Raises SettingError."""
         return settings.from_json(cls, stored, cls.meant)
-
-    @classmethod
-    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the simplest answer)
-        """Return the JSON value that the manual's value of a setting means.
-
-        :param given: the word that was given for the setting, ours or the manual's.
-        """
-        return value

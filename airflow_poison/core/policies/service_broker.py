@@ -51,6 +51,11 @@ def _name(setting: str, value: object) -> str:
     return value
 
 
+def _switched(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Take ``ON`` and ``OFF`` for poison handling."""
+    return _SWITCH.get(value.upper(), value) if name == "poison_message_handling" and isinstance(value, str) else value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceBroker(Policy):
     """The settings of a Service Broker queue. Raises SettingError for a value that is not allowed.
@@ -97,6 +102,7 @@ class ServiceBroker(Policy):
         "database_name": _name,
         "schema_name": _name,
     }
+    meant: ClassVar[settings.Meaning] = staticmethod(_switched)
     halts_as: ClassVar[Halted] = Halted.DISABLED
     locks_groups: ClassVar[bool] = True
 
@@ -162,11 +168,6 @@ class ServiceBroker(Policy):
     def open(self, opening: Opening = FIRST) -> ServiceBrokerReceiver:
         """Open a reader: it goes on with the counters that an earlier one left."""
         return ServiceBrokerReceiver(self, opening)
-
-    @classmethod
-    def meant(cls, given: str, name: str, value: object) -> object:  # noqa: ARG003  (the seam's signature)
-        """Take ``ON`` and ``OFF`` for poison handling."""
-        return _SWITCH.get(value.upper(), value) if name == "poison_message_handling" and isinstance(value, str) else value
 
 
 @dataclass(slots=True)

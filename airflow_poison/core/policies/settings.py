@@ -76,6 +76,11 @@ def as_seconds(span: timedelta) -> float:
     return int(total) if total.is_integer() else total
 
 
+def as_it_is(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Return the value."""
+    return value
+
+
 def flag(setting: str, value: object) -> bool:
     """Return a bool; nothing else is one. Raises SettingError."""
     if not isinstance(value, bool):
@@ -146,10 +151,10 @@ def to_json(policy: Settings) -> dict[str, object]:
     return {"system": policy.system} | {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
 
 
-def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Meaning | None = None) -> dict[str, Any]:
+def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Meaning = as_it_is) -> dict[str, Any]:
     """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError.
 
-    :param meant: says what a value means; None: what it is.
+    :param meant: says what a value of the manual means.
     """
     defaults = {field.name: field.default for field in fields(policy)}
     if settings.get("system", policy.system) != policy.system:
@@ -161,7 +166,7 @@ def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Mea
         if name in arguments:
             raise SettingError(given, value, f"one word for {name}: it was given twice")
         if name in defaults:
-            plain = meant(given, name, value) if meant else value
+            plain = meant(given, name, value)
             arguments[name] = seconds(name, plain) if isinstance(defaults[name], timedelta) else plain
         elif name != "system":
             raise SettingError(name, value, f"a setting of {policy.system}; the nearest is {nearest(name, defaults)}")

@@ -6,7 +6,7 @@ import re
 import struct
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_poison.core.errors import DeadLetterHeaderError
 from airflow_poison.core.policies.decisions import Report
@@ -126,7 +126,8 @@ def parse(header: bytes) -> DeadLetterHeader:
     if layout is None:
         raise DeadLetterHeaderError(f"this MQDLH has version {header[4:8].hex()} (hexadecimal); only version {VERSION} is known.")
     *values, date, time = (_text(cell) if isinstance(cell, bytes) else cell for cell in layout.unpack(header)[2:])
-    return DeadLetterHeader(**dict(zip(_IN_ORDER, values, strict=True)), put_at=_put_at(date, time))
+    told: dict[str, Any] = dict(zip(_IN_ORDER, values, strict=True))
+    return DeadLetterHeader(**told, put_at=_put_at(date, time))
 
 
 def _date_and_time(put_at: datetime | None) -> tuple[str, str]:

@@ -88,6 +88,17 @@ def _matching(setting: str, value: object, *, pattern: str, allowed: str) -> str
 _queue_or_nothing = partial(_matching, pattern=f"({_QUEUE_NAME})?", allowed="a queue's name, or nothing")
 
 
+_YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
+
+
+def _hardened(given: str, name: str, value: object) -> object:
+    """Translate what MQ calls hardened and not hardened, in several words (spec ZOS-9)."""
+    if name != "harden_get_backout":
+        return value
+    meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
+    return not meant if given.lower() == "nohardenbo" and isinstance(meant, bool) else meant
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSphereMqSettings(Policy):
     """Base of frozen settings: the attributes of the queue, its queue manager, and how sessions take messages.
@@ -118,6 +129,7 @@ class WebSphereMqSettings(Policy):
         "max_server_sessions": partial(settings.whole_number, least=1),
         "max_sessions": partial(settings.whole_number, least=1),
     }
+    meant: ClassVar[settings.Meaning] = staticmethod(_hardened)
     aliases: ClassVar[Mapping[str, str]] = {
         "Backout threshold": "backout_threshold",
         "BOTHRESH": "backout_threshold",
@@ -184,17 +196,6 @@ class WebSphereMqSettings(Policy):
             yield ConfigurationWarning(f"backout_threshold={threshold} is never reached on z/OS: backouts are counted up to {LARGEST_ON_ZOS} there.")
         if not self.zos and (self.shared_queue or self.harden_get_backout is False):
             yield ConfigurationHint("harden_get_backout and shared_queue change nothing outside z/OS: the count is always kept there.")
-
-    @classmethod
-    def meant(cls, given: str, name: str, value: object) -> object:
-        """Translate what MQ calls hardened and not hardened, in several words (spec ZOS-9)."""
-        if name != "harden_get_backout":
-            return value
-        meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
-        return not meant if given.lower() == "nohardenbo" and isinstance(meant, bool) else meant
-
-
-_YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
 
 
 def access_with(granted: Collection[Authority | str]) -> Access:
