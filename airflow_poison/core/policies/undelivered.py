@@ -126,8 +126,8 @@ def parse(header: bytes) -> DeadLetterHeader:
     if layout is None:
         raise DeadLetterHeaderError(f"this MQDLH has version {header[4:8].hex()} (hexadecimal); only version {VERSION} is known.")
     *values, date, time = (_text(cell) if isinstance(cell, bytes) else cell for cell in layout.unpack(header)[2:])
-    told: dict[str, Any] = dict(zip(_IN_ORDER, values, strict=True))
-    return DeadLetterHeader(**told, put_at=_put_at(date, time))
+    cells: dict[str, Any] = dict(zip(_IN_ORDER, values, strict=True))
+    return DeadLetterHeader(**cells, put_at=_put_at(date, time))
 
 
 def _date_and_time(put_at: datetime | None) -> tuple[str, str]:

@@ -6,6 +6,7 @@ When is a message requeued, where does it go, which count does z/OS keep, and wh
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -229,9 +230,9 @@ class WebSphereMqReceiver(Receiver):
         self._stopped = True
         return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), details)
 
+    @abstractmethod
     def _failed(self, counts: Counts) -> dict[str, str]:
         """Take note of a failure; return the facts of the stop that it leads to, none when receiving goes on."""
-        raise NotImplementedError
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
         """Send the message where a requeue would go, at once: with a format error when it cannot be read (spec WMQ-24)."""
