@@ -112,7 +112,7 @@ class ScriptedHost:
     def halted(self, decision: Halt) -> None:
         """Tell that the endpoint has ended receiving."""
         for event in decision.events:
-            self._ledger.write(event, **decision.details)
+            self._ledger.write(event, None, **decision.details)
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
         """Tell what happened but for the move."""
