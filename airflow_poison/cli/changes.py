@@ -177,7 +177,7 @@ def alter(args: Namespace) -> None:
 def restart(args: Namespace) -> None:
     """Restart what the queue's system restarts."""
     from airflow_poison.core.passes.restart import restart as verb
-    from airflow_poison.core.policies.opening import Restart
+    from airflow_poison.core.policies.policy import Restart
 
     output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)

@@ -16,7 +16,6 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the current time, aware, in UTC."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,9 @@ def read_duration(text: str) -> timedelta | None:
 
     ISO 8601 durations with years or months are refused: nobody knows how long they are.
     """
-    text = text.strip()
+    parts = _parts(text.strip())
     try:
-        return sum((float(number) * _UNITS[unit] for number, unit in _parts(text)), timedelta(0)) if _is_duration(text) else None
+        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0)) if parts else None
     except OverflowError:
         return None
 
@@ -93,13 +92,10 @@ def show_duration(span: timedelta) -> str:
     return sign + (" ".join(words) or "0")
 
 
-def _is_duration(text: str) -> bool:
-    return any((is_bare_number(text), _PARTS.fullmatch(text), _ISO.fullmatch(text)))
-
-
 def _parts(text: str) -> list[tuple[str, str]]:
+    """Return the numbers of a duration with their units; none for a text that is no duration."""
     if is_bare_number(text):
         return [(text, "s")]
     if found := _ISO.fullmatch(text):
         return [(number, unit) for number, unit in zip(found.groups(), _ISO_UNITS, strict=True) if number]
-    return [(number, unit.lower()) for number, unit in _PART.findall(text)]
+    return [(number, unit.lower()) for number, unit in _PART.findall(text)] if _PARTS.fullmatch(text) else []

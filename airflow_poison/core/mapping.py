@@ -187,7 +187,7 @@ def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: dat
     if mapping.priority is not None:
         message["priority"] = _check_priority(row[mapping.priority], mapping.priority)
     if mapping.properties:
-        message["properties"] = [(_utf8(name, name), _text(row[name], name)) for name in mapping.properties if row[name] is not None]
+        message["properties"] = [(_text(name, name), _text(row[name], name)) for name in mapping.properties if row[name] is not None]
     if mapping.expires_after is not None:
         message["expires_at"] = _expiry(row, mapping.expires_after, now)
     return message
@@ -223,10 +223,6 @@ def _text(value: object, column: str) -> str | None:
         text = value if isinstance(value, str) else json.dumps(value, default=str)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {error}. Nothing was sent.") from error
-    return _utf8(text, column)
-
-
-def _utf8(text: str, column: str) -> str:
     utf8(text, f"Column {column!r}")
     return text
 

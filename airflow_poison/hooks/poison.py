@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.core.passes.relay import SendToResult
     from airflow_poison.core.passes.restart import RestartResult
-    from airflow_poison.core.policies.opening import Restart
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Policy, Restart
     from airflow_poison.core.policies.recovery import Inspection
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.spark.engine import SparkEngine
@@ -144,7 +143,7 @@ class QueueHook(BaseHook):
         Raises MessageClaimedError while a pass receives, SettingError.
         """
         from airflow_poison.core.passes.restart import restart
-        from airflow_poison.core.policies.opening import Restart
+        from airflow_poison.core.policies.policy import Restart
         from airflow_poison.core.policies.settings import choice
 
         return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))

@@ -16,7 +16,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.schema import SubQueue, message_schema
 from airflow_poison.core.simulation.script import Action, Scripted, Verb, as_span
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState

@@ -11,7 +11,7 @@ from airflow_poison.core.passes.move import move, put_back, remove_messages
 from airflow_poison.core.passes.recovery import recover
 from airflow_poison.core.passes.relay import dead_letter_queue, send_to
 from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from tests.faults import maintainers

@@ -17,7 +17,7 @@ from airflow_poison.core.passes.recovery import Ending, recover
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.store.control import QueueState
 from tests.faults.ledger import note
 from tests.faults.talks import CONTRACT, GIVEN_UP, TALKERS, partner_of, services, words

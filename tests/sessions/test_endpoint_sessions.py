@@ -13,7 +13,7 @@ from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Halt, Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.policy import Opening
 from tests.sessions.endpoints import broker, deliveries, processes, saying, specification, written
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told

@@ -20,7 +20,7 @@ from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta import entries

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.batchrecord import Decided
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy, Receiver
+    from airflow_poison.core.policies.policy import Opening, Policy, Receiver
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from airflow_poison.core.delivery.tally import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
 from airflow_poison.core.schema import DESTINATION, OUTBOX, events_to_table, message_schema, table_schema
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.ends import Delivered, End
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Opening, Policy
     from airflow_poison.core.schema import SubQueue
 
 

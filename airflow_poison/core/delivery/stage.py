@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import Tally
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Opening, Policy
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""

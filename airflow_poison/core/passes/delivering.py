@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Opening, Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 

@@ -16,7 +16,7 @@ from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Halt
-from airflow_poison.core.policies.opening import Opening
+from airflow_poison.core.policies.policy import Opening
 from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue, table_schema

@@ -22,7 +22,7 @@ from airflow_poison.core.passes.messages import claimed_paths
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
-from airflow_poison.core.policies.opening import Access, Opening, Restart
+from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import counted

@@ -15,7 +15,7 @@ from airflow_poison.core.passes.halts import ENDPOINTS
 from airflow_poison.core.passes.messages import planned_anew, with_columns
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import settings, websphere_mq
-from airflow_poison.core.policies.decisions import Deliver, Halt, Halted, Return
-from airflow_poison.core.policies.opening import FIRST, Restart
-from airflow_poison.core.policies.policy import Receiver
-from airflow_poison.core.policies.websphere_mq import StopRule, WebSphereMqSettings, first_stop, stops
+from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.core.policies.policy import FIRST, Restart
+from airflow_poison.core.policies.websphere_mq import StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Block, Dispose
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.decisions import Block, Counts, Dispose
+    from airflow_poison.core.policies.policy import Entry, Opening
+    from airflow_poison.core.policies.websphere_mq import Reason
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
 """The counter ``c`` of the specification."""
@@ -146,37 +142,21 @@ class ActivationSpecification(WebSphereMqSettings):
 
 
 @dataclass(slots=True)
-class ActivationSpecificationReceiver(Receiver):
+class ActivationSpecificationReceiver(WebSphereMqReceiver):
     """A started endpoint: one counter of failures in a row for all its sessions (spec WMQ-18)."""
 
     policy: ActivationSpecification
-    opening: Opening
     sequential_failures: int
-    _stopped: bool = field(default=False, init=False)
 
-    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
-        """Deliver, or requeue a message whose count has reached BOTHRESH (spec WMQ-10)."""
-        if not websphere_mq.threshold_reached(self.policy, entry.counts):
-            return Deliver(entry.counts)
-        return self._requeue(entry, websphere_mq.Reason.BACKOUT_THRESHOLD_REACHED, now)
-
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
-        """Count the failure for the message and for the endpoint, and stop at the limit, once (spec WMQ-12, WMQ-20)."""
-        if failure.kind is FailureKind.UNPROCESSABLE:
-            return Return(entry.counts)
-        counts = websphere_mq.rolled_back(self.policy, entry.counts)
+    def _failed(self, counts: Counts) -> dict[str, str]:  # noqa: ARG002  (the seam's signature)
         if not self.policy.stop_endpoint_if_delivery_fails:
-            return Return(counts)
-        self.sequential_failures = min(self.sequential_failures + 1, settings.LARGEST)
-        limit = self.policy.failure_delivery_count
-        if self._stopped or not stops(StopRule(self.policy.stop_rule), self.sequential_failures, limit):
-            return Return(counts)
-        self._stopped = True
-        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), self._stop_details())
-
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
-        """Send the message where a requeue would go, at once (spec WMQ-24)."""
-        return self._requeue(entry, websphere_mq.reason_of(failure), now)
+            return {}
+        failures = self.sequential_failures = min(self.sequential_failures + 1, settings.LARGEST)
+        queue, limit = self.opening.queue, self.policy.failure_delivery_count
+        if not stops(StopRule(self.policy.stop_rule), failures, limit):
+            return {}
+        text = f"The message endpoint of {queue} was stopped: delivery failed {failures} times in a row; failure_delivery_count={limit}."
+        return {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)}
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence anew: a success in any session sets the counter to 0 (spec WMQ-4, WMQ-18)."""
@@ -186,16 +166,11 @@ class ActivationSpecificationReceiver(Receiver):
         """Leave the counter to the next endpoint (spec WMQ-8); without a stop there is none (spec WMQ-4)."""
         return {SEQUENTIAL_FAILURES: self.sequential_failures} if self.policy.stop_endpoint_if_delivery_fails else {}
 
-    def _requeue(self, entry: Entry, reason: websphere_mq.Reason, now: datetime) -> Dispose | Block:
+    def requeue(self, entry: Entry, reason: Reason, now: datetime) -> Dispose | Block:
         """A requeue is no delivery: the counter stays, unless the settings say otherwise (spec WMQ-14)."""
         if self.policy.requeue_resets_counter:
             self.sequential_failures = 0
-        return websphere_mq.requeue(self.policy, entry, self.opening, reason, now)
-
-    def _stop_details(self) -> dict[str, str]:
-        failures, limit = self.sequential_failures, self.policy.failure_delivery_count
-        text = f"The message endpoint of {self.opening.queue} was stopped: delivery failed {failures} times in a row; failure_delivery_count={limit}."
-        return {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)}
+        return WebSphereMqReceiver.requeue(self, entry, reason, now)
 
 
 _LIBERTY: Final = "maxSequentialDeliveryFailures"

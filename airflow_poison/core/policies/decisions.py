@@ -164,7 +164,7 @@ def aborted(counts: Counts) -> Counts:
 
 
 def moved(counts: Counts) -> Counts:
-    """Return the counts after a move to or from a sub-queue."""
+    """Return the counts after a move to or from a sub-queue (spec WCF-14); put back by hand from poison it is one more cycle (spec WCF-28)."""
     return Counts(0, min(counts.move_count + 1, LARGEST))
 
 
@@ -209,16 +209,6 @@ def returning(waiting: Iterable[Waiting], now: datetime, order: ReturnOrder, pee
     due = tuple(message.lookup_id for message in in_order if message.due_at <= now)
     left = in_order[len(due) :]
     return Returning(due, next_at=left[0].due_at if left else None)
-
-
-def returned(counts: Counts) -> Counts:
-    """Return the counts of a message that is back in main from retry (spec WCF-14)."""
-    return moved(counts)
-
-
-def put_back(counts: Counts) -> Counts:
-    """Return the counts of a message put back by hand from poison: one more move, so one more cycle (spec WCF-28)."""
-    return moved(counts)
 
 
 def _by_head_timer(waiting: list[Waiting], now: datetime, peeked: int | None) -> Returning:

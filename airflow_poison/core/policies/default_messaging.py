@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import exception_destination, settings
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Halted, Return, aborted
-from airflow_poison.core.policies.exception_destination import ExceptionDestination, Reason, Reliability, system_default
-from airflow_poison.core.policies.opening import FIRST, Opening, Restart
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies import settings, undelivered
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
+from airflow_poison.core.policies.policy import FIRST, Access, Opening, Policy, Receiver, Restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.policy import Entry
@@ -39,10 +36,88 @@ class NegativeTimeout(StrEnum):
     ENGINE_DEFAULT = "engine_default"
 
 
+_SYSTEM_PREFIX: Final = "_SYSTEM.Exception.Destination."
+REASON: Final = "JMS_IBM_ExceptionReason"
+TIMESTAMP: Final = "JMS_IBM_ExceptionTimestamp"
+MESSAGE: Final = "JMS_IBM_ExceptionMessage"
+PROBLEM_DESTINATION: Final = "JMS_IBM_ExceptionProblemDestination"
+
+PROPERTY: Final = "reliability"
+"""The property of a message that names its reliability."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ExceptionDestination(StrEnum):
+    """The two values of the setting that are not a queue's name (spec DMP-6)."""
+
+    SYSTEM = "System"  # the messaging engine's own queue
+    NONE = "None"  # the message stays where it is
+
+
+class Reason(StrEnum):
+    """Why a message goes to an exception destination."""
+
+    BACKOUT_THRESHOLD = "SIRC0035"  # it was rolled back as often as its destination allows
+    ROUTED = "SIRC0101"  # a program says that it belongs there
+    FORMAT = "SIRC0105"  # it cannot be read
+
+
+_TEXTS: Final = {
+    Reason.BACKOUT_THRESHOLD: "the message was rolled back {rollbacks} times and has reached the maximum of failed deliveries of {destination}.",
+    Reason.ROUTED: "the handler of {destination} found the message unprocessable.",
+    Reason.FORMAT: "the message of {destination} cannot be read.",
+}
+
+
+class Reliability(StrEnum):
+    """How reliable a message is on a service integration bus, from the lowest level to the highest (spec DMP-16)."""
+
+    BEST_EFFORT_NONPERSISTENT = "best_effort_nonpersistent"
+    EXPRESS_NONPERSISTENT = "express_nonpersistent"
+    RELIABLE_NONPERSISTENT = "reliable_nonpersistent"
+    RELIABLE_PERSISTENT = "reliable_persistent"
+    ASSURED_PERSISTENT = "assured_persistent"
+
+
+def named(text: str) -> Reliability | None:
+    """Return the level of a name in any spelling of the product (``BestEffortNonPersistent``, ``BEST_EFFORT_NONPERSISTENT``)."""
+    return _BY_LETTERS.get(_letters(text))
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text)).lower()
+
+
+_LEVELS: Final = tuple(Reliability)
+_BY_LETTERS: Final = {_letters(level): level for level in Reliability}
+
+
+def _destination(setting: str, value: object) -> str:
+    """Return the checked setting: ``System``, ``None`` or a queue's name. Raises SettingError."""
+    if isinstance(value, str) and value.strip():
+        word = value.strip().lower()
+        if word != "specify":
+            return next((known for known in ExceptionDestination if known.lower() == word), value)
+    raise SettingError(setting, value, "System, None (as text) or, for Specify, the name of the exception destination")
+
+
+def _reliability(setting: str, value: object) -> Reliability:
+    """Return the checked level, in any spelling of the product. Raises SettingError."""
+    level = named(value) if isinstance(value, str) else None
+    return level or settings.choice(setting, value, Reliability)
+
+
 def _engine_name(setting: str, value: object) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise SettingError(setting, value, "the name of a messaging engine")
+
+
+def _in_seconds(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
+    if given.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    return value / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +152,14 @@ class DefaultMessaging(Policy):
 
     system: ClassVar[str] = "DefaultMessaging"
     checks: ClassVar[Mapping[str, settings.Check]] = {
-        "exception_destination": exception_destination.check,
+        "exception_destination": _destination,
         "messaging_engine": _engine_name,
         "blocked_retry_timeout": partial(settings.whole_number, least=-1),
-        "exception_discard_reliability": exception_destination.check_reliability,
+        "exception_discard_reliability": _reliability,
         "max_concurrency": partial(settings.whole_number, least=1),
         "transaction_timeout": partial(settings.duration, least=settings.TICK),
     }
+    meant: ClassVar[settings.Meaning] = staticmethod(_in_seconds)
     title: ClassVar[str] = "WebSphere default messaging provider (service integration bus)"
     aliases: ClassVar[Mapping[str, str]] = {
         "Maximum failed deliveries": "max_failed_deliveries",
@@ -171,15 +247,15 @@ class DefaultMessaging(Policy):
         return not self.keeps_messages
 
     @property
-    def destinations(self) -> tuple[str, ...]:
-        """The queue that is specified, which somebody must have made (spec DMP-17); every messaging engine has its own."""
-        own = {*ExceptionDestination, system_default(self.messaging_engine)}
-        return () if self.exception_destination in own else (self.exception_destination,)
+    def system_default(self) -> str:
+        """The exception destination that every messaging engine has (spec DMP-6)."""
+        return _SYSTEM_PREFIX + self.messaging_engine
 
     @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take."""
-        return self.transaction_timeout
+    def destinations(self) -> tuple[str, ...]:
+        """The queue that is specified, which somebody must have made (spec DMP-17); every messaging engine has its own."""
+        own = {*ExceptionDestination, self.system_default}
+        return () if self.exception_destination in own else (self.exception_destination,)
 
     @property
     def blocked_wait(self) -> timedelta | None:
@@ -198,10 +274,6 @@ class DefaultMessaging(Policy):
         """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
         return {}
 
-    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """Keep a sequence of failures as long as these settings can have one."""
-        return self.open(Opening(counters=counters)).counters()
-
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew."""
         return {}
@@ -209,11 +281,6 @@ class DefaultMessaging(Policy):
     def open(self, opening: Opening = FIRST) -> DefaultMessagingReceiver:
         """Start the endpoint, with the sequence of failures that an earlier pass left."""
         return DefaultMessagingReceiver(self, opening, min(opening.counters.get(SEQUENTIAL_FAILURES, 0), self.stop_threshold))
-
-    @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments from JSON values, in our words or the console's. Raises SettingError."""
-        return settings.from_json(cls, {name: _in_our_units(name, value) for name, value in stored.items()})
 
 
 @dataclass(slots=True)
@@ -278,7 +345,63 @@ class DefaultMessagingReceiver(Receiver):
         return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), details)
 
     def _undeliverable(self, entry: Entry, counts: Counts, reason: Reason, now: datetime) -> Dispose | Block:
-        return exception_destination.undeliverable(self.policy, entry, counts, self.opening, reason, now=now)
+        """Return what becomes of a message that has used its deliveries; ``counts`` are those after the last rollback (spec DMP-6, DMP-7)."""
+        policy = self.policy
+        block = partial(Block, counts, events=(EventType.BLOCKED,), whole_queue=policy.blocks_destination)
+        if policy.keeps_messages:
+            return block(until=None if policy.blocked_wait is None else now + policy.blocked_wait)
+        if why := _discard(policy, entry):
+            return Dispose(Disposition.DROP, counts, (EventType.DROPPED,), details={"reason": why})
+        queue, warning = self._usable()
+        match self.opening.can_send_to(queue):
+            case Access.GRANTED:
+                headers = _exception_headers(reason, self.opening.queue, counts.abort_count, now)
+                details = {"warning": warning} if warning else {}
+                return Dispose(Disposition.SEND, counts, (EventType.EXCEPTIONED,), destination=queue, headers=headers, details=details)
+            case Access.MISSING:  # until another try (spec DMP-17)
+                warning = f"CWSIP0291: the exception destination {queue} is missing: sending is tried again."
+                return block(until=now + policy.blocked_retry_interval, details={"warning": warning})
+            case _:  # until a restart (spec section 11.1)
+                warning = f"CWSIP0313: no authority to send to the exception destination {queue}: blocked until a restart."
+                return block(until=None, details={"warning": warning})
+
+    def _usable(self) -> tuple[str, str]:
+        """Return the queue to send to and a warning: the engine's own queue stands in for one that is missing (spec DMP-17)."""
+        specified, default = self.policy.exception_destination, self.policy.system_default
+        if specified == ExceptionDestination.SYSTEM:
+            return default, ""
+        if self.opening.can_send_to(specified) is not Access.MISSING:
+            return specified, ""
+        return default, f"CWSIP0291: the exception destination {specified} is missing; {default} is used."
+
+
+def _discard(policy: DefaultMessaging, entry: Entry) -> str:
+    """Say why the message is discarded and not sent; empty when it is sent (spec DMP-16)."""
+    limit = Reliability(policy.exception_discard_reliability)
+    level = named(entry.properties.get(PROPERTY, ""))  # None when it names none: never discarded for its reliability
+    if level is not None and _LEVELS.index(level) <= _LEVELS.index(limit):
+        return f"its reliability {level} is at or below exception_discard_reliability={limit}"
+    if policy.temporary_destination:
+        return "the destination is temporary"
+    if undelivered.discards(entry.properties):
+        return f"its sender asked for it with {undelivered.DISCARD}"
+    return ""
+
+
+def _exception_headers(reason: Reason, problem_destination: str, rollbacks: int, at: datetime) -> dict[str, str]:
+    """Return the properties that the bus adds to the message, whose others stay as they are (spec DMP-18).
+
+    :param problem_destination: the queue that it could not be delivered from.
+    :param rollbacks: its redelivery count.
+    :param at: when it is sent, UTC; the timestamp is in milliseconds since 1970, as JMS writes it.
+    """
+    text = _TEXTS[reason].format(rollbacks=rollbacks, destination=problem_destination)
+    return {
+        REASON: reason.value,
+        TIMESTAMP: str((at - _EPOCH) // timedelta(milliseconds=1)),
+        MESSAGE: f"{reason}: {text}",
+        PROBLEM_DESTINATION: problem_destination,
+    }
 
 
 def _forced_stop(policy: DefaultMessaging) -> str:
@@ -288,10 +411,3 @@ def _forced_stop(policy: DefaultMessaging) -> str:
         return ""
     code, why = ("CWSIV0906", "strict message ordering") if policy.strict_message_ordering else ("CWSIV0907", "no exception destination")
     return f"{code}: with {why} the first failure stops the endpoint (auto_stop_sequential_message_failure={given})."
-
-
-def _in_our_units(name: str, value: object) -> object:
-    """Turn the engine's interval, in the console's word, from milliseconds into seconds."""
-    if name.lower() != _ENGINE_INTERVAL.lower() or not isinstance(value, int | float) or isinstance(value, bool):
-        return value
-    return value / 1000

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies import websphere_mq
-from airflow_poison.core.policies.decisions import Deliver, Halt, Halted, Return
-from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.policy import Receiver
-from airflow_poison.core.policies.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqSettings, first_stop, stops
+from airflow_poison.core.policies.policy import FIRST
+from airflow_poison.core.policies.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Block, Dispose
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.decisions import Counts
+    from airflow_poison.core.policies.policy import Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,34 +82,14 @@ class ListenerPort(WebSphereMqSettings):
 
 
 @dataclass(slots=True)
-class ListenerPortReceiver(Receiver):
-    """A started listener port. Remembers only that it has stopped while other sessions end their work."""
+class ListenerPortReceiver(WebSphereMqReceiver):
+    """A started listener port: each message's own count stops it."""
 
     policy: ListenerPort
-    opening: Opening
-    _stopped: bool = field(default=False, init=False)
 
-    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
-        """Deliver, or requeue a message whose count has reached BOTHRESH (spec LP-4)."""
-        if not websphere_mq.threshold_reached(self.policy, entry.counts):
-            return Deliver(entry.counts)
-        return websphere_mq.requeue(self.policy, entry, self.opening, websphere_mq.Reason.BACKOUT_THRESHOLD_REACHED, now)
-
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
-        """Count the failure, and stop when this message has failed too often (spec LP-2, LP-3)."""
-        if failure.kind is FailureKind.UNPROCESSABLE:
-            return Return(entry.counts)
-        counts = websphere_mq.rolled_back(self.policy, entry.counts)
-        if self._stopped or not stops(StopRule(self.policy.stop_rule), counts.abort_count, self.policy.max_retries):
-            return Return(counts)
-        self._stopped = True
-        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), self._stop_details(counts.abort_count))
-
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
-        """Send the message where a requeue would go, at once (spec WMQ-24)."""
-        return websphere_mq.requeue(self.policy, entry, self.opening, websphere_mq.reason_of(failure), now)
-
-    def _stop_details(self, count: int) -> dict[str, str]:
-        limit = self.policy.max_retries
-        text = f"The listener port of {self.opening.queue} was stopped: a message was rolled back {count} times; max_retries={limit}."
+    def _failed(self, counts: Counts) -> dict[str, str]:
+        queue, count, limit = self.opening.queue, counts.abort_count, self.policy.max_retries
+        if not stops(StopRule(self.policy.stop_rule), count, limit):
+            return {}
+        text = f"The listener port of {queue} was stopped: a message was rolled back {count} times; max_retries={limit}."
         return {"code": "WMSG0036E", "text": text}

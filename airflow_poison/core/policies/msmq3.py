@@ -7,20 +7,23 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Return, aborted
-from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return, aborted
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
-from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
+from airflow_poison.core.policies.wcf import (
+    MACHINE_MAXIMUM_TRANSACTION_TIMEOUT,
+    MACHINE_TRANSACTION_TIMEOUT,
+    ReceiveErrorHandling,
+    WcfReceiver,
+    WcfSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 _REFUSED = {
@@ -33,17 +36,13 @@ _REFUSED = {
 class Msmq3(WcfSettings):
     """The settings of a queued WCF service on MSMQ 3.0. Raises SettingError for a value that is not allowed (spec M3-3, WCF-11).
 
+    What all listeners have is described at ``WcfSettings``: timeouts, limits, and what loses messages.
+
     :param receive_retry_count: immediate redeliveries, 0 to 2147483647; the largest value means that no message ever becomes poison.
     :param max_retry_cycles: accepted and ignored: there are no cycles (spec M3-2).
     :param retry_cycle_delay: accepted and ignored, a duration >= 0 (spec M3-2).
     :param receive_error_handling: ``Fault`` or ``Drop``; ``Move`` and ``Reject`` are refused (spec M3-3).
-    :param exactly_once: False: no poison handling; a failure loses the message (spec WCF-12).
-    :param transaction_scope_required: False: the message is consumed before the handler is called (spec WCF-37).
-    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
-    :param machine_transaction_timeout: the machine's value, a duration > 0.
-    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
     :param sessions: a message is a session of several items (spec WCF-39).
-    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
     :param seen_table_size: how many messages the channel counts at the same time, at least 1 (spec M3-5, M3-11).
 
     Memory: the channel's table of seen counts lives as long as its endpoint, so it is lost when the pass ends or crashes, and
@@ -83,21 +82,19 @@ class Msmq3(WcfSettings):
         return Msmq3Receiver(self)
 
 
+@dataclass(slots=True)
 class SeenTable:
     """How often each of the last messages was read, by lookup id: what a channel keeps in memory (spec M3-5, M3-7, M3-8).
 
     :param size: how many messages it holds, at least 1; a further one takes the place of the smallest lookup id.
     """
 
-    __slots__ = ("_seen", "_size")
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._seen: dict[int, int] = {}
+    size: int
+    _seen: dict[int, int] = field(default_factory=dict, init=False)
 
     def read(self, lookup_id: int) -> int:
         """Count a read and return the message's seen count."""
-        if lookup_id not in self._seen and len(self._seen) >= self._size:
+        if lookup_id not in self._seen and len(self._seen) >= self.size:
             del self._seen[min(self._seen)]
         seen = self._seen[lookup_id] = self._seen.get(lookup_id, 0) + 1
         return seen
@@ -119,7 +116,7 @@ class SeenTable:
 
 
 @dataclass(slots=True)
-class Msmq3Receiver(Receiver):
+class Msmq3Receiver(WcfReceiver):
     """An open listener, with the table of seen counts and the message that it has handed over last."""
 
     policy: Msmq3
@@ -138,7 +135,7 @@ class Msmq3Receiver(Receiver):
             return Deliver(entry.counts, at_most_once=True)
         seen = self._table.read(entry.lookup_id)
         if seen > policy.receive_retry_count + 1 and policy.receive_retry_count != LARGEST:
-            return self._final(entry, now)
+            return self.final_disposition(entry, now)
         self._handed_over = (entry.lookup_id, entry.counts)
         shown = Counts(min(seen - 1, LARGEST), entry.counts.move_count)
         return Deliver(shown, at_most_once=not policy.transaction_scope_required)
@@ -148,12 +145,6 @@ class Msmq3Receiver(Receiver):
         stored = self._durable(entry)
         self._handed_over = None
         return Return(aborted(stored))
-
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
-        """Return the final disposition at once (spec WCF-29)."""
-        if not self.policy.exactly_once:
-            return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
-        return self._final(entry, now)
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
         """Let the read of a processed message stay counted (spec M3-7)."""
@@ -170,6 +161,7 @@ class Msmq3Receiver(Receiver):
             return self._handed_over[1]
         return entry.counts
 
-    def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
+    def final_disposition(self, entry: Entry, now: datetime) -> Dispose | Halt:
+        """Forget the message, which ends for good."""
         self._table.remove(entry.lookup_id)
-        return self.policy.final_disposition(entry, entry.counts, aborted(entry.counts), now)
+        return WcfReceiver.final_disposition(self, entry, now)

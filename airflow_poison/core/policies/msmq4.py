@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Park, Return, ReturnOrder, aborted, moved
-from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Park, Return, ReturnOrder, aborted, moved
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
-from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
+from airflow_poison.core.policies.wcf import (
+    MACHINE_MAXIMUM_TRANSACTION_TIMEOUT,
+    MACHINE_TRANSACTION_TIMEOUT,
+    ReceiveErrorHandling,
+    WcfReceiver,
+    WcfSettings,
+)
 from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
@@ -21,11 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
-NEVER_POISON = LARGEST
 BATCH_SHARE = 0.8
 """A batch commits when more than this share of the transaction timeout has passed."""
 
@@ -48,23 +51,19 @@ class BatchFallback(StrEnum):
 class Msmq4(WcfSettings):
     """The settings of a queued WCF service on MSMQ 4.0. Raises SettingError for a value that is not allowed (spec WCF-11).
 
+    What all listeners have is described at ``WcfSettings``: timeouts, limits, and what loses messages.
+
     :param receive_retry_count: immediate redeliveries in one cycle, 0 to 2147483647; the largest value means that no message
         ever becomes poison (spec WCF-3).
     :param max_retry_cycles: how often a message goes through the retry sub-queue, 0 to 2147483647 (spec WCF-4).
     :param retry_cycle_delay: how long it waits there, a duration >= 0 (spec WCF-5, WCF-30).
     :param receive_error_handling: what happens after the last attempt: ``Fault``, ``Drop``, ``Reject`` or ``Move`` (spec WCF-6).
-    :param exactly_once: False: no poison handling; a failure loses the message (spec WCF-12).
-    :param transaction_scope_required: False: the message is consumed before the handler is called (spec WCF-37).
-    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
-    :param machine_transaction_timeout: the machine's value, a duration > 0.
-    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
     :param max_batch_size: messages in one transaction; 0 or 1: no batching (spec WCF-40).
     :param batch_fallback: which abort ends batching: ``first_abort`` of any kind, or only ``when_poison``.
     :param sessions: a message is a session of several items; excludes batching (spec WCF-39).
     :param receive_context: attempts are counted by the move count (spec WCF-44).
     :param retry_subqueues: ``one``, or ``per_cycle``: ``retry1``, ``retry2`` ... (spec WCF-20).
     :param return_order: how the retry sub-queue is watched: by ``due_time`` or with a ``head_timer`` (spec WCF-31, WCF-32).
-    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
 
     Warns with ConfigurationWarning about settings that lose messages or that make neighbours poison (spec WCF-43), and about a timeout that the
     machine's maximum caps.
@@ -115,44 +114,12 @@ class Msmq4(WcfSettings):
 
 
 @dataclass(slots=True)
-class BatchSize:
-    """How many messages the next transaction takes, kept in memory by an open endpoint (spec WCF-40 to WCF-42).
-
-    :param max_batch_size: 0 or 1 turn batching off.
-    :param single_commits: commits since the fallback; None in batch mode.
-    """
-
-    max_batch_size: int
-    fallback: BatchFallback
-    single_commits: int | None = None
-
-    def next(self) -> int:
-        """Return how many messages the next transaction may take."""
-        return self.max_batch_size if self.max_batch_size > 1 and self.single_commits is None else 1
-
-    def committed(self) -> None:
-        """Count a commit; twice the batch size of them in single mode bring batches back."""
-        if self.single_commits is None:
-            return
-        self.single_commits += 1
-        if self.single_commits >= 2 * self.max_batch_size:
-            self.single_commits = None
-
-    def aborted(self, *, became_poison: bool) -> None:
-        """Fall back to single mode; an abort in single mode does not start the count again."""
-        if self.single_commits is None and (became_poison or self.fallback is BatchFallback.FIRST_ABORT):
-            self.single_commits = 0
-
-
-@dataclass(slots=True)
-class Msmq4Receiver(Receiver):
+class Msmq4Receiver(WcfReceiver):
     """An open listener. Keeps nothing but the batch mode; counts are durable and travel with the messages (spec WCF-9)."""
 
     policy: Msmq4
-    _batch: BatchSize = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._batch = BatchSize(self.policy.max_batch_size, BatchFallback(self.policy.batch_fallback))
+    _single_commits: int | None = field(default=None, init=False)
+    """Commits since the reader fell back to one message at a time; None in batch mode (spec WCF-40 to WCF-42)."""
 
     def before(self, entry: Entry, now: datetime) -> Deliver | Park | Dispose | Halt:
         """Deliver, or find the message poison: park it while cycles are left, else dispose of it (spec WCF-15, WCF-16)."""
@@ -163,7 +130,7 @@ class Msmq4Receiver(Receiver):
         if not self._is_poison(seen, cycle):
             return Deliver(seen, at_most_once=not policy.transaction_scope_required)
         if cycle >= policy.max_retry_cycles:
-            return policy.final_disposition(entry, seen, self._abandoned(seen), now)
+            return self.final_disposition(entry, now)
         due_at = now.replace(microsecond=0) + policy.retry_cycle_delay
         return Park(moved(seen), due_at, self._retry_subqueue(cycle), (EventType.POISON_EXCEPTION, EventType.MOVED_RETRY))
 
@@ -171,12 +138,10 @@ class Msmq4Receiver(Receiver):
         """Count the abort; the next receive decides (spec WCF-14)."""
         return Return(self._abandoned(entry.counts))
 
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
-        """Return the final disposition at once, without the cycles that are left (spec WCF-29)."""
-        if not self.policy.exactly_once:
-            return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
+    def final_disposition(self, entry: Entry, now: datetime) -> Dispose | Halt:
+        """Return what ends a message for good: its receive and its abort may be moves (spec WCF-44)."""
         seen = self._received(entry.counts)
-        return self.policy.final_disposition(entry, seen, self._abandoned(seen), now)
+        return self._disposition(entry, seen, self._abandoned(seen), now)
 
     def after_failed_move(self, entry: Entry) -> Counts:
         """Return the counts of a message that could not be moved; its receive was aborted (spec WCF-19)."""
@@ -184,19 +149,22 @@ class Msmq4Receiver(Receiver):
 
     def batch_size(self) -> int:
         """How many messages the next transaction may take (spec WCF-42)."""
-        return self._batch.next()
+        return max(self.policy.max_batch_size, 1) if self._single_commits is None else 1
 
     def commit_due(self, elapsed: timedelta) -> bool:
         """Whether more than 80 % of the transaction timeout has passed (spec WCF-42)."""
         return elapsed > BATCH_SHARE * self.policy.effective_transaction_timeout
 
     def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
-        """Take note of a commit (spec WCF-42)."""
-        self._batch.committed()
+        """Count a commit; twice the batch size of them in single mode bring batches back (spec WCF-42)."""
+        if self._single_commits is not None:
+            commits = self._single_commits + 1
+            self._single_commits = commits if commits < 2 * self.policy.max_batch_size else None
 
     def transaction_aborted(self, *, became_poison: bool) -> None:
-        """Take note of an abort (spec WCF-40)."""
-        self._batch.aborted(became_poison=became_poison)
+        """Fall back to single mode; an abort in single mode does not start the count again (spec WCF-40)."""
+        if self._single_commits is None and (became_poison or self.policy.batch_fallback == BatchFallback.FIRST_ABORT):
+            self._single_commits = 0
 
     def _received(self, counts: Counts) -> Counts:
         """Return what a receive sees: with a receive context it is itself a move, to the lock sub-queue (spec WCF-44)."""
@@ -219,7 +187,7 @@ class Msmq4Receiver(Receiver):
 
     def _is_poison(self, seen: Counts, cycle: int) -> bool:
         policy = self.policy
-        if policy.receive_retry_count == NEVER_POISON:
+        if policy.receive_retry_count == LARGEST:
             return False
         if policy.receive_context:
             attempts = self._moves_of_attempts()

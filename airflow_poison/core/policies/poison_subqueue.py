@@ -7,32 +7,33 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt, Return, aborted
-from airflow_poison.core.policies.opening import FIRST
-from airflow_poison.core.policies.policy import Receiver
+from airflow_poison.core.policies.decisions import Deliver, Dispose, Halt
+from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
-from airflow_poison.core.policies.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfSettings
+from airflow_poison.core.policies.wcf import (
+    MACHINE_MAXIMUM_TRANSACTION_TIMEOUT,
+    MACHINE_TRANSACTION_TIMEOUT,
+    ReceiveErrorHandling,
+    WcfReceiver,
+    WcfSettings,
+)
 from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonSubQueue(WcfSettings):
     """The settings of a service that reads ``<queue>;poison``. Raises SettingError for a value that is not allowed (spec POI-2).
 
+    What all listeners have is described at ``WcfSettings``: timeouts, limits, and what loses messages.
+
     :param receive_retry_count: immediate redeliveries, 0 to 2147483647; the largest value means for ever.
     :param max_retry_cycles: accepted and ignored: there are no cycles.
     :param receive_error_handling: ``Fault``, ``Drop`` or ``Reject``; ``Move`` is refused (spec POI-3).
-    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
-    :param machine_transaction_timeout: the machine's value, a duration > 0.
-    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
-    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
 
     Warns with ConfigurationWarning about a timeout that the machine's maximum caps.
     """
@@ -62,7 +63,7 @@ class PoisonSubQueue(WcfSettings):
 
 
 @dataclass(slots=True)
-class PoisonSubQueueReceiver(Receiver):
+class PoisonSubQueueReceiver(WcfReceiver):
     """An open listener on a poison sub-queue. Keeps nothing in memory."""
 
     policy: PoisonSubQueue
@@ -70,17 +71,4 @@ class PoisonSubQueueReceiver(Receiver):
     def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Halt:
         """Deliver, or dispose of a message that has no attempt left; its move count is ignored (spec POI-4, POI-5)."""
         limit = self.policy.receive_retry_count
-        if limit == LARGEST or entry.counts.abort_count <= limit:
-            return Deliver(entry.counts)
-        return self._final(entry, now)
-
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
-        """Count the abort; the next receive decides."""
-        return Return(aborted(entry.counts))
-
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
-        """Return the final disposition at once (spec WCF-29)."""
-        return self._final(entry, now)
-
-    def _final(self, entry: Entry, now: datetime) -> Dispose | Halt:
-        return self.policy.final_disposition(entry, entry.counts, aborted(entry.counts), now)
+        return Deliver(entry.counts) if limit == LARGEST or entry.counts.abort_count <= limit else self.final_disposition(entry, now)

@@ -1,4 +1,4 @@
-"""What every messaging system's policy offers: settings that open an endpoint, and the endpoint's three questions.
+"""What every messaging system's policy offers: settings that open an endpoint, what it is told then, and its three questions.
 
 The two bases answer as the simplest system does: its endpoint receives one message at a time from main and remembers nothing.
 """
@@ -6,13 +6,13 @@ The two bases answer as the simplest system does: its endpoint receives one mess
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.decisions import Halted, ReturnOrder, aborted
-from airflow_poison.core.policies.opening import FIRST
 from airflow_poison.core.schema import SubQueue
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.errors import ConfigurationWarning
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Counts, GivenUp, Halt
-    from airflow_poison.core.policies.opening import Opening, Restart
 
 
 class Entry(Protocol):
@@ -32,32 +31,64 @@ class Entry(Protocol):
     @property
     def lookup_id(self) -> int:
         """The queue's number of the message."""
-        ...
 
     @property
     def counts(self) -> Counts:
         """Its counts now."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes of its body."""
-        ...
 
     @property
     def expires_at(self) -> datetime | None:
         """When its time to live ends; None: never."""
-        ...
 
     @property
     def group(self) -> str:
         """Its conversation group; a message without one is a group of its own."""
-        ...
 
     @property
     def properties(self) -> Mapping[str, str]:
         """Its properties, as sent; only for policies with ``reads_properties``."""
-        ...
+
+
+class Access(StrEnum):
+    """Whether an endpoint can send to another queue."""
+
+    GRANTED = "granted"
+    MISSING = "missing"  # there is no such queue
+    DENIED = "denied"  # some authority is lacking (spec DMP-17, WMQ-22)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an endpoint finds when it opens.
+
+    :param queue: the name of the queue that it receives from.
+    :param counters: what an earlier endpoint of this queue left behind, as its ``Receiver.counters()`` gave it.
+    :param access: of the queues that the policy sends to, those that it cannot simply send to.
+    """
+
+    queue: str = "queue"
+    counters: Mapping[str, int] = field(default_factory=dict)
+    access: Mapping[str, Access] = field(default_factory=dict)
+
+    def can_send_to(self, queue: str) -> Access:
+        """Return whether the endpoint can send to a queue."""
+        return self.access.get(queue, Access.GRANTED)
+
+
+FIRST = Opening()
+"""An endpoint of a queue that remembers nothing."""
+
+
+class Restart(StrEnum):
+    """What is started anew, and so loses what it keeps in memory (spec SB-7, M3-4, DMP-19, WMQ-8, ZOS-5). What that is, is the policy's to say."""
+
+    ENDPOINT = "endpoint"  # the listener, activation specification or listener port
+    SERVER = "server"  # the application's host: service host, application server
+    BROKER = "broker"  # database engine, messaging engine, queue manager
 
 
 class Receiver(Protocol):
@@ -75,15 +106,12 @@ class Receiver(Protocol):
 
     def before(self, entry: Entry, now: datetime) -> BeforeDelivery:
         """Decide what a receive of this message does. Asked once for each receive, before anything is delivered."""
-        ...
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> AfterRollback:
         """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
-        ...
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
-        ...
 
     def after_failed_move(self, entry: Entry) -> Counts:
         """Return the counts of a message whose move was given up: it stays, and its receive was aborted (spec WCF-19)."""
@@ -118,6 +146,8 @@ class Policy(ABC):
 
     checks: ClassVar[Mapping[str, settings.Check]] = {}
     """How settings are checked that the kind of their default does not say enough of."""
+    meant: ClassVar[settings.Meaning] = staticmethod(settings.as_it_is)
+    """What the manual's values mean as JSON values."""
 
     system: ClassVar[str]
     """The name in ``to_dict()["system"]``, for example ``Msmq4``."""
@@ -127,6 +157,11 @@ class Policy(ABC):
     """The manuals' other words for a setting; accepted wherever settings are read as text or JSON."""
     reads: ClassVar[SubQueue] = SubQueue.MAIN
     """The sub-queue that an endpoint receives from."""
+    halts_as: ClassVar[Halted] = Halted.STOPPED
+    """How this system's endpoint ends receiving."""
+    locks_groups: ClassVar[bool] = False
+    """Whether a conversation group is with one session at a time (spec SB-47)."""
+    transaction_timeout: timedelta
 
     def __post_init__(self) -> None:
         settings.check(self, self.checks)
@@ -157,9 +192,9 @@ class Policy(ABC):
         """Whether each decision depends on the message alone: the order of other messages and their outcomes change nothing."""
 
     @property
-    @abstractmethod
     def effective_transaction_timeout(self) -> timedelta:
         """How long one delivery may take before it is rolled back (spec WCF-35)."""
+        return self.transaction_timeout
 
     def unreadable(self, entry: Entry) -> str | None:  # noqa: ARG002  (the simplest answer)
         """Say why this message cannot be handed to a handler at all (spec WCF-29); None when it can."""
@@ -181,11 +216,6 @@ class Policy(ABC):
         return False
 
     @property
-    def locks_groups(self) -> bool:
-        """Whether a conversation group is with one session at a time (spec SB-47)."""
-        return False
-
-    @property
     def spreads_groups(self) -> bool:
         """Whether every conversation group may have an endpoint of its own: groups then spread over tasks, each in its order."""
         return False
@@ -199,11 +229,6 @@ class Policy(ABC):
     def starts_halted(self) -> Halted | None:
         """How the endpoint of a new queue is halted until somebody starts it (spec WMQ-27); None: it receives."""
         return None
-
-    @property
-    def halts_as(self) -> Halted:
-        """How this system's endpoint ends receiving."""
-        return Halted.STOPPED
 
     @property
     def destinations(self) -> tuple[str, ...]:
@@ -223,8 +248,8 @@ class Policy(ABC):
         return counters
 
     def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """Return what these settings, just changed, leave of the counters of an endpoint. That is no start of one (spec SB-7, WMQ-8)."""
-        return counters
+        """Return what these settings, just changed, leave of the counters: what an endpoint of them would have kept itself (spec SB-7)."""
+        return self.open(Opening(counters=counters)).counters()
 
     @abstractmethod
     def open(self, opening: Opening = FIRST) -> Receiver:
@@ -248,4 +273,4 @@ class Policy(ABC):
     @classmethod
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
         """Return the constructor's arguments from JSON values, in our words or the manual's. Raises SettingError."""
-        return settings.from_json(cls, stored)
+        return settings.from_json(cls, stored, cls.meant)

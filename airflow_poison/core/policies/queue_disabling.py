@@ -157,6 +157,13 @@ CONTRACT = "http://schemas.microsoft.com/SQL/Notifications/PostEventNotification
 
 _ROOT = "EVENT_INSTANCE"
 _OBJECT_TYPE = "QUEUE"
+_NAMES = {
+    "ServerName": "server_name",
+    "LoginName": "login_name",
+    "UserName": "user_name",
+    "DatabaseName": "database_name",
+    "SchemaName": "schema_name",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +190,10 @@ class QueueDisabledDocument:
     def to_xml(self) -> str:
         """Return the ``EVENT_INSTANCE`` document."""
         root = ET.Element(_ROOT)
-        for name, text in self._children().items():
+        posted = self.post_time.astimezone(UTC).isoformat(timespec="milliseconds")
+        head = {"EventType": EVENT_TYPE, "PostTime": posted, "SPID": str(self.spid)}
+        names = {element: getattr(self, name) for element, name in _NAMES.items()}
+        for name, text in (head | names | {"ObjectName": self.queue, "ObjectType": _OBJECT_TYPE}).items():
             ET.SubElement(root, name).text = text
         return ET.tostring(root, encoding="unicode", short_empty_elements=False)
 
@@ -199,29 +209,11 @@ class QueueDisabledDocument:
             return cls(
                 queue=said["ObjectName"],
                 post_time=posted if posted.tzinfo else posted.replace(tzinfo=UTC),
-                database_name=said.get("DatabaseName", ""),
-                schema_name=said.get("SchemaName", ""),
-                server_name=said.get("ServerName", ""),
-                login_name=said.get("LoginName", ""),
-                user_name=said.get("UserName", ""),
                 spid=int(said.get("SPID") or 0),
+                **{name: said.get(element, "") for element, name in _NAMES.items()},
             )
         except (KeyError, ValueError) as error:
             raise InputError(f"the event document lacks a readable PostTime, ObjectName or SPID: {error!r}.") from error
-
-    def _children(self) -> Mapping[str, str]:
-        return {
-            "EventType": EVENT_TYPE,
-            "PostTime": self.post_time.astimezone(UTC).isoformat(timespec="milliseconds"),
-            "SPID": str(self.spid),
-            "ServerName": self.server_name,
-            "LoginName": self.login_name,
-            "UserName": self.user_name,
-            "DatabaseName": self.database_name,
-            "SchemaName": self.schema_name,
-            "ObjectName": self.queue,
-            "ObjectType": _OBJECT_TYPE,
-        }
 
 
 def _children(document: str) -> Mapping[str, str]:

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
-from airflow_poison.core.policies.opening import FIRST, Opening, Restart
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver, Restart
 from airflow_poison.core.policies.queue_disabling import (
     ROLLBACK_LIMIT,
     Counter,
@@ -50,6 +49,11 @@ def _name(setting: str, value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise SettingError(setting, value, "text that can be printed")
     return value
+
+
+def _switched(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Take ``ON`` and ``OFF`` for poison handling."""
+    return _SWITCH.get(value.upper(), value) if name == "poison_message_handling" and isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +102,9 @@ class ServiceBroker(Policy):
         "database_name": _name,
         "schema_name": _name,
     }
-    halts_as = Halted.DISABLED
-    locks_groups = True
+    meant: ClassVar[settings.Meaning] = staticmethod(_switched)
+    halts_as: ClassVar[Halted] = Halted.DISABLED
+    locks_groups: ClassVar[bool] = True
 
     poison_message_handling: bool = True
     rollback_limit: int = ROLLBACK_LIMIT
@@ -143,18 +148,9 @@ class ServiceBroker(Policy):
         """Whether no group depends on another."""
         return not self.poison_message_handling or self.scope == Scope.CONVERSATION_GROUP
 
-    @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take."""
-        return self.transaction_timeout
-
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
         """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
         return counters if restart is Restart.ENDPOINT else {}
-
-    def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """An endpoint of these settings keeps what it would have counted itself: with poison handling OFF nothing (spec SB-7)."""
-        return self.open(Opening(counters=counters)).counters()
 
     def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""
@@ -172,15 +168,6 @@ class ServiceBroker(Policy):
     def open(self, opening: Opening = FIRST) -> ServiceBrokerReceiver:
         """Open a reader: it goes on with the counters that an earlier one left."""
         return ServiceBrokerReceiver(self, opening)
-
-    @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments; poison handling may be ``ON`` or ``OFF``. Raises SettingError."""
-        found = super(ServiceBroker, cls).arguments(stored)
-        given = found.get("poison_message_handling")
-        if isinstance(given, str):
-            found["poison_message_handling"] = _SWITCH.get(given.upper(), given)
-        return found
 
 
 @dataclass(slots=True)

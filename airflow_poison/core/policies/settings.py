@@ -33,6 +33,9 @@ TICK = timedelta(microseconds=1)
 Check = Callable[[str, object], object]
 """Returns the checked value of a setting. Raises SettingError."""
 
+Meaning = Callable[[str, str, object], object]
+"""Returns what a value means: of the word that was given for a setting, the setting's name, and the value."""
+
 Choice = TypeVar("Choice", bound=StrEnum)
 
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
@@ -65,6 +68,17 @@ def seconds(setting: str, value: object) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > LONGEST.total_seconds():
         raise SettingError(setting, value, f"a number of seconds up to {LONGEST.total_seconds():.0f}")
     return timedelta(seconds=value)
+
+
+def as_seconds(span: timedelta) -> float:
+    """Return a duration's seconds as JSON keeps them: as a whole number when they are one."""
+    total = span.total_seconds()
+    return int(total) if total.is_integer() else total
+
+
+def as_it_is(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Return the value."""
+    return value
 
 
 def flag(setting: str, value: object) -> bool:
@@ -137,8 +151,11 @@ def to_json(policy: Settings) -> dict[str, object]:
     return {"system": policy.system} | {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
 
 
-def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError."""
+def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Meaning = as_it_is) -> dict[str, Any]:
+    """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError.
+
+    :param meant: says what a value of the manual means.
+    """
     defaults = {field.name: field.default for field in fields(policy)}
     if settings.get("system", policy.system) != policy.system:
         raise SettingError("system", settings["system"], policy.system)
@@ -149,7 +166,8 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
         if name in arguments:
             raise SettingError(given, value, f"one word for {name}: it was given twice")
         if name in defaults:
-            arguments[name] = seconds(name, value) if isinstance(defaults[name], timedelta) else value
+            plain = meant(given, name, value)
+            arguments[name] = seconds(name, plain) if isinstance(defaults[name], timedelta) else plain
         elif name != "system":
             raise SettingError(name, value, f"a setting of {policy.system}; the nearest is {nearest(name, defaults)}")
     return arguments
@@ -157,6 +175,7 @@ def from_json(policy: type[Settings], settings: Mapping[str, object]) -> dict[st
 
 def _plain(value: object) -> object:
     if isinstance(value, timedelta):
-        total = value.total_seconds()
-        return int(total) if total.is_integer() else total
+        return as_seconds(value)
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, StrEnum) else value

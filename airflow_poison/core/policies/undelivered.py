@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_poison.core.errors import DeadLetterHeaderError
 from airflow_poison.core.policies.decisions import Report
@@ -105,23 +105,15 @@ class DeadLetterHeader:
     put_at: datetime | None = None
 
 
+_IN_ORDER: Final = tuple(each.name for each in fields(DeadLetterHeader))[:-1]
+"""What stands in the header between its version and when it was put here, in this order."""
+
+
 def build(header: DeadLetterHeader) -> bytes:
     """Return the header as 172 bytes, integers with the highest byte first, texts padded with blanks."""
-    date, time = _date_and_time(header.put_at)
-    return _BIG.pack(
-        STRUCTURE_ID,
-        VERSION,
-        header.reason,
-        _padded(header.destination, 48),
-        _padded(header.queue_manager, 48),
-        header.encoding,
-        header.coded_char_set_id,
-        _padded(header.format, 8),
-        header.application_type,
-        _padded(header.application, 28),
-        _padded(date, 8),
-        _padded(time, 8),
-    )
+    values = [getattr(header, name) for name in _IN_ORDER]
+    cells = [_padded(value) if isinstance(value, str) else value for value in (*values, *_date_and_time(header.put_at))]
+    return _BIG.pack(STRUCTURE_ID, VERSION, *cells)
 
 
 def parse(header: bytes) -> DeadLetterHeader:
@@ -133,18 +125,9 @@ def parse(header: bytes) -> DeadLetterHeader:
     layout = next((layout for layout in (_BIG, _LITTLE) if layout.unpack(header)[1] == VERSION), None)
     if layout is None:
         raise DeadLetterHeaderError(f"this MQDLH has version {header[4:8].hex()} (hexadecimal); only version {VERSION} is known.")
-    _, _, reason, destination, manager, encoding, charset, format_, type_, application, date, time = layout.unpack(header)
-    return DeadLetterHeader(
-        reason=reason,
-        destination=_text(destination),
-        queue_manager=_text(manager),
-        encoding=encoding,
-        coded_char_set_id=charset,
-        format=_text(format_),
-        application_type=type_,
-        application=_text(application),
-        put_at=_put_at(_text(date), _text(time)),
-    )
+    *values, date, time = (_text(cell) if isinstance(cell, bytes) else cell for cell in layout.unpack(header)[2:])
+    cells: dict[str, Any] = dict(zip(_IN_ORDER, values, strict=True))
+    return DeadLetterHeader(**cells, put_at=_put_at(date, time))
 
 
 def _date_and_time(put_at: datetime | None) -> tuple[str, str]:
@@ -163,8 +146,9 @@ def _put_at(date: str, time: str) -> datetime | None:
         raise DeadLetterHeaderError(f"PutDate {date!r} and PutTime {time!r} of an MQDLH are no YYYYMMDD and HHMMSSTH.") from error
 
 
-def _padded(text: str, width: int) -> bytes:
-    return text.encode("ascii", "replace")[:width].ljust(width)
+def _padded(text: str) -> bytes:
+    """Return a text as wide as the widest field; packing cuts it to the width of its own."""
+    return text.encode("ascii", "replace").ljust(48)
 
 
 def _text(padded: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, ClassVar, assert_never
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies import settings
-from airflow_poison.core.policies.decisions import Counts, Dispose, Disposition, Halt, Halted, moved
-from airflow_poison.core.policies.policy import Policy
+from airflow_poison.core.policies.decisions import Dispose, Disposition, Halt, Halted, Return, aborted, moved
+from airflow_poison.core.policies.policy import Policy, Receiver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
+    from airflow_poison.core.failures import Failure
+    from airflow_poison.core.policies.decisions import Counts
     from airflow_poison.core.policies.policy import Entry
 
 MACHINE_TRANSACTION_TIMEOUT = timedelta(minutes=1)
@@ -33,7 +36,15 @@ class ReceiveErrorHandling(StrEnum):
 
 
 class WcfSettings(Policy):
-    """Base of frozen settings: the transaction timeout, the size limit and what ends a message."""
+    """Base of frozen settings: the transaction timeout, the size limit and what ends a message.
+
+    :param exactly_once: False: no poison handling; a failure loses the message (spec WCF-12).
+    :param transaction_scope_required: False: the message is consumed before the handler is called (spec WCF-37).
+    :param transaction_timeout: how long one delivery may take; 0 takes the machine's value (spec WCF-35).
+    :param machine_transaction_timeout: the machine's value, a duration > 0.
+    :param machine_maximum_transaction_timeout: the cap of both, a duration > 0.
+    :param max_received_message_size: larger messages are never delivered, bytes >= 1; None: no limit (spec WCF-29).
+    """
 
     __slots__ = ()
 
@@ -54,6 +65,8 @@ class WcfSettings(Policy):
         "MaxBatchSize": "max_batch_size",
         "MaxReceivedMessageSize": "max_received_message_size",
     }
+    halts_as: ClassVar[Halted] = Halted.FAULTED
+
     receive_error_handling: ReceiveErrorHandling | str
     exactly_once: bool = True
     transaction_scope_required: bool = True
@@ -83,11 +96,6 @@ class WcfSettings(Policy):
         return self.exactly_once and self.receive_error_handling == ReceiveErrorHandling.FAULT
 
     @property
-    def halts_as(self) -> Halted:
-        """Fault (spec WCF-21)."""
-        return Halted.FAULTED
-
-    @property
     def effective_transaction_timeout(self) -> timedelta:
         """The service's timeout or, when that is 0, the machine's; never above the machine's maximum (spec WCF-35)."""
         return min(self.transaction_timeout or self.machine_transaction_timeout, self.machine_maximum_transaction_timeout)
@@ -99,13 +107,34 @@ class WcfSettings(Policy):
             return None
         return f"{entry.size} bytes are above max_received_message_size={limit}"
 
-    def final_disposition(self, entry: Entry, seen: Counts, faulted: Counts, now: datetime) -> Dispose | Halt:
-        """Return what ends a message for good; each one raises the poison exception first (spec WCF-18, WCF-21 to WCF-24).
+
+@dataclass(slots=True)
+class WcfReceiver(Receiver):
+    """An open listener that keeps nothing in memory: counts are durable and travel with the messages (spec WCF-9)."""
+
+    policy: WcfSettings
+
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+        """Count the abort; the next receive decides (spec WCF-14)."""
+        return Return(aborted(entry.counts))
+
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
+        """Return the final disposition at once, without the attempts and cycles that are left (spec WCF-29)."""
+        if not self.policy.exactly_once:
+            return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))
+        return self.final_disposition(entry, now)
+
+    def final_disposition(self, entry: Entry, now: datetime) -> Dispose | Halt:
+        """Return what ends a message for good; each one raises the poison exception first (spec WCF-18)."""
+        return self._disposition(entry, entry.counts, aborted(entry.counts), now)
+
+    def _disposition(self, entry: Entry, seen: Counts, faulted: Counts, now: datetime) -> Dispose | Halt:
+        """Do what ``receive_error_handling`` says (spec WCF-21 to WCF-24).
 
         :param seen: the counts that the receive saw.
         :param faulted: the counts of a message that stays because its listener faults.
         """
-        handling = ReceiveErrorHandling(self.receive_error_handling)
+        handling = ReceiveErrorHandling(self.policy.receive_error_handling)
         match handling:
             case ReceiveErrorHandling.FAULT:
                 return Halt(Halted.FAULTED, faulted, (EventType.POISON_EXCEPTION, EventType.FAULTED))

@@ -6,20 +6,20 @@ When is a message requeued, where does it go, which count does z/OS keep, and wh
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from base64 import b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, assert_never
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies import settings, undelivered
-from airflow_poison.core.policies.decisions import Block, Dispose, Disposition
-from airflow_poison.core.policies.opening import Access, Restart
-from airflow_poison.core.policies.policy import Policy
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
+from airflow_poison.core.policies.policy import Access, Policy, Receiver, Restart
 from airflow_poison.core.policies.settings import LARGEST
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Entry
+    from airflow_poison.core.policies.policy import Entry, Opening
 
 
 SYSTEM_DEAD_LETTER_QUEUE: Final = "SYSTEM.DEAD.LETTER.QUEUE"
@@ -90,6 +89,17 @@ def _matching(setting: str, value: object, *, pattern: str, allowed: str) -> str
 _queue_or_nothing = partial(_matching, pattern=f"({_QUEUE_NAME})?", allowed="a queue's name, or nothing")
 
 
+_YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
+
+
+def _hardened(given: str, name: str, value: object) -> object:
+    """Translate what MQ calls hardened and not hardened, in several words (spec ZOS-9)."""
+    if name != "harden_get_backout":
+        return value
+    meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
+    return not meant if given.lower() == "nohardenbo" and isinstance(meant, bool) else meant
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebSphereMqSettings(Policy):
     """Base of frozen settings: the attributes of the queue, its queue manager, and how sessions take messages.
@@ -120,6 +130,7 @@ class WebSphereMqSettings(Policy):
         "max_server_sessions": partial(settings.whole_number, least=1),
         "max_sessions": partial(settings.whole_number, least=1),
     }
+    meant: ClassVar[settings.Meaning] = staticmethod(_hardened)
     aliases: ClassVar[Mapping[str, str]] = {
         "Backout threshold": "backout_threshold",
         "BOTHRESH": "backout_threshold",
@@ -149,11 +160,6 @@ class WebSphereMqSettings(Policy):
     early_hand_out: int = 0
 
     @property
-    def effective_transaction_timeout(self) -> timedelta:
-        """How long one delivery may take."""
-        return self.transaction_timeout
-
-    @property
     def sweeps(self) -> bool:
         """Whether a session takes the message behind the last that was taken (spec WMQ-29)."""
         if self.next_message is None:
@@ -170,6 +176,14 @@ class WebSphereMqSettings(Policy):
         """Whether the stored message carries the count (spec ZOS-6, ZOS-9)."""
         return not self.zos or self.shared_queue or self.harden_get_backout is True
 
+    def rolled_back(self, counts: Counts) -> Counts:
+        """Return the counts after a rollback (spec WMQ-9); on z/OS they stop at 255 (spec ZOS-9)."""
+        return counts if self.zos and counts.abort_count >= LARGEST_ON_ZOS else aborted(counts)
+
+    def stored_backout_count(self, counts: Counts) -> int:
+        """Return the count of the stored message; ``counts`` are those of its copy on z/OS (spec ZOS-3, ZOS-6)."""
+        return counts.abort_count if self.hardened else 0
+
     def counts_after(self, counts: Counts, restart: Restart) -> Counts:
         """Lose the copy's count with the queue manager, which it belongs to, unless it is hardened; no count elsewhere (spec ZOS-5, ZOS-6)."""
         return replace(counts, abort_count=0) if restart is Restart.BROKER and not self.hardened else counts
@@ -184,104 +198,82 @@ class WebSphereMqSettings(Policy):
         if not self.zos and (self.shared_queue or self.harden_get_backout is False):
             yield ConfigurationHint("harden_get_backout and shared_queue change nothing outside z/OS: the count is always kept there.")
 
-    @classmethod
-    def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:
-        """Return the constructor's arguments from JSON values, in our words or MQ's, of which HARDENBO has several. Raises SettingError."""
-        return settings.from_json(cls, {name: _our_value(name, value) for name, value in stored.items()})
-
-
-_YES_AND_NO: Final = {"yes": True, "no": False, "mqqa_backout_hardened": True, "mqqa_backout_not_hardened": False}
-
-
-def _our_value(name: str, value: object) -> object:
-    """Translate what MQ calls hardened and not hardened (spec ZOS-9); leave everything else."""
-    aliases = {alias.lower(): ours for alias, ours in WebSphereMqSettings.aliases.items()}
-    if aliases.get(name.lower(), name) != "harden_get_backout":
-        return value
-    meant = _YES_AND_NO.get(value.lower(), value) if isinstance(value, str) else value
-    return not meant if name.lower() == "nohardenbo" and isinstance(meant, bool) else meant
-
 
 def access_with(granted: Collection[Authority | str]) -> Access:
     """Return whether these authorities suffice to requeue to a queue: all five are needed (spec WMQ-22)."""
     return Access.GRANTED if set(Authority) <= set(granted) else Access.DENIED
 
 
-def rolled_back(policy: WebSphereMqSettings, counts: Counts) -> Counts:
-    """Return the counts after a rollback (spec WMQ-9); on z/OS they stop at 255 (spec ZOS-9)."""
-    most = LARGEST_ON_ZOS if policy.zos else LARGEST
-    return counts if counts.abort_count >= most else replace(counts, abort_count=counts.abort_count + 1)
+@dataclass(slots=True)
+class WebSphereMqReceiver(Receiver):
+    """A started endpoint, as far as both kinds are alike: which messages it delivers, and where the others go."""
 
+    policy: WebSphereMqSettings
+    opening: Opening
+    _stopped: bool = field(default=False, init=False)
+    """Whether it has stopped, while other sessions end their work."""
 
-def stored_backout_count(policy: WebSphereMqSettings, counts: Counts) -> int:
-    """Return the count of the stored message; ``counts`` are those of its copy on z/OS (spec ZOS-3, ZOS-6)."""
-    return counts.abort_count if policy.hardened else 0
+    def before(self, entry: Entry, now: datetime) -> Deliver | Dispose | Block:
+        """Deliver, or requeue a message whose count has reached BOTHRESH; never with BOTHRESH 0 (spec WMQ-10, WMQ-11, LP-4)."""
+        threshold, count = self.policy.backout_threshold, entry.counts.abort_count
+        reached = count == threshold if self.policy.compare == Compare.EQUALS else count >= threshold
+        return self.requeue(entry, Reason.BACKOUT_THRESHOLD_REACHED, now) if threshold and reached else Deliver(entry.counts)
 
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
+        """Count the failure, and stop at the limit, once (spec WMQ-12, WMQ-20, LP-2, LP-3)."""
+        if failure.kind is FailureKind.UNPROCESSABLE:
+            return Return(entry.counts)
+        counts = self.policy.rolled_back(entry.counts)
+        details = self._failed(counts)
+        if self._stopped or not details:
+            return Return(counts)
+        self._stopped = True
+        return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), details)
 
-def threshold_reached(policy: WebSphereMqSettings, counts: Counts) -> bool:
-    """Return whether a detected message is requeued and not delivered; never with BOTHRESH 0 (spec WMQ-10, WMQ-11)."""
-    threshold, count = policy.backout_threshold, counts.abort_count
-    if not threshold:
-        return False
-    return count == threshold if policy.compare == Compare.EQUALS else count >= threshold
+    @abstractmethod
+    def _failed(self, counts: Counts) -> dict[str, str]:
+        """Take note of a failure; return the facts of the stop that it leads to, none when receiving goes on."""
 
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Block:
+        """Send the message where a requeue would go, at once: with a format error when it cannot be read (spec WMQ-24)."""
+        unreadable = failure.kind is FailureKind.UNREADABLE
+        return self.requeue(entry, Reason.JMS_FORMAT_ERROR if unreadable else Reason.BACKOUT_THRESHOLD_REACHED, now)
 
-def reason_of(failure: Failure) -> Reason:
-    """Return the reason code of a message that is given up: a format error when it cannot be read (spec WMQ-24)."""
-    return Reason.JMS_FORMAT_ERROR if failure.kind is FailureKind.UNREADABLE else Reason.BACKOUT_THRESHOLD_REACHED
+    def requeue(self, entry: Entry, reason: Reason, now: datetime) -> Dispose | Block:
+        """Send a message to the backout queue or, when that cannot be used, where its Report field says (spec WMQ-10, WMQ-22, WMQ-24)."""
+        policy, counts, obstacle = self.policy, entry.counts, self._obstacle()
+        details = {"reason": f"{reason} MQRC_{reason.name}"} | ({"obstacle": obstacle} if obstacle else {})
+        send = partial(Dispose, details=details, reports=undelivered.exception_reports(entry.properties, reason))
+        if not obstacle:
+            return send(Disposition.SEND, counts, (EventType.REQUEUED,), destination=policy.backout_requeue_queue)
+        if undelivered.discards(entry.properties):
+            return send(Disposition.DROP, counts, (EventType.DROPPED,))
+        queue, access = policy.dead_letter_queue, self.opening.can_send_to(policy.dead_letter_queue)
+        if access is not Access.GRANTED:
+            stuck = {"obstacle": f"{obstacle}; the dead-letter queue {queue}: {access}"}
+            return Block(counts, None, (EventType.BLOCKED,), whole_queue=False, details=details | stuck)
+        headers = {HEADER: b64encode(self._dead_letter_header(entry, reason, now)).decode("ascii")}
+        return send(Disposition.SEND, counts, (EventType.DEAD_LETTERED,), destination=queue, headers=headers)
 
+    def _obstacle(self) -> str:
+        """Say why the backout queue cannot be used; empty when it can."""
+        queue = self.policy.backout_requeue_queue
+        if not queue:
+            return "there is no backout_requeue_queue"
+        access = self.opening.can_send_to(queue)
+        return "" if access is Access.GRANTED else f"the backout queue {queue}: {access}"
 
-def requeue(policy: WebSphereMqSettings, entry: Entry, opening: Opening, reason: Reason, now: datetime) -> Dispose | Block:
-    """Send a message to the backout queue or, when that cannot be used, where its Report field says (spec WMQ-10, WMQ-22, WMQ-24)."""
-    obstacle = _obstacle(policy, opening)
-    details = {"reason": f"{reason} MQRC_{reason.name}"} | ({"obstacle": obstacle} if obstacle else {})
-    reports = undelivered.exception_reports(entry.properties, reason)
-    if not obstacle:
-        return Dispose(
-            Disposition.SEND,
-            entry.counts,
-            (EventType.REQUEUED,),
-            destination=policy.backout_requeue_queue,
-            details=details,
-            reports=reports,
+    def _dead_letter_header(self, entry: Entry, reason: Reason, now: datetime) -> bytes:
+        header = undelivered.DeadLetterHeader(
+            reason=reason,
+            destination=self.opening.queue,
+            queue_manager=self.policy.queue_manager,
+            encoding=_number(entry.properties, "JMS_IBM_Encoding", undelivered.NATIVE_ENCODING),
+            coded_char_set_id=_number(entry.properties, "JMS_IBM_Character_Set", undelivered.UTF_8),
+            format=entry.properties.get("JMS_IBM_Format", ""),
+            put_at=now,
         )
-    if undelivered.discards(entry.properties):
-        return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details, reports=reports)
-    access = opening.can_send_to(policy.dead_letter_queue)
-    if access is not Access.GRANTED:
-        stuck = f"{obstacle}; the dead-letter queue {policy.dead_letter_queue}: {access}"
-        return Block(entry.counts, None, (EventType.BLOCKED,), whole_queue=False, details=details | {"obstacle": stuck})
-    return Dispose(
-        Disposition.SEND,
-        entry.counts,
-        (EventType.DEAD_LETTERED,),
-        destination=policy.dead_letter_queue,
-        headers={HEADER: b64encode(_dead_letter_header(policy, entry, opening, reason, now)).decode("ascii")},
-        details=details,
-        reports=reports,
-    )
-
-
-def _obstacle(policy: WebSphereMqSettings, opening: Opening) -> str:
-    """Say why the backout queue cannot be used; empty when it can."""
-    queue = policy.backout_requeue_queue
-    if not queue:
-        return "there is no backout_requeue_queue"
-    access = opening.can_send_to(queue)
-    return "" if access is Access.GRANTED else f"the backout queue {queue}: {access}"
-
-
-def _dead_letter_header(policy: WebSphereMqSettings, entry: Entry, opening: Opening, reason: Reason, now: datetime) -> bytes:
-    header = undelivered.DeadLetterHeader(
-        reason=reason,
-        destination=opening.queue,
-        queue_manager=policy.queue_manager,
-        encoding=_number(entry.properties, "JMS_IBM_Encoding", undelivered.NATIVE_ENCODING),
-        coded_char_set_id=_number(entry.properties, "JMS_IBM_Character_Set", undelivered.UTF_8),
-        format=entry.properties.get("JMS_IBM_Format", ""),
-        put_at=now,
-    )
-    return undelivered.build(header)
+        return undelivered.build(header)
 
 
 def _number(properties: Mapping[str, str], name: str, default: int) -> int:

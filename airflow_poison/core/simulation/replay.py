@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ from airflow_poison.core.events import ROUTINE, Event, EventType
 from airflow_poison.core.failures import install_error_handler
 from airflow_poison.core.policies import checked_policy, policy_class
 from airflow_poison.core.policies.described import typed_settings
-from airflow_poison.core.policies.opening import Access, Opening
-from airflow_poison.core.simulation.replay_queue import Actor, Held, ReplayQueue, TimeIsUp
+from airflow_poison.core.policies.policy import Access, Opening
+from airflow_poison.core.simulation.replay_queue import ReplayQueue, TimeIsUp
 from airflow_poison.core.simulation.script import Script, Scripted, Verb, as_span
-from airflow_poison.core.simulation.scripted_host import Ledger, ScriptedDelivery, ScriptedHost
+from airflow_poison.core.simulation.scripted_host import ScriptedDelivery, ScriptedHost
 from airflow_poison.core.simulation.simulated import Simulation
 from airflow_poison.core.texts import nearest
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.policies.decisions import Counts, Halted, Report
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.simulation.replay_queue import Held
     from airflow_poison.core.simulation.script import Action
 
 
@@ -69,24 +70,18 @@ def replay(
         raise InputError("a message of the script has items: only a policy with sessions=True takes sessions.")
     handler = install_error_handler(error_handler) if isinstance(error_handler, type) else error_handler
     clock = VirtualClock()
-    started = clock.now()
-    ledger = Ledger(started)
-    arrivals = [_held(number, message, started) for number, message in enumerate(_by_arrival(script), 1)]
+    stop = clock.now() + until if until is not None else None
     opening = Opening(queue, dict(counters or {}), dict(access or {}))
-    stop = started + until if until is not None else None
-    actor = Actor(script.actions, started)
-    source = ReplayQueue(policy, opening, clock, arrivals, actor=actor, ledger=ledger, most_receives=most_receives, until=stop)
-    host = ScriptedHost(source, ledger, handler, queue)
-    left = _play(source, host, stop)
-    ends = tuple(_end(message, clock.now()) for message in arrivals)
-    ended = clock.now() if until is not None else ledger.last
+    source = ReplayQueue(policy, opening, clock, script, most_receives=most_receives, until=stop)
+    left = _play(source, ScriptedHost(source, handler), stop)
+    ledger = source.ledger
     return Replay(
         tuple(ledger.events),
         tuple(ledger.deliveries),
-        ends,
+        tuple(_end(message, clock.now()) for message in source.messages),
         source.halted,
-        started,
-        ended,
+        ledger.started,
+        clock.now() if until is not None else ledger.last,
         endless=left and source.exhausted,
         counters=dict(source.counters),
         reports=tuple(ledger.reports),
@@ -121,33 +116,11 @@ def _receive(source: ReplayQueue, host: ScriptedHost) -> bool:
     return is_up
 
 
-def _by_arrival(script: Script) -> list[Scripted]:
-    return sorted(script.messages, key=lambda message: as_span(message.at))
-
-
-def _held(number: int, message: Scripted, started: datetime) -> Held:
-    arrives_at = started + as_span(message.at)
-    return Held(
-        message=message,
-        lookup_id=number,
-        arrives_at=arrives_at,
-        expires_at=arrives_at + as_span(message.ttl) if message.ttl is not None else None,
-    )
-
-
 def _end(held: Held, now: datetime) -> MessageEnd:
-    still = now - held.parked_at if held.parked_at is not None else timedelta(0)
-    return MessageEnd(
-        held.message.name,
-        held.lookup_id,
-        str(held.place),
-        held.counts,
-        held.deliveries,
-        held.receives,
-        held.waited + still,
-        held.due_at,
-        held.headers,
-    )
+    if held.parked_at is not None:
+        held.waited += now - held.parked_at
+    held.place = str(held.place)
+    return MessageEnd(**{end.name: getattr(held, end.name) for end in fields(MessageEnd)})
 
 
 # What happened

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Counts, Halt, Halted, Returning, ReturnOrder, Waiting, put_back, returned, returning
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Disposition, Halt, Halted, Park, ReturnOrder, Waiting, moved, returning
+from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.simulation.script import Action, Outcome, Outcomes, Scripted, Verb, as_span
+from airflow_poison.core.simulation.script import Outcomes, Verb, as_span
+from airflow_poison.core.simulation.scripted_host import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.policies.decisions import Block
+    from airflow_poison.core.policies.decisions import Returning
     from airflow_poison.core.policies.policy import Policy, Receiver
-    from airflow_poison.core.simulation.scripted_host import Ledger
+    from airflow_poison.core.simulation.script import Action, Outcome, Script, Scripted
 
 NOT_ARRIVED = "not_arrived"
 IN_DELIVERY = "in_delivery"
 REMOVED = "removed"
+DROPPED = "dropped"
+DEAD_LETTER = "dead_letter"
 FOREVER = datetime.max.replace(tzinfo=UTC)
 _CLOSING = {Verb.CLOSE, Verb.RESTART, Verb.RESTART_SERVER, Verb.RESTART_BROKER, Verb.CRASH}
 
@@ -49,11 +52,22 @@ class Held:
     outcomes: Iterator[Outcome] = field(init=False)
     items: dict[str, Iterator[Outcome]] = field(init=False)
 
+    @classmethod
+    def of(cls, number: int, message: Scripted, started: datetime) -> Held:
+        """Return a message that has not arrived."""
+        at = started + as_span(message.at)
+        return cls(message, number, at, at + as_span(message.ttl) if message.ttl is not None else None)
+
     def __post_init__(self) -> None:
         self.counts = Counts(self.message.abort_count, self.message.move_count)
         self.locked = self.message.locked
         self.outcomes = iter(Outcomes(self.message.outcomes))
         self.items = {name: iter(Outcomes(outcomes)) for name, outcomes in self.message.items.items()}
+
+    @property
+    def name(self) -> str:
+        """Its name in the script."""
+        return self.message.name
 
     @property
     def size(self) -> int:
@@ -81,23 +95,12 @@ class Held:
         return -self.message.priority, self.lookup_id
 
 
-class Actor:
-    """The people of a script: their actions in order of time."""
-
-    def __init__(self, actions: Sequence[Action], started: datetime) -> None:
-        self._todo = sorted(((started + as_span(action.at), action) for action in actions), key=lambda todo: todo[0])
-
-    def next_at(self) -> datetime | None:
-        """When the next action is due; None when none is left."""
-        return self._todo[0][0] if self._todo else None
-
-    def next(self) -> Action:
-        """Take the next action."""
-        return self._todo.pop(0)[1]
-
-    def peek(self) -> Action:
-        """Look at the next action."""
-        return self._todo[0][1]
+def _destination(decision: Dispose) -> str:
+    if decision.how is Disposition.MOVE_TO_POISON:
+        return SubQueue.POISON
+    if decision.how is Disposition.SEND:
+        return decision.destination
+    return DEAD_LETTER if decision.to_dead_letter else DROPPED
 
 
 class TimeIsUp(Exception):  # noqa: N818  (no error)
@@ -109,29 +112,23 @@ class ReplayQueue:
 
     :param policy: the settings; ``alter`` changes them for the next endpoint.
     :param opening: what the first endpoint finds.
+    :param script: messages, and what people do, in order of time.
     :param until: where the clock stops; None: nowhere.
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        opening: Opening,
-        clock: VirtualClock,
-        arrivals: Sequence[Held],
-        *,
-        actor: Actor,
-        ledger: Ledger,
-        most_receives: int,
-        until: datetime | None = None,
+        self, policy: Policy, opening: Opening, clock: VirtualClock, script: Script, *, most_receives: int, until: datetime | None = None
     ) -> None:
+        started = clock.now()
         self._until = until or FOREVER
         self.policy = self.opened = policy
-        self.clock, self.ledger = clock, ledger
-        self._queue, self._access = opening.queue, opening.access
-        self._counters = opening.counters
+        self.clock, self.ledger = clock, Ledger(clock)
+        self.queue, self._access, self._counters = opening.queue, opening.access, opening.counters
         self.halted: Halted | None = policy.starts_halted
         self.receiver: Receiver | None = policy.open(opening) if self.halted is None else None
-        self._messages, self._actor = arrivals, actor
+        arriving = sorted(script.messages, key=lambda message: as_span(message.at))
+        self.messages = [Held.of(number, message, started) for number, message in enumerate(arriving, 1)]
+        self._todo = sorted(((started + as_span(action.at), action) for action in script.actions), key=lambda todo: todo[0])
         self._waiting: list[Action] = []
         self._receives_left = most_receives
         self._served: Receiver | None = None
@@ -184,21 +181,28 @@ class ReplayQueue:
         self._close()
         self.halted = decision.how
 
-    def park(self, held: Held, place: str, due_at: datetime) -> None:
-        """Keep a message until it is due."""
-        held.place, held.due_at, held.parked_at = place, due_at, self.clock.now()
+    def carry_out(self, held: Held, decision: Park | Dispose | Block | Halt) -> str:
+        """Put a message where a decision wants it, and return where that is; a block may be of the whole queue (spec DMP-14)."""
+        match decision:
+            case Park():
+                held.place, held.due_at, held.parked_at = decision.place, decision.due_at, self.clock.now()
+            case Dispose():
+                held.place, held.headers = _destination(decision), decision.headers
+                self.ledger.reports += decision.reports
+            case Block(whole_queue=False):
+                held.place, held.due_at, held.blocked = SubQueue.POSTPONED, decision.until or FOREVER, True
+            case Block():
+                self._blocked_until, self._blocked_by = decision.until or FOREVER, held
+                return self.opened.reads
+            case Halt():
+                return self.opened.reads
+            case _:
+                assert_never(decision)
+        return held.place
 
     def postpone(self, held: Held, delay: timedelta) -> None:
         """Keep a message that its handler gave back."""
         held.place, held.due_at = SubQueue.POSTPONED, self.clock.now() + delay
-
-    def block(self, held: Held, decision: Block) -> None:
-        """Deliver nothing, or not this message, for a while (spec DMP-14)."""
-        until = decision.until or FOREVER
-        if decision.whole_queue:
-            self._blocked_until, self._blocked_by = until, held
-        else:
-            held.place, held.due_at, held.blocked = SubQueue.POSTPONED, until, True
 
     def catch_up(self) -> None:
         """Let everything happen that is due by now: arrivals, actions, returns."""
@@ -208,9 +212,9 @@ class ReplayQueue:
                 held.place = self.policy.reads
         waiting, self._waiting = self._waiting, []
         for action in waiting:
-            self._act(action, now)
-        while (due := self._actor.next_at()) is not None and due <= now:
-            self._act(self._actor.next(), now)
+            self._act(action)
+        while self._todo and self._todo[0][0] <= now:
+            self._act(self._todo.pop(0)[1])
         if self.receiver is not None:
             self._return_due(now)
 
@@ -220,11 +224,13 @@ class ReplayQueue:
         It is closed after the deliveries under way have been rolled back and counted. Raises TimeIsUp when the clock stops before.
         """
         end = self.clock.now() + span
-        while interruptible and (due := self._actor.next_at()) is not None and due < end and due <= self._until:
+        while interruptible and self._todo and self._todo[0][0] < end and self._todo[0][0] <= self._until:
+            due, action = self._todo[0]
             self.clock.at = max(due, self.clock.at)
-            if self._actor.peek().verb in _CLOSING:
+            if action.verb in _CLOSING:
                 return False
-            self._act(self._actor.next(), self.clock.now(), delivering=True)
+            del self._todo[0]
+            self._act(action, delivering=True)
         if end > self._until:
             raise TimeIsUp
         self.clock.at = end
@@ -233,8 +239,7 @@ class ReplayQueue:
     def next_instant(self) -> datetime | None:
         """When something happens next: now while there is something to receive; None when nothing will."""
         times = [held.arrives_at for held in self._in(NOT_ARRIVED)]
-        if (action := self._actor.next_at()) is not None:
-            times.append(action)
+        times += [at for at, _ in self._todo[:1]]
         if self._waiting:
             times.append(self.clock.now())
         if self.receiver is not None:
@@ -248,31 +253,31 @@ class ReplayQueue:
         return max(min(times), self.clock.now()) if times else None
 
     def _in(self, place: str) -> list[Held]:
-        return [held for held in self._messages if held.place == place]
+        return [held for held in self.messages if held.place == place]
 
     def _is_blocked(self) -> bool:
         return self._blocked_until is not None and self.clock.now() < self._blocked_until
 
     def _look(self, now: datetime) -> Returning:
-        waiting = (Waiting(held.lookup_id, held.due_at, held.message.priority) for held in self._messages if held.parked and held.due_at)
+        waiting = (Waiting(held.lookup_id, held.due_at, held.message.priority) for held in self.messages if held.parked and held.due_at)
         return returning(waiting, now, ReturnOrder(self.policy.return_order), self._peeked)
 
     def _return_due(self, now: datetime) -> None:
         look = self._look(now)
         self._peeked = look.peeked
-        by_id = {held.lookup_id: held for held in self._messages}
+        by_id = {held.lookup_id: held for held in self.messages}
         for lookup_id in look.lookup_ids:
             held = by_id[lookup_id]
-            self._leave_retry(held, now)
-            held.place, held.counts = SubQueue.MAIN, returned(held.counts)
-            self.ledger.write(EventType.RETURNED, now, held)
+            self._leave_retry(held)
+            held.place, held.counts = SubQueue.MAIN, moved(held.counts)
+            self.ledger.write(EventType.RETURNED, held)
         for held in self._in(SubQueue.POSTPONED):
             if held.due_at is not None and held.due_at <= now:
                 self._leave_postponed(held)
 
-    def _leave_retry(self, held: Held, now: datetime) -> None:
+    def _leave_retry(self, held: Held) -> None:
         if held.parked_at is not None:
-            held.waited += now - held.parked_at
+            held.waited += self.clock.now() - held.parked_at
         held.parked_at = held.due_at = None
 
     def _leave_postponed(self, held: Held) -> None:
@@ -280,7 +285,7 @@ class ReplayQueue:
 
     # What people do ------------------------------------------------------------------------------------------------
 
-    def _act(self, action: Action, now: datetime, *, delivering: bool = False) -> None:
+    def _act(self, action: Action, *, delivering: bool = False) -> None:
         """Do what people do now. What has to wait for deliveries under way is done when they have ended, also where a close ends them early."""
         verb = Verb(action.verb)
         match verb:
@@ -289,20 +294,20 @@ class ReplayQueue:
             case Verb.ENABLE | Verb.DISABLE if delivering:
                 self._waiting.append(action)
             case Verb.OPEN | Verb.ENABLE:
-                self._start(now, reset=verb is Verb.ENABLE)
+                self._start(reset=verb is Verb.ENABLE)
             case Verb.DISABLE:
                 self._close()
                 self.halted = Halted.DISABLED
             case Verb.RESTART | Verb.RESTART_SERVER | Verb.RESTART_BROKER | Verb.CRASH:
-                self._restart(verb, now)
+                self._restart(verb)
             case Verb.ALTER:
                 self._alter(action.settings)
             case Verb.PUT_BACK | Verb.REMOVE:
-                held = next(held for held in self._messages if held.message.name == action.message)
+                held = next(held for held in self.messages if held.name == action.message)
                 if held.place == IN_DELIVERY:
                     self._waiting.append(action)
                 else:
-                    self._by_hand(action, held, now)
+                    self._by_hand(action, held)
             case _:
                 assert_never(verb)
 
@@ -315,22 +320,22 @@ class ReplayQueue:
         if self.receiver is None:
             self._counters = self.policy.counters_when_altered(self._counters)
 
-    def _start(self, now: datetime, *, reset: bool) -> None:
+    def _start(self, *, reset: bool) -> None:
         """Open a closed or halted endpoint; ``reset``: start its counters anew, even when it is open (spec section 11.1)."""
         if reset or self.halted is Halted.DISABLED:
             self._close()
             self._counters = self.policy.counters_when_enabled(self._counters)
         if self.receiver is None:
-            self._open(now)
+            self._open()
 
-    def _open(self, now: datetime) -> None:
+    def _open(self) -> None:
         self.opened, self._peeked, self._taken = self.policy, None, None
-        self.receiver = self.policy.open(Opening(self._queue, self._counters, self._access))
+        self.receiver = self.policy.open(Opening(self.queue, self._counters, self._access))
         if self.halted is not None:
-            self.ledger.write(EventType.QUEUE_ENABLED if self.halted is Halted.DISABLED else EventType.STARTED, now)
+            self.ledger.write(EventType.QUEUE_ENABLED if self.halted is Halted.DISABLED else EventType.STARTED)
             self.halted = None
 
-    def _restart(self, verb: Verb, now: datetime) -> None:
+    def _restart(self, verb: Verb) -> None:
         """Start something anew. A queue that is disabled stays so; a broker opens no endpoint that was not open."""
         was_open = self.receiver is not None
         if verb is Verb.CRASH:
@@ -342,24 +347,24 @@ class ReplayQueue:
         if restart is Restart.BROKER:
             self._broker_was_down()
         if self.halted is not Halted.DISABLED and (was_open or restart is not Restart.BROKER):
-            self._open(now)
+            self._open()
 
     def _broker_was_down(self) -> None:
         self._blocked_until = self._blocked_by = None
-        for held in self._messages:
+        for held in self.messages:
             if held.blocked:
                 self._leave_postponed(held)
             held.counts = self.policy.counts_after(held.counts, Restart.BROKER)
 
-    def _by_hand(self, action: Action, held: Held, now: datetime) -> None:
+    def _by_hand(self, action: Action, held: Held) -> None:
         kept = held.parked or held.place in set(SubQueue)
         if not kept or (action.verb == Verb.PUT_BACK and held.place != SubQueue.POISON):
-            raise InputError(f"{action.verb} {held.message.name!r} at {as_span(action.at)}: the message is {held.place}.")
-        self._leave_retry(held, now)
+            raise InputError(f"{action.verb} {held.name!r} at {as_span(action.at)}: the message is {held.place}.")
+        self._leave_retry(held)
         if action.verb == Verb.REMOVE:
             held.place = REMOVED
             if held is self._blocked_by:
                 self._blocked_until = self._blocked_by = None
             return
-        held.place, held.counts = SubQueue.MAIN, put_back(held.counts)
-        self.ledger.write(EventType.RETURNED, now, held, origin=SubQueue.POISON)
+        held.place, held.counts = SubQueue.MAIN, moved(held.counts)
+        self.ledger.write(EventType.RETURNED, held, origin=SubQueue.POISON)

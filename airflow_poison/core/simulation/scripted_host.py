@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Report
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Report
 from airflow_poison.core.simulation.script import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from airflow_poison.core.clock import Clock
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.simulation.replay_queue import Held, ReplayQueue
 
 PROCESSED = "processed"
-DROPPED = "dropped"
 LOST = "lost"
-DEAD_LETTER = "dead_letter"
 
 _FAILURES = {
     OutcomeKind.RB: FailureKind.EXCEPTION,
@@ -41,9 +39,8 @@ _LASTS_FOR_THE_TIMEOUT = {OutcomeKind.TIMEOUT, OutcomeKind.BEFORE_OPERATION}
 class ScriptedHost:
     """The ``Host`` of a replay."""
 
-    def __init__(self, source: ReplayQueue, ledger: Ledger, error_handler: ErrorHandler | None, queue: str) -> None:
-        self._source, self._ledger = source, ledger
-        self._error_handler, self._queue = error_handler, queue
+    def __init__(self, source: ReplayQueue, error_handler: ErrorHandler | None) -> None:
+        self._source, self._ledger, self._error_handler = source, source.ledger, error_handler
         self._begun: dict[int, _Begun] = {}
 
     def now(self) -> datetime:
@@ -66,8 +63,8 @@ class ScriptedHost:
         outcome, items = _work(entry)
         if outcome.kind is not OutcomeKind.BEFORE_OPERATION:
             entry.deliveries += 1
-            self._ledger.write(EventType.DELIVERED, began, entry)
-            self._ledger.deliveries.append(ScriptedDelivery(entry.message.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
+            self._ledger.write(EventType.DELIVERED, entry)
+            self._ledger.deliveries.append(ScriptedDelivery(entry.name, began - self._ledger.started, delivery.counts, outcome.kind, items))
         self._begun[entry.lookup_id] = _Begun(outcome, delivery, began)
 
     def result(self, entry: Held) -> Failure | None:
@@ -82,13 +79,13 @@ class ScriptedHost:
         """The messages are gone."""
         for entry in entries:
             entry.place = PROCESSED
-            self._ledger.write(EventType.COMMITTED, self.now(), entry)
+            self._ledger.write(EventType.COMMITTED, entry)
 
     def rolled_back(self, entries: Sequence[Held], culprit: Held | None, failure: Failure) -> None:
         """Write the rollback down for each message."""
         for entry in entries:
-            reason = failure.text if entry is culprit or culprit is None else f"with {culprit.message.name}"
-            self._ledger.write(EventType.ROLLED_BACK, self.now(), entry, error=reason)
+            reason = failure.text if entry is culprit or culprit is None else f"with {culprit.name}"
+            self._ledger.write(EventType.ROLLED_BACK, entry, error=reason)
 
     def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
         """Fail as often as the script says that somebody holds the message."""
@@ -104,21 +101,7 @@ class ScriptedHost:
 
     def ended(self, entry: Held, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Put the message where it goes, and tell what happened."""
-        match decision:
-            case Park():
-                place = decision.place
-                self._source.park(entry, place, decision.due_at)
-            case Dispose():
-                place = entry.place = _place(decision)
-                entry.headers = decision.headers
-                self._ledger.reports += decision.reports
-            case Halt():
-                place = self._source.opened.reads
-            case Block():
-                self._source.block(entry, decision)
-                place = entry.place if not decision.whole_queue else self._source.opened.reads
-            case _:
-                assert_never(decision)
+        place = self._source.carry_out(entry, decision)
         entry.counts = decision.counts
         facts = {"place": place} | ({"error": failure.text or failure.kind} if failure is not None else {})
         if isinstance(decision, Dispose | Block | Halt):
@@ -129,7 +112,7 @@ class ScriptedHost:
     def halted(self, decision: Halt) -> None:
         """Tell that the endpoint has ended receiving."""
         for event in decision.events:
-            self._ledger.write(event, self.now(), None, **decision.details)
+            self._ledger.write(event, None, **decision.details)
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
         """Tell what happened but for the move."""
@@ -144,9 +127,9 @@ class ScriptedHost:
         """Nothing is told: the message is where it was."""
 
     def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
-        self._ledger.write(event, self.now(), entry, **facts)
+        self._ledger.write(event, entry, **facts)
         if event is EventType.POISON_EXCEPTION and self._error_handler is not None:
-            self._error_handler.handle_error(PoisonMessageError(entry.lookup_id, self._queue))
+            self._error_handler.handle_error(PoisonMessageError(entry.lookup_id, self._source.queue))
 
     def _spend(self, begun: _Begun) -> Failure | None:
         """Let the delivery take its time, no longer than the transaction; who closes the endpoint meanwhile rolls it back."""
@@ -192,30 +175,23 @@ def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
     return Outcome(OutcomeKind.OK), tuple(worked)
 
 
-def _place(decision: Dispose) -> str:
-    if decision.how is Disposition.MOVE_TO_POISON:
-        return SubQueue.POISON
-    if decision.how is Disposition.SEND:
-        return decision.destination
-    return DEAD_LETTER if decision.to_dead_letter else DROPPED
-
-
 class Ledger:
     """Everything that happened, in order."""
 
-    def __init__(self, started: datetime) -> None:
-        self.started = self.last = started
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.started = self.last = clock.now()
         self.events: list[Event] = []
         self.deliveries: list[ScriptedDelivery] = []
         self.reports: list[Report] = []
 
-    def write(self, event: EventType, at: datetime, held: Held | None = None, **details: str) -> None:
-        """Write an event down, with the counts that the message has now."""
-        self.last = max(self.last, at)
+    def write(self, event: EventType, held: Held | None = None, **details: str) -> None:
+        """Write down an event of now, with the counts that the message has."""
+        self.last = at = self._clock.now()
         if held is None:
             self.events.append(Event(event, at, details=details))
             return
-        named = {"message": held.message.name, **details}
+        named = {"message": held.name, **details}
         self.events.append(Event(event, at, held.lookup_id, held.counts.abort_count, held.counts.move_count, named))
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 from airflow_poison.core.clock import show_duration
 from airflow_poison.core.events import ROUTINE, EventType
 from airflow_poison.core.policies.decisions import HALTS, Halted
+from airflow_poison.core.policies.settings import as_seconds
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.simulation.replay_queue import FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
+from airflow_poison.core.simulation.replay_queue import DEAD_LETTER, DROPPED, FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
 from airflow_poison.core.simulation.script import Verb, as_span
-from airflow_poison.core.simulation.scripted_host import DEAD_LETTER, DROPPED, LOST, PROCESSED
+from airflow_poison.core.simulation.scripted_host import LOST, PROCESSED
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -110,13 +111,13 @@ class Simulation:
     @property
     def halts(self) -> tuple[EndpointHalt, ...]:
         """When the rules ended receiving; what people did by hand is not among it."""
-        halts = [event for event in self.replay.events if event.type in HALTS]
-        return tuple(EndpointHalt(self.since_start(event), HALTS[event.type], event.details.get("message", "")) for event in halts)
+        found = ((event, HALTS.get(event.type)) for event in self.replay.events)
+        return tuple(EndpointHalt(self.since_start(event), how, event.details.get("message", "")) for event, how in found if how)
 
     @property
     def answer(self) -> tuple[str, ...]:
-        """The answer in sentences: how often, how long, where to, and whether the endpoint goes on."""
-        return sentences(self)
+        """The answer in sentences, one or two in each text: how often, how long, where to, and whether the endpoint goes on."""
+        return (_how_often(self), _how_long(self), *_where_to(self), *_endpoint(self))
 
     def since_start(self, event: Event) -> timedelta:
         """Return when an event happened, after the start."""
@@ -218,11 +219,7 @@ def _action(action: Action) -> dict[str, object]:
 
 
 def _seconds(span: timedelta | None) -> float | None:
-    """Return seconds, as a whole number when they are one."""
-    if span is None:
-        return None
-    total = span.total_seconds()
-    return int(total) if total.is_integer() else total
+    return None if span is None else as_seconds(span)
 
 
 # The answer in sentences
@@ -240,11 +237,6 @@ _ENDED: Final = {
     DEAD_LETTER: "ends in the sender's dead-letter queue",
 }
 _HALTS: Final = {Halted.FAULTED: "The endpoint faults", Halted.STOPPED: "The endpoint stops", Halted.DISABLED: "The queue is disabled"}
-
-
-def sentences(simulation: Simulation) -> tuple[str, ...]:
-    """Return the answer, one sentence or two in each text."""
-    return (_how_often(simulation), _how_long(simulation), *_where_to(simulation), *_endpoint(simulation))
 
 
 def shown(queue: str, place: str) -> str:
@@ -320,7 +312,8 @@ def _prospect(simulation: Simulation, fate: Fate) -> str:
     if simulation.replay.halted is not None:
         return ", because the endpoint has halted"
     blocked = ", blocked" if fate.blocked and fate.end.place == simulation.policy.reads else ""
-    return f"{blocked or ','} until the broker restarts or it is removed" if fate.blocked and _is_at_rest(simulation) else blocked
+    is_at_rest = not simulation.replay.endless and simulation.until is None
+    return f"{blocked or ','} until the broker restarts or it is removed" if fate.blocked and is_at_rest else blocked
 
 
 def _endpoint(simulation: Simulation) -> Iterator[str]:
@@ -342,7 +335,3 @@ def _endpoint(simulation: Simulation) -> Iterator[str]:
 def _halt(halt: EndpointHalt) -> str:
     at = f", at {halt.message}" if halt.message else ""
     return f"{_HALTS[halt.how]} {when(halt.at)}{at}."
-
-
-def _is_at_rest(simulation: Simulation) -> bool:
-    return not simulation.replay.endless and simulation.until is None

@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.due import due_files, due_postponed, ended_times, next_time
 from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints
-from airflow_poison.core.policies.settings import choice, duration, from_json, to_json, whole_number
+from airflow_poison.core.policies.settings import check, duration, from_json, optional, to_json, whole_number
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.policies.settings import Settings
+    from airflow_poison.core.policies.settings import Check, Settings
     from airflow_poison.core.store.files import DataFile, Snapshot
 
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])
@@ -43,6 +44,13 @@ class Answer:
     not_before: datetime | None = None
 
 
+_CHECKS: Mapping[str, Check] = {
+    "count": partial(whole_number, least=1),
+    "age": optional(duration),
+    "paths": lambda _, paths: tuple(cast("Iterable[str]", paths)),
+}
+
+
 class Condition(ABC):
     """Something that may hold of a queue. Frozen, hashable, with a JSON round trip."""
 
@@ -50,6 +58,9 @@ class Condition(ABC):
     system: ClassVar[str]
     """The condition's name in its JSON form."""
     aliases: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        check(cast("Settings", self), _CHECKS)
 
     @abstractmethod
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
@@ -76,8 +87,8 @@ class RetryDue(Condition):
         While the queue is disabled, stopped or faulted it does not hold, and ``state`` says so: what is returned could not be received.
         """
         due = returning(snapshot, now)
-        later = [file.max_due_at for file in _waiting(snapshot) if file.max_due_at is not None and file.max_due_at > now]
-        not_before = min(later, default=None)
+        waiting = [file.max_due_at for file in snapshot.files if file.sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}]
+        not_before = min((due_at for due_at in waiting if due_at is not None and due_at > now), default=None)
         facts = {
             "due": _rows(file for file in due if file.sub_queue == SubQueue.RETRY),
             "postponed": _rows(file for file in due if file.sub_queue == SubQueue.POSTPONED),
@@ -106,11 +117,6 @@ class MessagesAvailable(Condition):
     count: int = 1
     age: timedelta | None = None
     system: ClassVar[str] = "messages"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Places))
-        object.__setattr__(self, "count", whole_number("count", self.count, least=1))
-        object.__setattr__(self, "age", _age(self.age))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``; ``timers_due`` where timers or lifetimes of conversations have ended.
@@ -148,10 +154,6 @@ class PoisonPresent(Condition):
     age: timedelta | None = None
     system: ClassVar[str] = "poison"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "count", whole_number("count", self.count, least=1))
-        object.__setattr__(self, "age", _age(self.age))
-
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts: ``sub_queue``, ``messages``, ``oldest_enqueued_at``."""
         return _aged(snapshot, SubQueue.POISON, self.count, self.age or timedelta(0), now)
@@ -171,20 +173,12 @@ class FilesGone(Condition):
     paths: tuple[str, ...] = ()
     system: ClassVar[str] = "files_gone"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Places))
-        object.__setattr__(self, "paths", tuple(self.paths))
-
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts: ``sub_queue``, ``files`` (that are still there)."""
         del now
         there = {file.path for file in snapshot.files if file.sub_queue == self.sub_queue}
         left = sum(path in there for path in self.paths)
         return Answer(left < len(self.paths), {"sub_queue": str(self.sub_queue), "files": left})
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the condition as JSON values."""
-        return {"system": self.system, "sub_queue": str(self.sub_queue), "paths": list(self.paths)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +191,6 @@ class EndpointCondition(Condition):
     sub_queue: Endpoints | str = Endpoints.MAIN
     receives: ClassVar[bool]
     """Which of the two holds."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sub_queue", choice("sub_queue", self.sub_queue, Endpoints))
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
         """Facts of the endpoint of which the condition holds, else of the first one: ``sub_queue``, ``state``, ``reason``."""
@@ -263,11 +254,7 @@ def free_or_due(snapshot: Snapshot, now: datetime, place: SubQueue = SubQueue.MA
     """Return when the next claim expires, or in ``main`` the next timer or lifetime of a conversation ends; None: never."""
     ends = [claim.expires_at for claim in snapshot.claims if claim.expires_at > now]
     timer = next_time(snapshot, now) if place is SubQueue.MAIN else None
-    return min([*ends, *([] if timer is None else [timer])], default=None)
-
-
-def _waiting(snapshot: Snapshot) -> list[DataFile]:
-    return [file for file in snapshot.files if file.sub_queue in {SubQueue.RETRY, SubQueue.POSTPONED}]
+    return min(ends if timer is None else [*ends, timer], default=None)
 
 
 def _aged(snapshot: Snapshot, place: SubQueue, count: int, age: timedelta, now: datetime) -> Answer:
@@ -288,10 +275,6 @@ def _state(snapshot: Snapshot, place: SubQueue) -> dict[str, object]:
 def _endpoints(snapshot: Snapshot, watched: str) -> Sequence[tuple[SubQueue, QueueState, str]]:
     places = ENDPOINTS if watched == Endpoints.ANY else (SubQueue(watched),)
     return [(place, *snapshot.control.endpoint(place)) for place in places]
-
-
-def _age(value: timedelta | None) -> timedelta | None:
-    return None if value is None else duration("age", value)
 
 
 def _rows(files: Iterable[DataFile]) -> int:

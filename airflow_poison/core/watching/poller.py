@@ -46,11 +46,9 @@ class Judge(Protocol[T]):
 
     def names(self) -> Collection[str]:
         """Return the queues that the waiter watches; asked before each look."""
-        ...
 
     def __call__(self, look: Readings) -> Waits[T]:
         """Judge a look. What it raises is raised to the waiter, and to no other."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

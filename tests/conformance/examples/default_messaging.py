@@ -8,7 +8,7 @@ from typing import Any
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example, Story
 

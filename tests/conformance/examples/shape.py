@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Access, Policy
     from airflow_poison.core.simulation.script import Script
 
 Story = tuple[tuple[float, str, str], ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Halted
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example, Story
 

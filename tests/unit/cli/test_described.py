@@ -10,8 +10,7 @@ import pytest
 
 from airflow_poison.core.policies import SYSTEMS, policy_class, policy_from_dict
 from airflow_poison.core.policies.described import Kind, Setting, describe, settings_of
-from airflow_poison.core.policies.opening import FIRST, Opening
-from airflow_poison.core.policies.policy import Policy, Receiver
+from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver
 
 
 def setting(system: str, name: str) -> Setting:

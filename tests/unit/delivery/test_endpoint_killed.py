@@ -31,7 +31,7 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Access, Opening, Restart
+from airflow_poison.core.policies.policy import Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:

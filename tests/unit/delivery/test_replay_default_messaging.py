@@ -11,7 +11,7 @@ import pytest
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.conformance.examples.default_messaging import E6, E8, SYSTEM

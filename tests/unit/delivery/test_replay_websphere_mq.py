@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Halted, Report
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.policies.undelivered import parse
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted

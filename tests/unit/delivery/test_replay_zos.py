@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.simulation.replay import replay
@@ -70,7 +69,7 @@ def test_zos_e8_the_stored_count_stays_0() -> None:
     result = replay(policy, Script("rb*", actions=[Action(10, "restart_broker"), *starts(10)]))
 
     assert Counter(result.story()) == {"STOPPED": 2, "STARTED": 1}
-    assert websphere_mq.stored_backout_count(policy, result.message().counts) == 0
+    assert policy.stored_backout_count(result.message().counts) == 0
 
 
 def test_zos_9_the_count_stops_at_255_so_that_a_higher_threshold_is_never_reached() -> None:

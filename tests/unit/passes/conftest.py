@@ -16,7 +16,7 @@ from airflow_poison.core.passes.move import move, put_back, remove
 from airflow_poison.core.passes.relay import send_to
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore

@@ -13,7 +13,7 @@ from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState

@@ -13,7 +13,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.policies.websphere_mq import StopRule, first_stop, stops
 from tests.unit.policies.entries import NOW, RAISED, Message, message
 

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.events import EventType
+from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Access, Opening
+from airflow_poison.core.policies.policy import Access, Opening
 from airflow_poison.core.policies.undelivered import DeadLetterHeader, parse
-from airflow_poison.core.policies.websphere_mq import Authority, Reason
+from airflow_poison.core.policies.websphere_mq import Authority
 from tests.unit.policies.entries import NOW, Message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="LP-4 listener port")]
@@ -179,7 +180,7 @@ def test_wmq_24_an_unreadable_message_has_its_own_reason_in_header_and_report() 
     policy = ActivationSpecification()
     entry = Message(properties={"JMS_IBM_Report_Exception": "MQRO_EXCEPTION", "JMSReplyTo": "R.Q"})
 
-    decision = websphere_mq.requeue(policy, entry, Opening(), Reason.JMS_FORMAT_ERROR, NOW)
+    decision = policy.open().give_up(entry, Failure(FailureKind.UNREADABLE), NOW)
 
     assert isinstance(decision, Dispose)
     assert header_of(decision).reason == 2364
@@ -213,5 +214,5 @@ def test_wmq_22_fewer_than_five_are_not_enough(granted: set[Authority]) -> None:
 
 
 def test_wmq_9_the_count_stops_at_the_largest_number() -> None:
-    assert websphere_mq.rolled_back(ActivationSpecification(), Counts(2147483647)) == Counts(2147483647)
-    assert websphere_mq.rolled_back(ActivationSpecification(), Counts(4, 3)) == Counts(5, 3)
+    assert ActivationSpecification().rolled_back(Counts(2147483647)) == Counts(2147483647)
+    assert ActivationSpecification().rolled_back(Counts(4, 3)) == Counts(5, 3)

@@ -16,9 +16,8 @@ from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.default_messaging import SEQUENTIAL_FAILURES, DefaultMessaging, DefaultMessagingReceiver
-from airflow_poison.core.policies.exception_destination import Reliability, named
-from airflow_poison.core.policies.opening import FIRST, Access, Opening, Restart
+from airflow_poison.core.policies.default_messaging import SEQUENTIAL_FAILURES, DefaultMessaging, DefaultMessagingReceiver, Reliability, named
+from airflow_poison.core.policies.policy import FIRST, Access, Opening, Restart
 from tests.unit.policies.entries import NOW, RAISED, Message, message
 
 SYSTEM = "_SYSTEM.Exception.Destination.ME1"

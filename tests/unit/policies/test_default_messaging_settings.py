@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.exception_destination import ExceptionDestination, Reliability
+from airflow_poison.core.policies.default_messaging import DefaultMessaging, ExceptionDestination, Reliability
 
 
 @pytest.mark.parametrize(

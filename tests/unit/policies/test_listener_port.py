@@ -17,7 +17,7 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted, Return
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.policy import Opening, Restart
 from tests.unit.policies.entries import NOW, RAISED, message
 
 QUEUE = {"backout_threshold": 3, "backout_requeue_queue": "B.Q"}

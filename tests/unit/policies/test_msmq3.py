@@ -19,7 +19,7 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
 from airflow_poison.core.policies.msmq3 import Msmq3, Msmq3Receiver, SeenTable
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
 from tests.unit.policies.entries import NOW, RAISED, Message
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, Waiting, put_back, returned, returning
+from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, Waiting, moved, returning
 from tests.unit.policies.entries import NOW
 
 
@@ -74,6 +74,6 @@ def test_wcf_32_never_earlier_than_due_and_by_due_time_all_of_them(due: dict[int
 
 
 def test_wcf_14_28_a_return_and_a_put_back_are_moves() -> None:
-    assert returned(Counts(0, 1)) == Counts(0, 2)
-    assert put_back(Counts(0, 5)) == Counts(0, 6)
-    assert put_back(Counts(3, 5)) == Counts(0, 6)
+    assert moved(Counts(0, 1)) == Counts(0, 2)
+    assert moved(Counts(0, 5)) == Counts(0, 6)
+    assert moved(Counts(3, 5)) == Counts(0, 6)

@@ -10,7 +10,7 @@ import pytest
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.opening import Opening, Restart
+from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
 from airflow_poison.core.policies.service_broker import ServiceBroker, ServiceBrokerReceiver
 from tests.unit.policies.entries import NOW, RAISED, Message, message

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies import websphere_mq
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
 from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.opening import Restart
+from airflow_poison.core.policies.policy import Restart
 from tests.unit.policies.entries import NOW, RAISED, message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="listener port")]
@@ -36,7 +35,7 @@ def test_a_restart_of_the_queue_manager_loses_a_count_that_is_not_hardened(syste
     policy = system.from_dict(settings)
 
     assert policy.counts_after(Counts(2, 3), Restart.BROKER) == Counts(2 if hardened else 0, 3)
-    assert websphere_mq.stored_backout_count(policy, Counts(2)) == (2 if hardened else 0)
+    assert policy.stored_backout_count(Counts(2)) == (2 if hardened else 0)
 
 
 @pytest.mark.parametrize("system", POLICIES)
@@ -94,7 +93,7 @@ def test_zos_3_zos_4_the_threshold_decision_looks_at_the_copys_count(system: Mq)
 
     assert isinstance(policy.open().before(message(4), NOW), Deliver)
     assert isinstance(policy.open().before(message(5), NOW), Dispose)
-    assert websphere_mq.stored_backout_count(policy, Counts(5)) == 0
+    assert policy.stored_backout_count(Counts(5)) == 0
 
 
 def test_zos_3_a_listener_ports_stop_looks_at_the_copys_count_a_specifications_at_its_counter() -> None:

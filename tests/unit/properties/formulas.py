@@ -14,8 +14,7 @@ from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.opening import Access
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Access, Policy
     from airflow_poison.core.simulation.script import Script
 
 GRANTED = {"granted"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from tests.unit.properties.systems import SIZE_LIMIT, TICK

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.policies import policy_class
 from airflow_poison.core.policies.activation_specification import CounterOverBrokerRestart, InitialState
 from airflow_poison.core.policies.decisions import ReturnOrder
-from airflow_poison.core.policies.default_messaging import NegativeTimeout
-from airflow_poison.core.policies.exception_destination import Reliability
+from airflow_poison.core.policies.default_messaging import NegativeTimeout, Reliability
 from airflow_poison.core.policies.msmq4 import BatchFallback, RetrySubqueues
 from airflow_poison.core.policies.queue_disabling import Disables, Scope
 from airflow_poison.core.policies.recovery import Inspection, RecoveryOrder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.opening import Access
+from airflow_poison.core.policies.policy import Access
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted, Verb

@@ -17,8 +17,7 @@ from tests.unit.properties.scripts import MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import OTHERS, PLAYED, every_setting_of, settings_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy, Receiver
+    from airflow_poison.core.policies.policy import Opening, Policy, Receiver
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Deliver, Park
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Receiver
+    from airflow_poison.core.policies.policy import Opening, Receiver
 
 
 class EndpointSession(ServerSession):

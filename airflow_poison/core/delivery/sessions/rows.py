@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from airflow_poison.core.delivery.sessions.words import ATTEMPTS_MASK, IS_SETTLED, MAX_ATTEMPTS, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Return
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.policy import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy, Receiver
+    from airflow_poison.core.policies.policy import Opening, Policy, Receiver
 
 
 EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")

@@ -14,7 +14,7 @@ from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.wire import Tools
 from airflow_poison.core.delivery.sessions.work import BatchWork, Views, endpoint_of
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.opening import FIRST
+from airflow_poison.core.policies.policy import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.policies.policy import Opening, Policy
 
 
 def open_session(
