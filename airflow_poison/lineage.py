@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Asset
     from pyspark.sql import DataFrame
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.queue_table import QueueTable
-
 MOST_SOURCES = 20
 """So many folders of a DataFrame's files are told."""
 SCHEME = "poison"
@@ -78,16 +75,6 @@ class WithLineage:
     """
 
     lineage: Lineage
-
-    def observe(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
-        """Note a pass's lineage and send its metrics."""
-        from airflow_poison import stats
-
-        uri = queue_uri(conn_id, result.queue)
-        self.lineage.tables[uri] = table.uri
-        self.lineage.reads(self, uri)
-        self.lineage.writes(self, *(queue_uri(conn_id, name) for name in result.sent_on))
-        stats.received(result, table, conn_id)
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:  # noqa: ARG002  (OpenLineage's signature)
         """Return what the task has read and written; OpenLineage's provider calls it when the task has ended, however it did."""

@@ -51,12 +51,7 @@ class AlertTargets:
     repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason``, ``what_to_do``
     and ``details``. A notifier's templated fields see it as ``{{ poison_alert.reason }}``, ``{{ poison_alert.details.document }}``.
 
-    :param queue_disabled: told when the queue was halted, in whichever way.
-    :param poison: told when messages went to poison or to another queue, were dropped or were rejected.
-    :param blocked: told when a message blocked the queue, or waits at its place.
-    :param stopped: told, of the halts, only of those that stopped or faulted the endpoint. Who is among ``queue_disabled``, too, is told once.
-    :param backlog: told when a message has waited too long, once for each backlog.
-    :param backlog_older_than: how long that is.
+    Who is told of what, QueueAlertOperator says at its parameters. Who is among ``queue_disabled`` and ``stopped`` is told once.
     """
 
     queue_disabled: tuple[Target, ...] = ()
