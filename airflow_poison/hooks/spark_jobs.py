@@ -7,16 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
-
-    class Log(Protocol):
-        """The part of a logger that is used."""
-
-        @property
-        def warning(self) -> Callable[..., object]:
-            """Log a warning."""
-            ...
+    from airflow_poison.notifications import Log
 
 
 PATIENCE_SECONDS = 2.0

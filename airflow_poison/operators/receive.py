@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 class ReceivingOperator(WithLineage, BaseOperator):
     """Has passes deliver what is in a queue now to a handler, and reports what they did.
 
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
-    :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
+    :param services: that receive from the queue, declared on it before the pass.
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
@@ -55,6 +56,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     def __init__(
         self,
         *,
+        queue_name: str | None = None,
         handler: HandlerLike | None = None,
         policy: Policy | None = None,
         services: Sequence[Service] = (),
@@ -67,6 +69,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         super().__init__(**kwargs)
         if handler is not None:
             check_given(handler)
+        self.queue_name = queue_name
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
         self.policy = checked_policy(policy)
@@ -127,6 +130,7 @@ class QueueReceiveOperator(ReceivingOperator):
     see ``ReceiveManyResult``.
 
     :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
+    :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
@@ -142,7 +146,6 @@ class QueueReceiveOperator(ReceivingOperator):
     def __init__(
         self,
         *,
-        queue_name: str | None = None,
         queues: Sequence[Entry] | None = None,
         parallelism: int | None = None,
         on_queue_disabled: Targets = None,
@@ -153,7 +156,7 @@ class QueueReceiveOperator(ReceivingOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (queue_name is None) == (queues is None):
+        if (self.queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
         if self.handler is None and queues is None:
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
@@ -161,7 +164,6 @@ class QueueReceiveOperator(ReceivingOperator):
             raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
-        self.queue_name = queue_name
         self.queues = queues if queues is None else to_render(queues)
         self.parallelism = parallelism
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)

@@ -48,7 +48,6 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):
 
     On a standalone cluster Spark refuses Python drivers in deploy mode ``cluster``. There, Spark's own runner of Python is submitted instead.
 
-    :param queue_name: the queue's name. (templated)
     :param conn_id: connection of type ``poison``; its ``spark_conf`` is submitted, too. (templated)
     :param spark_conn_id: connection of type ``spark``: where to submit.
     :param kwargs: what SparkSubmitOperator takes, but ``application``, ``application_args``, ``java_class`` and ``conn_id``.
@@ -74,8 +73,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):
         for name in _OURS:
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
-        super().__init__(handler=handler, conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
-        self.queue_name = queue_name
+        super().__init__(queue_name=queue_name, handler=handler, conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
         self.conn_id = conn_id
         self._try: Try | None = None
 

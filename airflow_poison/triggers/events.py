@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -64,16 +65,8 @@ class QueueEventTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger's class and arguments."""
-        return (
-            f"{__name__}.{type(self).__name__}",
-            {
-                "queue_name": self.queue_name,
-                "event": self.event.value,
-                "conn_id": self.conn_id,
-                "poll_interval": self.poll_interval,
-                "asset": self.asset,
-            },
-        )
+        given = {name: getattr(self, name) for name in ("queue_name", "conn_id", "poll_interval", "asset")}
+        return f"{__name__}.{type(self).__name__}", {**given, "event": self.event.value}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events for ever; without the shared stream."""
@@ -104,7 +97,8 @@ class QueueEventTrigger(BaseEventTrigger):
 
     async def _told(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
         """Yield the notices of this queue, each with what is to be told; it is written down before."""
-        ledger = Ledger(self._state(), f"airflow_poison.{self.event.value}.{self.queue_name}")
+        state = getattr(self, "asset_state_store", None)  # Airflow has none before 3.3
+        ledger = Ledger(state, f"airflow_poison.{self.event.value}.{self.queue_name}")
         await ledger.read()
         again = list(ledger.outstanding)
         interest = Interest(self.queue_name, self.event, self.poll_interval)
@@ -115,7 +109,8 @@ class QueueEventTrigger(BaseEventTrigger):
                     continue
                 payloads = again + await self._news(ledger, notice)
                 again = []
-                _note_when_recorded(notice, ledger, payloads)
+                if payloads:
+                    notice.when_recorded(partial(ledger.recorded, payloads))
                 yield notice, payloads
         finally:
             watched.drop(interest)
@@ -131,21 +126,12 @@ class QueueEventTrigger(BaseEventTrigger):
         await ledger.tell(told)
         return list(told.payloads)
 
-    def _state(self) -> Any:
-        """Return the asset's state store; None where Airflow has none (before 3.3)."""
-        return getattr(self, "asset_state_store", None)
-
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
     from airflow_poison.core.watching.news import begin, news
 
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
-
-
-def _note_when_recorded(notice: Notice, ledger: Ledger, payloads: list[dict[str, Any]]) -> None:
-    if payloads:
-        notice.when_recorded(lambda: ledger.recorded(payloads))
 
 
 QUIET_VERSIONS = 50
