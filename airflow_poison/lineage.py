@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
@@ -62,10 +60,8 @@ class Lineage:
         """Return this as OpenLineage has it. Only its provider asks."""
         from airflow.providers.openlineage.extractors import OperatorLineage
 
-        return OperatorLineage(inputs=list(self._datasets(self.inputs)), outputs=list(self._datasets(self.outputs)))
-
-    def _datasets(self, uris: Iterable[str]) -> Iterator[Dataset]:
-        return (dataset(uri, self.tables.get(uri)) for uri in uris)
+        inputs, outputs = ([dataset(uri, self.tables.get(uri)) for uri in uris] for uris in (self.inputs, self.outputs))
+        return OperatorLineage(inputs=inputs, outputs=outputs)
 
 
 class WithLineage:

@@ -47,29 +47,17 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 @cache
 def app() -> FastAPI:
     """Return the app. It has neither documentation pages nor a schema, and every route has the same guard."""
-    served = FastAPI(
-        title="Poison queues",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        dependencies=[Depends(requires_access_asset("GET"))],
-    )
+    guard = Depends(requires_access_asset("GET"))
+    served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=[guard])
     served.get("/ui/poison.js")(_script)
-    served.get("/api/queues")(_queues)
-    served.get("/api/queue")(_queue)
-    served.get("/api/messages")(_messages)
-    served.get("/api/message")(_message)
-    served.get("/api/events")(_events)
-    served.get("/api/conversations")(_conversations)
-    served.get("/api/conversation")(_conversation)
+    for answer in (_queues, _queue, _messages, _message, _events, _conversations, _conversation):
+        served.get(f"/api/{answer.__name__.removeprefix('_')}")(answer)
     return served
 
 
 async def _script() -> Response:
     """Return the script of the page."""
-    headers = {**HEADERS, "Cache-Control": "no-cache"}
-    return Response(_text("poison.js"), media_type="text/javascript", headers=headers)
+    return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
