@@ -100,7 +100,6 @@ def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) ->
 
 
 def _policy(queue: str, given: object) -> Policy | None:
-    """Return a policy, also from its JSON form. Raises SettingError."""
     if isinstance(given, Mapping):
         from airflow_poison.core.policies import policy_from_dict
 
@@ -109,7 +108,6 @@ def _policy(queue: str, given: object) -> Policy | None:
 
 
 def _services(queue: str, given: object) -> Sequence[Service]:
-    """Return services, also from their JSON form. Raises SettingError."""
     from airflow_poison.core.conversations.services import Service
 
     if not _is_list(given) or not all(isinstance(each, Service | Mapping) for each in given):

@@ -80,6 +80,11 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.py_files = py_files
         self.lineage = Lineage()
 
+    @property
+    def given_handler(self) -> HandlerLike | None:
+        """The function, or its rendered name; None: each of several queues has its own."""
+        return self.handler if self.function is None else self.function
+
     def report(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
         """Log what a pass did, note its lineage and send its metrics."""
         from airflow_poison import stats
@@ -192,15 +197,15 @@ class QueueReceiveOperator(ReceivingOperator):
         cancel_jobs(self.log)
 
     def _listed(self) -> list[QueueToReceive]:
-        return listed(self.queues, self.handler if self.function is None else self.function, self.policy)
+        return listed(self.queues, self.given_handler, self.policy)
 
     def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
         from airflow_poison.core.passes.runs import stoppable
 
-        handler = self.handler if self.function is None else self.function
         assert self.queue_name is not None
-        one = OneQueue(self, hook, QueueToReceive(queue_name=self.queue_name, handler=handler, policy=self.policy, services=self.services), context)
+        queue = QueueToReceive(queue_name=self.queue_name, handler=self.given_handler, policy=self.policy, services=self.services)
+        one = OneQueue(self, hook, queue, context)
         receive, key = one.open()
         try:
             result = stoppable(receive, self.stop).run(key)

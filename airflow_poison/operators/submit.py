@@ -34,7 +34,7 @@ _OURS = ("application", "application_args", "java_class")
 _GONE = "GONE"
 
 
-class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):
+class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # type: ignore[misc]  # their py_files is one text for spark-submit
     """Deliver every message that is in the queue now to a handler, once, with Spark's driver where the cluster puts it.
 
     Everything that the Spark provider's SparkSubmitOperator can do, it can: deploy modes, memory, tracking, killing and finding a driver again
@@ -53,6 +53,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):
     :param kwargs: what SparkSubmitOperator takes, but ``application``, ``application_args``, ``java_class`` and ``conn_id``.
     """
 
+    queue_name: str
+    handler: str
     template_fields: Sequence[str] = (
         *(name for name in SparkSubmitOperator.template_fields if name not in _OURS),
         "queue_name",
@@ -175,7 +177,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook, which is told of no Python files: the application ships them itself."""
-        ours, self.py_files = self.py_files, None
+        ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs
         try:
             return super()._get_hook()
         finally:

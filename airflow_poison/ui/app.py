@@ -56,29 +56,24 @@ def app() -> FastAPI:
 
 
 async def _script() -> Response:
-    """Return the script of the page."""
     return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return every queue of a connection's store."""
     return await _answer(pages.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return a queue's state, reason, depths, ages, policy and claims."""
     return await _answer(pages.queue, conn_id, queue)
 
 
 async def _messages(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
 ) -> Response:
-    """Return the first messages of a sub-queue."""
     return await _answer(pages.messages, conn_id, queue, sub_queue, limit)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return one message with its body."""
     return await _answer(pages.message, conn_id, queue, lookup_id)
 
 
@@ -89,19 +84,16 @@ async def _events(
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    """Return the newest events of a queue, or of one of its messages."""
     return await _answer(pages.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    """Return the conversations of a queue that need somebody first."""
     return await _answer(pages.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
-    """Return one conversation with the messages that wait for it."""
     return await _answer(pages.conversation, conn_id, queue, handle, limit)
 
 
