@@ -1,17 +1,17 @@
-"""QueueOperator, the base of operators on one queue, and how operators read what a DAG file or a template gives them."""
+"""What operators share: QueueOperator, the base of those on one queue; how parameters are read; how Spark is left when a task ends or is killed."""
 
 from __future__ import annotations
-
 import json
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
-
 from airflow.sdk import BaseOperator
-
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from airflow_poison.notifications import Log
 
 
 class QueueOperator(BaseOperator):
@@ -58,3 +58,41 @@ def whole(parameter: str, given: int | str) -> int:
         return int(given)
     except (TypeError, ValueError):
         raise SettingError(parameter, given, "a whole number, or text of one") from None
+
+
+PATIENCE_SECONDS = 2.0
+"""Of a task that is being killed: Airflow gives it five seconds."""
+
+
+def cancel_jobs(log: Log) -> None:
+    """Cancel the jobs of this process's Spark, if it has one.
+
+    A signal handler may have interrupted a call to Spark, so another thread does it.
+    """
+    if "pyspark" not in sys.modules:
+        return
+    cancelling = threading.Thread(target=_cancel, args=(log,), name="poison-cancel", daemon=True)
+    cancelling.start()
+    cancelling.join(PATIENCE_SECONDS)
+
+
+def leave_server() -> None:
+    """End this process's sessions with Spark Connect servers, if it has any: they forget what was shipped to them."""
+    if "pyspark.sql.connect.session" in sys.modules:
+        from airflow_poison.core.spark.connect import leave
+
+        leave()
+
+
+def _cancel(log: Log) -> None:
+    from airflow_poison.core.spark.connect import connected_sessions
+    from airflow_poison.core.spark.session import running_session
+
+    try:
+        for session in connected_sessions():
+            session.interruptAll()
+        classic = running_session()
+        if classic is not None:
+            classic.sparkContext.cancelAllJobs()
+    except Exception as error:  # noqa: BLE001  (py4j and grpc raise many kinds; nothing more can be done here)
+        log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)

@@ -13,7 +13,7 @@ from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
+from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
