@@ -1,16 +1,20 @@
 """What operators share: QueueOperator, the base of those on one queue; how parameters are read; how Spark is left when a task ends or is killed."""
 
 from __future__ import annotations
+
 import json
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
+
 from airflow.sdk import BaseOperator
+
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
     from airflow_poison.notifications import Log
 
 

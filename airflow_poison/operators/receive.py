@@ -13,11 +13,11 @@ from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.operators.queues import OneQueue, QueueToReceive, is_known, listed, receive_from_all, to_render
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
-from airflow_poison.operators.base import QueueOperator
+from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server
 from airflow_poison.operators.identity import own_key, task_key
 
 if TYPE_CHECKING:

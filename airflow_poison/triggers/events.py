@@ -96,7 +96,6 @@ class QueueEventTrigger(BaseEventTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         """Return the producer of the connection's notices."""
-
         return NoticeProducer(kwargs["conn_id"])
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Notice]) -> AsyncIterator[TriggerEvent]:
