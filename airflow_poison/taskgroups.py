@@ -69,7 +69,7 @@ def recovery(
     :param wait_timeout: how long it waits; None: as long as Airflow's sensors do.
     :param default_args: default arguments of the group's tasks.
 
-    What is not described here is as in QueueAskOperator and QueueRecoverOperator.
+    What is not described here is as in QueueRecoverOperator and QueueAskOperator.
     """
     with TaskGroup(
         group_id,
