@@ -86,7 +86,6 @@ class QueueHook(BaseHook):
     def queue(self, queue_name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
         """Return a queue.
 
-        :param queue_name: the queue's name.
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist. Another one than the
             recorded one leaves an event and a warning in the log.
         :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
