@@ -27,8 +27,8 @@ _AT_ONCE = timedelta(0)
 class ConversationHook(QueueHook):
     """Opens the queues of a connection, and does in conversations what applications do (spec sections 1.5 to 1.7).
 
-    What an act sends leaves at once; what a disabled queue does not take stays at this side until it is enabled (spec SB-19). A conversation is named by
-    its handle at this side. An act is done once for each ``key``, and waits up to ``wait`` while a pass holds the conversation's group.
+    What an act sends leaves at once; what a disabled queue does not take stays at this side until it is enabled (spec SB-19). A conversation is
+    named by its handle at this side. An act is done once for each ``key``, and waits up to ``wait`` while a pass holds the conversation's group.
 
     :param conn_id: connection of type ``poison``.
     """
