@@ -86,58 +86,47 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Action": "simulation.script",
-    "ActivationSpecification": "policies.activation_specification",
-    "BrokerError": "conversations.system_messages",
-    "Contract": "conversations.services",
-    "Conversation": "conversations.transaction",
-    "DEFAULT_CONTRACT": "conversations.services",
-    "DefaultMessaging": "policies.default_messaging",
-    "Dialog": "conversations.acts",
-    "Envelope": "conversations.endpoint",
-    "ErrorDocument": "conversations.system_messages",
-    "ErrorHandler": "failures",
-    "ListenerPort": "policies.listener_port",
-    "Message": "message",
-    "MessageType": "conversations.services",
-    "Msmq3": "policies.msmq3",
-    "Msmq4": "policies.msmq4",
-    "PoisonSubQueue": "policies.poison_subqueue",
-    "Postpone": "failures",
-    "Script": "simulation.script",
-    "Scripted": "simulation.script",
-    "SentBy": "conversations.services",
-    "Service": "conversations.services",
-    "ServiceBroker": "policies.service_broker",
-    "SubQueue": "schema",
-    "SystemClock": "clock",
-    "Unprocessable": "failures",
-    "check": "checking.check",
-    "check_store": "checking.check",
-    "declare": "passes.alter",
-    "describe": "policies.described",
-    "maintain": "passes.maintain",
-    "messages_to_batches": "passes.send",
-    "open_store": "store",
-    "received_row": "conversations.receive_columns",
-    "repair": "passes.repair",
-    "replay": "simulation.replay",
-    "send": "passes.send",
-    "simulate": "simulation.replay",
-    "track_failures": "delivery.handler_wrappers",
-    "typed_policy": "policies.described",
+    "checking.check": "check check_store",
+    "clock": "SystemClock",
+    "conversations.acts": "Dialog",
+    "conversations.endpoint": "Envelope",
+    "conversations.receive_columns": "received_row",
+    "conversations.services": "Contract DEFAULT_CONTRACT MessageType SentBy Service",
+    "conversations.system_messages": "BrokerError ErrorDocument",
+    "conversations.transaction": "Conversation",
+    "delivery.handler_wrappers": "track_failures",
+    "failures": "ErrorHandler Postpone Unprocessable",
+    "message": "Message",
+    "passes.alter": "declare",
+    "passes.maintain": "maintain",
+    "passes.repair": "repair",
+    "passes.send": "messages_to_batches send",
+    "policies.activation_specification": "ActivationSpecification",
+    "policies.default_messaging": "DefaultMessaging",
+    "policies.described": "describe typed_policy",
+    "policies.listener_port": "ListenerPort",
+    "policies.msmq3": "Msmq3",
+    "policies.msmq4": "Msmq4",
+    "policies.poison_subqueue": "PoisonSubQueue",
+    "policies.service_broker": "ServiceBroker",
+    "schema": "SubQueue",
+    "simulation.replay": "replay simulate",
+    "simulation.script": "Action Script Scripted",
+    "store": "open_store",
 }
+"""The public names, by the module of the core that has them."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
     if name == "errors":
         return import_module(f"{__name__}.core.errors")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value: object = getattr(import_module(f"{__name__}.core.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    for module, names in _HOMES.items():
+        if name in names.split():
+            value: object = getattr(import_module(f"{__name__}.core.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

@@ -46,13 +46,10 @@ def queue_asset(
     """
     happenings = sorted({choice("on", happening, Happening) for happening in ((on,) if isinstance(on, str) else on)})
     uri = queue_uri(conn_id, check_name(queue_name)) + (f"?{urlencode([('on', found.value) for found in happenings])}" if happenings else "")
-    watchers = [
-        AssetWatcher(
-            name=f"{uri} {happening.value}",
-            trigger=QueueEventTrigger(queue_name, happening.value, conn_id=conn_id, poll_interval=poll_interval, asset=uri),
-        )
-        for happening in happenings
-    ]
+    watchers = []
+    for happening in happenings:
+        trigger = QueueEventTrigger(queue_name, happening.value, conn_id=conn_id, poll_interval=poll_interval, asset=uri)
+        watchers.append(AssetWatcher(name=f"{uri} {happening.value}", trigger=trigger))
     return Asset(name=uri, uri=uri, group=group, extra=extra or {}, watchers=watchers)
 
 

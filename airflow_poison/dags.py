@@ -52,12 +52,6 @@ def queue_alerts(
 
     :param dag_id: the DAG's id. Another one is another subscriber, which is told everything anew.
     :param queues: the queues' names.
-    :param on_queue_disabled: notifiers, or functions of the context, told when a queue was disabled, stopped or faulted.
-    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
-    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
-    :param on_blocked: told when a message blocks a queue, or waits at its place.
-    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
-    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
     :param schedule: ``events``: when something of what is to be told has happened to one of the queues, and for ``on_backlog`` every ``look_every``;
         or any schedule of a DAG.
     :param look_every: how often backlogs are looked for, with ``schedule="events"``.
@@ -66,6 +60,8 @@ def queue_alerts(
     :param dag_kwargs: further parameters of the DAG, for example ``default_args`` or ``tags``; ``catchup`` is False and ``max_active_runs`` 1
         unless they say otherwise.
     Raises SettingError, QueueNameError.
+
+    What is not described here is as in QueueAlertOperator.
     """
     names = _names(queues)
     targets = {"on_queue_disabled": on_queue_disabled, "on_stopped": on_stopped, "on_poison": on_poison, "on_blocked": on_blocked}
@@ -89,11 +85,7 @@ def _names(queues: Sequence[str]) -> list[str]:
 
 
 def _schedule(names: Sequence[str], alerts: AlertTargets, look_every: timedelta, conn_id: str, poll_interval: float) -> Any:
-    told = {
-        "disabled": alerts.queue_disabled or alerts.stopped,
-        "poisoned": alerts.poison,
-        "blocked": alerts.blocked,
-    }
+    told = {"disabled": alerts.queue_disabled or alerts.stopped, "poisoned": alerts.poison, "blocked": alerts.blocked}
     happenings = [happening for happening, targets in told.items() if targets]
     timetable = DeltaTriggerTimetable(look_every)
     if not happenings:

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
     from pyspark.sql import DataFrame
-
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.queue_table import QueueTable
 
 MOST_SOURCES = 20
 """So many folders of a DataFrame's files are told."""
@@ -65,10 +60,8 @@ class Lineage:
         """Return this as OpenLineage has it. Only its provider asks."""
         from airflow.providers.openlineage.extractors import OperatorLineage
 
-        return OperatorLineage(inputs=list(self._datasets(self.inputs)), outputs=list(self._datasets(self.outputs)))
-
-    def _datasets(self, uris: Iterable[str]) -> Iterator[Dataset]:
-        return (dataset(uri, self.tables.get(uri)) for uri in uris)
+        inputs, outputs = ([dataset(uri, self.tables.get(uri)) for uri in uris] for uris in (self.inputs, self.outputs))
+        return OperatorLineage(inputs=inputs, outputs=outputs)
 
 
 class WithLineage:
@@ -78,16 +71,6 @@ class WithLineage:
     """
 
     lineage: Lineage
-
-    def observe(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
-        """Note a pass's lineage and send its metrics."""
-        from airflow_poison import stats
-
-        uri = queue_uri(conn_id, result.queue)
-        self.lineage.tables[uri] = table.uri
-        self.lineage.reads(self, uri)
-        self.lineage.writes(self, *(queue_uri(conn_id, name) for name in result.sent_on))
-        stats.received(result, table, conn_id)
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage[Any, Any]:  # noqa: ARG002  (OpenLineage's signature)
         """Return what the task has read and written; OpenLineage's provider calls it when the task has ended, however it did."""

@@ -51,12 +51,7 @@ class AlertTargets:
     repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason``, ``what_to_do``
     and ``details``. A notifier's templated fields see it as ``{{ poison_alert.reason }}``, ``{{ poison_alert.details.document }}``.
 
-    :param queue_disabled: told when the queue was halted, in whichever way.
-    :param poison: told when messages went to poison or to another queue, were dropped or were rejected.
-    :param blocked: told when a message blocked the queue, or waits at its place.
-    :param stopped: told, of the halts, only of those that stopped or faulted the endpoint. Who is among ``queue_disabled``, too, is told once.
-    :param backlog: told when a message has waited too long, once for each backlog.
-    :param backlog_older_than: how long that is.
+    Who is told of what, QueueAlertOperator says at its parameters. Who is among ``queue_disabled`` and ``stopped`` is told once.
     """
 
     queue_disabled: tuple[Target, ...] = ()
@@ -107,15 +102,13 @@ class AlertTargets:
         """Return what, of all that the queue records, somebody wants to be told of."""
         from airflow_poison.core.passes.alerts import AlertKind
 
-        wanted = {
-            AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
-            AlertKind.POISON: self.poison,
-            AlertKind.BLOCKED: self.blocked,
-        }
+        wanted = {AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped, AlertKind.POISON: self.poison, AlertKind.BLOCKED: self.blocked}
         return [kind for kind, targets in wanted.items() if targets]
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Tell every receiver of what has happened to the queue since it was told last; return the alerts. Raises AlertError."""
+        from airflow_poison.core.passes.alerts import send_alerts, send_backlog_alert
+
         given: list[Alert] = []
         errors: list[AlertError] = []
 
@@ -125,26 +118,19 @@ class AlertTargets:
                 tell_all(targets, alert, context, log)
                 given.append(alert)
 
-        for part in (self._tell_recorded, self._tell_backlog):
-            try:
-                part(table, subscriber, tell, clock)
-            except AlertError as error:
-                errors.append(error)
+        try:
+            if kinds := self.kinds():
+                send_alerts(table, subscriber, tell, clock, kinds=kinds)
+        except AlertError as error:
+            errors.append(error)
+        try:
+            if self.backlog_older_than is not None:
+                send_backlog_alert(table, subscriber, self.backlog_older_than, tell, clock)
+        except AlertError as error:
+            errors.append(error)
         if errors:
             raise errors[0]
         return [alert.to_dict() for alert in given]
-
-    def _tell_recorded(self, table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock) -> None:
-        from airflow_poison.core.passes.alerts import send_alerts
-
-        if kinds := self.kinds():
-            send_alerts(table, subscriber, tell, clock, kinds=kinds)
-
-    def _tell_backlog(self, table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock) -> None:
-        from airflow_poison.core.passes.alerts import send_backlog_alert
-
-        if self.backlog_older_than is not None:
-            send_backlog_alert(table, subscriber, self.backlog_older_than, tell, clock)
 
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:

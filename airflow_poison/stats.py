@@ -53,19 +53,11 @@ def received(result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
     _measure(out, table)
 
 
-def sent(messages: int, table: QueueTable, conn_id: str) -> None:
-    """Count what was sent, and measure the queue."""
+def moved(what: str, messages: int, table: QueueTable, conn_id: str) -> None:
+    """Count what was ``sent``, or has ``returned`` from ``retry`` to ``main``, and measure the queue."""
     if is_on():
         out = _Out(table.name, conn_id)
-        out.count("sent", messages)
-        _measure(out, table)
-
-
-def returned(messages: int, table: QueueTable, conn_id: str) -> None:
-    """Count what has returned from ``retry`` to ``main``, and measure the queue."""
-    if is_on():
-        out = _Out(table.name, conn_id)
-        out.count("returned", messages)
+        out.count(what, messages)
         _measure(out, table)
 
 

@@ -63,54 +63,32 @@ def recovery(
     For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(..., on=("disabled",))``, or let
     it wait.
 
-    :param queue_name: the queue's name; it must exist. (templated)
     :param group_id: the task group's id.
-    :param sub_queue: whose endpoint: ``main``, the queue's own; ``poison``, the reader of its poison sub-queue; ``any``. (templated)
     :param wait: begin with a sensor that waits until the queue is halted; False: a queue that receives now skips all.
     :param poke_interval: seconds between two looks of that sensor.
     :param wait_timeout: how long it waits; None: as long as Airflow's sensors do.
-    :param response_timeout: how long people may take; None: as long as they like.
-    :param on_timeout: what is decided when nobody answers in time: ``leave``, ``enable``, ``return``, ``remove``, ``end`` or ``fail``.
-    :param assigned_users: who may answer; None: all users with the right to.
-    :param to_queue: the queue in which a removed message is kept; it must exist. None: the poison sub-queue. (templated)
-    :param error: the code that the partner is told when a conversation is ended. (templated)
-    :param description: what the partner reads then. (templated)
-    :param on_conversation_ended: notifiers, or functions of the context, told when a conversation was ended, for whoever keeps state for it here.
-    :param on_asked: notifiers, or functions of the context, told that people are asked, and where.
-    :param on_undecided: told when nobody has answered in time.
-    :param most_of_body: how many characters of a message's body are shown.
-    :param conn_id: connection of type ``poison``. (templated)
     :param default_args: default arguments of the group's tasks.
+
+    What is not described here is as in QueueRecoverOperator and QueueAskOperator.
     """
     with TaskGroup(
         group_id,
         default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
         tooltip=f"What becomes of queue {queue_name!r} when it is halted",
     ) as group:
+        both: dict[str, Any] = {"queue_name": queue_name, "to_queue": to_queue, "error": error, "description": description, "conn_id": conn_id}
         ask = QueueAskOperator(
             task_id="ask",
-            queue_name=queue_name,
             sub_queue=sub_queue,
-            to_queue=to_queue,
-            error=error,
-            description=description,
             response_timeout=response_timeout,
             on_timeout=on_timeout,
             on_asked=on_asked,
             assigned_users=assigned_users,
             most_of_body=most_of_body,
-            conn_id=conn_id,
+            **both,
         )
         recover = QueueRecoverOperator(
-            task_id="recover",
-            queue_name=queue_name,
-            decision=ask.output,
-            to_queue=to_queue,
-            error=error,
-            description=description,
-            on_conversation_ended=on_conversation_ended,
-            on_undecided=on_undecided,
-            conn_id=conn_id,
+            task_id="recover", decision=ask.output, on_conversation_ended=on_conversation_ended, on_undecided=on_undecided, **both
         )
         ask >> recover
         if wait:
@@ -151,22 +129,11 @@ def retry_cycle(
 
     :param queue_name: the queue's name; made when it is missing. (templated)
     :param policy: the queue's rules.
-    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
     :param group_id: the task group's id.
     :param services: that receive from the queue, declared on it before each pass.
-    :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
-    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
-    :param on_blocked: told when a message blocks the queue, or waits at its place.
-    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
-    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
-    :param max_messages: how many messages a pass takes at most. (templated)
-    :param isolation: ``process`` or ``none``, see QueueReceiveOperator.
-    :param unprocessable: exception types that go to the final disposition at once.
-    :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for handlers and what they import. (templated)
-    :param error_handler: a class told of each poison message, once a cycle.
-    :param conn_id: connection of type ``poison``. (templated)
     :param default_args: default arguments of the group's tasks.
+
+    What is not described here is as in QueueReceiveOperator and QueueAlertOperator.
     """
     with TaskGroup(
         group_id,

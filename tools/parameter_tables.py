@@ -22,6 +22,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "reference" / "airflow.md"
 HEADER = "| parameter | type | default | meaning |\n|---|---|---|---|\n"
 SECTION = re.compile(r"^## `(?P<title>[^`]+)`\n\n`(?P<module>airflow_poison[\w.]*)`.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 TABLE = re.compile(re.escape(HEADER) + r"(?:\|.*\n)*")
+FURTHER = re.compile(r"What is not described here is as in (.*?)\.(?:\s|$)", re.DOTALL)
+"""How a function names the operators that describe the parameters that it hands to them."""
 DOCUMENTED = re.compile(r"^:param (\w+): (.*(?:\n[ ]+\S.*)*)", re.MULTILINE)
 
 DECORATORS = {"@task.receive": ("receive_task", "ReceiveDecoratedOperator"), "@task.send": ("send_task", "SendDecoratedOperator")}
@@ -62,15 +64,31 @@ def parameters(thing: Any, refused: Collection[str] = ()) -> dict[str, str]:
     Raises LookupError for a parameter that is not documented, and for what is documented and no parameter.
     """
     taken: dict[str, Parameter] = {}
-    said: dict[str, str] = {}
-    for base in getattr(thing, "__mro__", (thing,)):
-        if base is thing or (base.__module__.startswith("airflow_poison.") and "__init__" in vars(base)):
-            taken = {**inspect.signature(base).parameters, **taken}
-            said = {**dict(DOCUMENTED.findall(inspect.cleandoc(base.__doc__ or ""))), **said}
+    for base in _bases(thing):
+        taken = {**inspect.signature(base).parameters, **taken}
+    said = _described(thing)
+    if further := FURTHER.search(inspect.cleandoc(thing.__doc__ or "")):
+        for operator in re.findall(r"\w+Operator", further[1]):
+            said = {**_described(getattr(sys.modules[thing.__module__], operator)), **said}
+        said = {name: said[name] for name in taken if name in said}
     others = {name for name, parameter in taken.items() if parameter.kind is Parameter.VAR_KEYWORD}
     if wrong := (taken.keys() - others ^ said.keys() - others) - {*refused, "python_callable"}:
         raise LookupError(f"{thing.__qualname__}: {', '.join(sorted(wrong))}: a parameter without ':param', or ':param' of what is none")
     return {name: _row(taken[name], " ".join(text.split())) for name, text in said.items() if name not in refused}
+
+
+def _bases(thing: Any) -> list[Any]:
+    """Return a function, or a class with those of this project that it inherits parameters from."""
+    bases = getattr(thing, "__mro__", (thing,))
+    return [base for base in bases if base is thing or (base.__module__.startswith("airflow_poison.") and "__init__" in vars(base))]
+
+
+def _described(thing: Any) -> dict[str, str]:
+    """Return what docstrings say of parameters; of one that is described twice, what the class itself says."""
+    said: dict[str, str] = {}
+    for base in _bases(thing):
+        said = {**dict(DOCUMENTED.findall(inspect.cleandoc(base.__doc__ or ""))), **said}
+    return said
 
 
 def _row(parameter: Parameter, meaning: str) -> str:

@@ -65,13 +65,16 @@ class StoreConnection:
         unknown = sorted(set(extra) - set(FIELDS))
         if unknown:
             raise SettingError(f"{conn_id}.extra.{unknown[0]}", extra[unknown[0]], f"the fields {', '.join(FIELDS)} and no other")
+        installation = _text(conn_id, "installation", extra.get("installation"))
+        if installation and not INSTALLATION.fullmatch(installation):
+            raise SettingError(f"{conn_id}.extra.installation", installation, INSTALLATION_ALLOWED)
         return cls(
             store=_text(conn_id, "store", extra.get("store")),
             storage_options=_texts(conn_id, "storage_options", extra.get("storage_options")),
             spark=_text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK,
             spark_conf=_texts(conn_id, "spark_conf", extra.get("spark_conf")),
             durable=_flag(conn_id, "durable", extra.get("durable"), default=True),
-            installation=_installation(conn_id, extra.get("installation")),
+            installation=installation,
         )
 
 
@@ -116,13 +119,6 @@ def _text(conn_id: str, name: str, value: object) -> str:
     if value is not None and not isinstance(value, str):
         raise SettingError(f"{conn_id}.extra.{name}", value, "text")
     return (value or "").strip()
-
-
-def _installation(conn_id: str, value: object) -> str:
-    name = _text(conn_id, "installation", value)
-    if name and not INSTALLATION.fullmatch(name):
-        raise SettingError(f"{conn_id}.extra.installation", name, INSTALLATION_ALLOWED)
-    return name
 
 
 def _flag(conn_id: str, name: str, value: object, *, default: bool) -> bool:

@@ -27,7 +27,8 @@ _AT_ONCE = timedelta(0)
 class ConversationHook(QueueHook):
     """Opens the queues of a connection, and does in conversations what applications do (spec sections 1.5 to 1.7).
 
-    What an act sends leaves at once; what a disabled queue does not take stays at this side until it is enabled (spec SB-19).
+    What an act sends leaves at once; what a disabled queue does not take stays at this side until it is enabled (spec SB-19). A conversation is
+    named by its handle at this side. An act is done once for each ``key``, and waits up to ``wait`` while a pass holds the conversation's group.
 
     :param conn_id: connection of type ``poison``.
     """
@@ -62,11 +63,8 @@ class ConversationHook(QueueHook):
     def send_on(
         self, queue_name: str, conversation: str, messages: Sequence[tuple[str, bytes]], *, key: str, wait: timedelta = _AT_ONCE
     ) -> ActResult:
-        """Send on a conversation, once for each key.
+        """Send messages, types and bodies, on a conversation.
 
-        :param conversation: its handle at this side.
-        :param messages: types and bodies.
-        :param wait: how long to wait while a pass holds the conversation's group.
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError.
         """
         from airflow_poison.core.passes.dialogs import send_on
@@ -75,7 +73,7 @@ class ConversationHook(QueueHook):
         return self._leave(table, send_on(table, conversation, messages, key=key, clock=SystemClock(), wait=wait))
 
     def set_timer(self, queue_name: str, conversation: str, timeout: timedelta, *, key: str, wait: timedelta = _AT_ONCE) -> ActResult:
-        """Set the conversation timer of this side, or start it again (spec SB-45, SB-56), once for each key.
+        """Set the conversation timer of this side, or start it again (spec SB-45, SB-56).
 
         Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
         """
@@ -99,11 +97,7 @@ class ConversationHook(QueueHook):
     ) -> ActResult:
         """End this side of a conversation, whether or not its queue is enabled (spec SB-21, SB-26, SB-54). All its messages go (spec SB-30).
 
-        :param error: the code that the partner is told; None: the conversation ends without an error.
-        :param cleanup: remove everything here without telling the partner.
-        :param enable: also enable the queue, in the order that its settings want (spec SB-34).
-        :param on_conversation_ended: called after the commit, at least once: the application gets no message, and whoever keeps state for the
-            conversation removes it there (spec SB-31).
+        The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with what was ended.
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
         from airflow_poison.core.passes.recovery import Ending

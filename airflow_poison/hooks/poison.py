@@ -85,7 +85,6 @@ class QueueHook(BaseHook):
     def queue(self, queue_name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
         """Return a queue.
 
-        :param queue_name: the queue's name.
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist. Another one than the
             recorded one leaves an event and a warning in the log.
         :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
@@ -230,15 +229,17 @@ class QueueHook(BaseHook):
         store = self.store()
         return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
 
-    def maintain(self, queue_name: str, retention: timedelta | None = None) -> MaintainResult:
+    def maintain(self, queue_name: str, retention: timedelta | None = None, min_files: int = 16) -> MaintainResult:
         """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
 
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
+        :param min_files: as many small files have to follow each other before they are joined.
         """
         from airflow_poison.core.passes.maintain import RETENTION, maintain
 
         store = self.store()
-        return maintain(store.open(queue_name), SystemClock(), store=store, retention=RETENTION if retention is None else retention)
+        keep = RETENTION if retention is None else retention
+        return maintain(store.open(queue_name), SystemClock(), store=store, retention=keep, min_files=min_files)
 
     def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
         """Return the running Spark session, or start one.

@@ -19,14 +19,19 @@ _UNRENDERED = "{{"
 
 @attrs.define()
 class QueueLink(BaseOperatorLink):
-    """Links to the queue of a task; to all queues of the connection for a task with several."""
+    """Links to the queue of a task; to all queues of the connection for a task with several.
 
+    :cvar text: the text of the link.
+    :cvar what: what of the queue is shown, as the page's query says it.
+    """
+
+    text: ClassVar[str] = "Queue"
     what: ClassVar[dict[str, str]] = {}
 
     @property
     def name(self) -> str:
         """The text of the link."""
-        return "Queue"
+        return self.text
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002  (Airflow's signature)
         """Return the page's place, relative to the UI's own address."""
@@ -37,49 +42,25 @@ class QueueLink(BaseOperatorLink):
         return f"{PAGE}?{urlencode(query)}"
 
 
-@attrs.define()
 class MessagesLink(QueueLink):
     """Links to the messages in ``main``."""
 
-    what: ClassVar[dict[str, str]] = {"sub_queue": "main"}
-
-    @property
-    def name(self) -> str:
-        """The text of the link."""
-        return "Messages"
+    text, what = "Messages", {"sub_queue": "main"}
 
 
-@attrs.define()
 class RetryLink(QueueLink):
     """Links to the messages that wait in ``retry``."""
 
-    what: ClassVar[dict[str, str]] = {"sub_queue": "retry"}
-
-    @property
-    def name(self) -> str:
-        """The text of the link."""
-        return "Messages in retry"
+    text, what = "Messages in retry", {"sub_queue": "retry"}
 
 
-@attrs.define()
 class PoisonLink(QueueLink):
     """Links to the poison messages."""
 
-    what: ClassVar[dict[str, str]] = {"sub_queue": "poison"}
-
-    @property
-    def name(self) -> str:
-        """The text of the link."""
-        return "Poison messages"
+    text, what = "Poison messages", {"sub_queue": "poison"}
 
 
-@attrs.define()
 class EventsLink(QueueLink):
     """Links to what has happened to the queue."""
 
-    what: ClassVar[dict[str, str]] = {"view": "events"}
-
-    @property
-    def name(self) -> str:
-        """The text of the link."""
-        return "Events"
+    text, what = "Events", {"view": "events"}

@@ -33,7 +33,9 @@ def account(result: ReceiveResult) -> Iterator[str]:
     elif result.blocked_until is None:
         yield f"Queue {result.queue!r}: nothing to receive."
     if result.blocked_until is not None:
-        yield f"Queue {result.queue!r} is blocked {_until(result.blocked_until)}; nothing is received meanwhile."
+        restart = result.blocked_until == "restart"
+        until = "until its broker is restarted or the message is removed" if restart else f"until {result.blocked_until}"
+        yield f"Queue {result.queue!r} is blocked {until}; nothing is received meanwhile."
 
 
 def halted(result: ReceiveResult, system: str = "") -> str:
@@ -70,7 +72,3 @@ def _why_untouched(result: ReceiveResult) -> str:
     if result.halted is not None:
         return f" because the queue is {result.halted['how']}"
     return " because the queue is blocked" if result.blocked_until is not None else ""
-
-
-def _until(instant: str) -> str:
-    return "until its broker is restarted or the message is removed" if instant == "restart" else f"until {instant}"

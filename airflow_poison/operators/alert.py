@@ -25,7 +25,6 @@ class QueueAlertOperator(QueueOperator):
     What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
     the next run. The task fails when a notifier fails; what the passes did stays. Returns the alerts as dicts.
 
-    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.

@@ -14,7 +14,7 @@ from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
-from airflow_poison.notifications import listed, tell_all
+from airflow_poison.notifications import listed
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key
@@ -52,7 +52,6 @@ class QueueAskOperator(QueueOperator, HITLOperator):
     Returns ``{"decision", "halt", "answer", "timed_out", "by", "at"}``: ``end``, ``remove``, ``return``, ``enable`` or ``leave``, and what it is
     about; QueueRecoverOperator carries it out.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue; or ``any``, the first
         of the two that is halted. (templated)
     :param to_queue: the queue in which a removed message will be kept, as the question says it; None: the poison sub-queue. (templated)
@@ -141,25 +140,23 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         from airflow_poison.operators.question import question
 
         message, others = suspect(table, SystemClock(), halt)
-        system = str(table.snapshot().control.policy.get("system", ""))
         return question(
             halt,
             message,
             others,
             conversation=suspect_conversation(table, message),
-            system=system,
+            system=str(table.snapshot().control.policy.get("system", "")),
             to_queue=self.to_queue,
             end=ended_with_error(self.error, self.description),
             most_of_body=self.most_of_body,
         )
 
     def _tell(self, context: Any, hook: QueueHook, uri: str, halt: HaltedEndpoint, asked: Question) -> None:
-        from airflow_poison.operators.question import alert_about
+        from airflow_poison.operators.question import tell_about
 
         if self.on_asked:
             key, todo = own_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
-            alert = alert_about(halt, WANTED, asked.subject, todo, key=key)
-            tell_all(self.on_asked, alert, context, self.log)
+            tell_about(halt, WANTED, asked.subject, todo, key=key, targets=self.on_asked, context=context, log=self.log)
 
     def _place(self, context: Any) -> str:
         try:

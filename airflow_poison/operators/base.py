@@ -1,8 +1,10 @@
-"""QueueOperator, the base of operators on one queue, and how operators read what a DAG file or a template gives them."""
+"""What operators share: QueueOperator, the base of those on one queue; how parameters are read; how Spark is left when a task ends or is killed."""
 
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -11,13 +13,15 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    from airflow_poison.notifications import Log
 
 
 class QueueOperator(BaseOperator):
     """Does something with one queue of a connection.
 
-    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    :param queue_name: the queue's name (``queue`` is the executor's); it must exist, unless a ``policy`` makes it. (templated)
     :param conn_id: connection of type ``poison``. (templated)
     """
 
@@ -52,18 +56,6 @@ def one_lookup_id(given: int | str) -> int:
     return numbers[0]
 
 
-def name_of(thing: object) -> str:
-    """Return ``module:name``."""
-    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
-def importable_types(kinds: Iterable[str | type[BaseException]]) -> tuple[str, ...]:
-    """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file."""
-    if isinstance(kinds, str | type):
-        raise SettingError("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
-    return tuple(kind if isinstance(kind, str) else _importable(kind) for kind in kinds)
-
-
 def whole(parameter: str, given: int | str) -> int:
     """Return a number that is given, or what a template leaves of one. Raises SettingError."""
     try:
@@ -72,9 +64,39 @@ def whole(parameter: str, given: int | str) -> int:
         raise SettingError(parameter, given, "a whole number, or text of one") from None
 
 
-def _importable(kind: type[BaseException]) -> str:
-    if not isinstance(kind, type):
-        raise SettingError("unprocessable", kind, "exception types, not exceptions, or names as 'module:Type'")
-    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
-        raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
-    return name_of(kind)
+PATIENCE_SECONDS = 2.0
+"""Of a task that is being killed: Airflow gives it five seconds."""
+
+
+def cancel_jobs(log: Log) -> None:
+    """Cancel the jobs of this process's Spark, if it has one.
+
+    A signal handler may have interrupted a call to Spark, so another thread does it.
+    """
+    if "pyspark" not in sys.modules:
+        return
+    cancelling = threading.Thread(target=_cancel, args=(log,), name="poison-cancel", daemon=True)
+    cancelling.start()
+    cancelling.join(PATIENCE_SECONDS)
+
+
+def leave_server() -> None:
+    """End this process's sessions with Spark Connect servers, if it has any: they forget what was shipped to them."""
+    if "pyspark.sql.connect.session" in sys.modules:
+        from airflow_poison.core.spark.connect import leave
+
+        leave()
+
+
+def _cancel(log: Log) -> None:
+    from airflow_poison.core.spark.connect import connected_sessions
+    from airflow_poison.core.spark.session import running_session
+
+    try:
+        for session in connected_sessions():
+            session.interruptAll()
+        classic = running_session()
+        if classic is not None:
+            classic.sparkContext.cancelAllJobs()
+    except Exception as error:  # noqa: BLE001  (py4j and grpc raise many kinds; nothing more can be done here)
+        log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)

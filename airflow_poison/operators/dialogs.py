@@ -187,14 +187,8 @@ class QueueBeginDialogOperator(QueueOperator):
         given = [{"messages": self.messages}] if self.dialogs is None else self.dialogs
         begun = dialogs(given, lifetime=self.lifetime, priority=self.priority, timer=self.timer)
         table = hook.declare_services(self.queue_name, self.services, self.policy)
-        result = hook.begin_dialogs(
-            self.queue_name,
-            service=self.service,
-            far_service=self.far_service,
-            contract=self.contract,
-            dialogs=begun,
-            key=task_key(context, hook, table),
-        )
+        sides = {"service": self.service, "far_service": self.far_service, "contract": self.contract}
+        result = hook.begin_dialogs(self.queue_name, **sides, dialogs=begun, key=task_key(context, hook, table))
         when = "by an earlier try" if result.repeated else "now"
         self.log.info("%s dialogs with %r were begun %s; %s messages.", len(result.conversations), self.far_service, when, f"{result.sent:,}")
         if result.waiting:
@@ -202,35 +196,36 @@ class QueueBeginDialogOperator(QueueOperator):
         return result.to_dict()
 
 
-class QueueSendOnConversationOperator(QueueOperator):
+class ConversationOperator(QueueOperator):
+    """Acts on a conversation of the queue of this side.
+
+    :param conversation: its handle at this side. (templated)
+    :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
+    """
+
+    def __init__(self, *, conversation: str, wait: timedelta | str = timedelta(0), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.conversation = conversation
+        self.wait = wait
+
+
+class QueueSendOnConversationOperator(ConversationOperator):
     """Send on a conversation, in one commit: all or none. Starts no JVM.
 
     Running the task again sends nothing twice. Works also while the conversation's own queue is disabled (spec SB-20).
 
     Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``.
 
-    :param queue_name: the queue of this side (``queue`` is the executor's). (templated)
-    :param conversation: its handle at this side. (templated)
     :param messages: pairs of message type and body or dicts with ``message_type`` and ``body``; a body is text, bytes or a JSON value. (templated)
-    :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "conversation", "messages", "wait", "conn_id")
     ui_color = "#e8f4e5"
     operator_extra_links = (QueueLink(), MessagesLink())
 
-    def __init__(
-        self,
-        *,
-        conversation: str,
-        messages: Sequence[object],
-        wait: timedelta | str = timedelta(0),
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, messages: Sequence[object], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.conversation = conversation
         self.messages = messages
-        self.wait = wait
 
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet.
@@ -251,7 +246,7 @@ class QueueSendOnConversationOperator(QueueOperator):
         return result.to_dict()
 
 
-class QueueEndConversationOperator(QueueOperator):
+class QueueEndConversationOperator(ConversationOperator):
     """End this side of a conversation (spec SB-26, SB-54), also while its queue is disabled (spec SB-21). Starts no JVM.
 
     All messages of the conversation leave the queue (spec SB-30). The partner gets EndDialog, or with ``error`` an Error message (spec SB-32); with
@@ -260,14 +255,11 @@ class QueueEndConversationOperator(QueueOperator):
 
     Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``: ``removed`` messages of the queue.
 
-    :param queue_name: the queue of this side (``queue`` is the executor's). (templated)
-    :param conversation: its handle at this side. (templated)
     :param error: a code above 0 that the partner is told; None: the conversation ends without an error. (templated)
     :param description: what the partner reads, together with ``error``. (templated)
     :param cleanup: remove everything here without telling the partner.
     :param enable: also enable the queue, in the order that its settings want: the conversation ends first, so that nobody receives the message
         again, unless ``recovery_order`` says otherwise (spec SB-34).
-    :param wait: how long to wait while a pass holds the conversation's group, a duration or its text. (templated)
     :param on_conversation_ended: notifiers, or functions of the context, told after the commit, at least once. The context has
         ``conversation_ended``: a dict with ``queue``, ``conversation`` (the handle), ``conversation_id``, ``group_id``, ``service``,
         ``far_service``, ``error``, ``description`` and ``cleanup``.
@@ -280,22 +272,18 @@ class QueueEndConversationOperator(QueueOperator):
     def __init__(
         self,
         *,
-        conversation: str,
         error: int | str | None = None,
         description: str = "",
         cleanup: bool = False,
         enable: bool = False,
-        wait: timedelta | str = timedelta(0),
         on_conversation_ended: Targets = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.conversation = conversation
         self.error = error
         self.description = description
         self.cleanup = cleanup
         self.enable = enable
-        self.wait = wait
         self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
 
     def execute(self, context: Context) -> dict[str, object]:

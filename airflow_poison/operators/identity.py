@@ -91,12 +91,12 @@ def subscriber(context: Context, hook: QueueHook, table: QueueTable) -> str:
     if not installation:
         return former
     name = run_key(installation, *about)[:16]
-    if _handed_on(table.snapshot().control, former, name) is not None:
-        table.alter(lambda control: _handed_on(control, former, name) or control, lambda _before, _after: (), SystemClock().now())
+    if _renamed(table.snapshot().control, former, name) is not None:
+        table.alter(lambda control: _renamed(control, former, name) or control, lambda _before, _after: (), SystemClock().now())
     return name
 
 
-def _handed_on(control: Control, former: str, name: str) -> Control | None:
+def _renamed(control: Control, former: str, name: str) -> Control | None:
     """Return the row with a subscriber's counters under its new name, too; None when it has them, or there are none."""
     there = {counter.removesuffix(f":{former}"): number for counter, number in control.counters.items() if counter.endswith(f":{former}")}
     if not there or any(counter.endswith(f":{name}") for counter in control.counters):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.move import RemoveResult
     from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.policies.policy import Policy
 
@@ -46,7 +47,6 @@ class QueueAlterOperator(QueueOperator):
 
     Returns what was done as a dict with ``queue``.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
@@ -57,13 +57,7 @@ class QueueAlterOperator(QueueOperator):
     ui_color = "#efe3f7"
 
     def __init__(
-        self,
-        *,
-        action: str,
-        settings: Mapping[str, object] | None = None,
-        system: str | None = None,
-        reason: str = "",
-        **kwargs: Any,
+        self, *, action: str, settings: Mapping[str, object] | None = None, system: str | None = None, reason: str = "", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.action = action
@@ -112,7 +106,6 @@ class QueueInspectOperator(QueueOperator):
     ``browse`` reads everything. ``exempt`` and ``strict`` see what a receive would get, wait up to 2 s while a pass has it, and fail for a halted
     queue; ``strict`` counts as a rollback, which may disable the queue (spec SB-33).
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_id: the message. (templated)
     :param conversation_id: the conversation. (templated)
     :param mode: ``browse``, ``exempt`` or ``strict``; None: as the queue's settings say, else ``browse``. (templated)
@@ -149,15 +142,8 @@ class QueueInspectOperator(QueueOperator):
         result = hook.inspect(self.queue_name, lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
         table = hook.queue_to_read(self.queue_name) if result.messages else None
         for message in result.messages:
-            self.log.info(
-                "Message %s in %s: abort count %s, move count %s, %s bytes. %s",
-                message.lookup_id,
-                message.sub_queue,
-                message.abort_count,
-                message.move_count,
-                len(message.body),
-                message.reason or "",
-            )
+            counts, size = f"abort count {message.abort_count}, move count {message.move_count}", len(message.body)
+            self.log.info("Message %s in %s: %s, %s bytes. %s", message.lookup_id, message.sub_queue, counts, size, message.reason or "")
             if table is not None and (shown := printed_body(table, message)) is not None:
                 self.log.info("%s", shown)
         if not result.messages:
@@ -171,7 +157,6 @@ class QueueMaintainOperator(QueueOperator):
     Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims"}``; claims that a
     dead run has left are reported, not taken over: the next receive task finishes them.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param retention: how long older versions of the table can still be read, a duration (``7d``): longer than the longest pass. (templated)
     :param min_files: as many small files have to follow each other before they are joined.
     """
@@ -179,13 +164,7 @@ class QueueMaintainOperator(QueueOperator):
     template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
     ui_color = "#e6eef5"
 
-    def __init__(
-        self,
-        *,
-        retention: timedelta | str = "7d",
-        min_files: int = 16,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, retention: timedelta | str = "7d", min_files: int = 16, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.retention = retention
         self.min_files = min_files
@@ -194,28 +173,16 @@ class QueueMaintainOperator(QueueOperator):
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
         from airflow_poison.core.clock import EXAMPLES, read_duration
-        from airflow_poison.core.passes.maintain import maintain
 
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
         if retention is None:
             raise SettingError("retention", self.retention, EXAMPLES)
-        store = QueueHook(self.conn_id).store()
-        result = maintain(store.open(self.queue_name), SystemClock(), store=store, retention=retention, min_files=self.min_files)
-        self.log.info(
-            "Queue %r: joined %s files, removed %s, freed %s bytes.",
-            self.queue_name,
-            f"{result.compacted['files']:,}",
-            ", ".join(f"{number:,} {what}" for what, number in result.removed.items()),
-            f"{result.freed_bytes:,}",
-        )
+        result = QueueHook(self.conn_id).maintain(self.queue_name, retention, self.min_files)
+        joined, removed = result.compacted["files"], ", ".join(f"{number:,} {what}" for what, number in result.removed.items())
+        self.log.info("Queue %r: joined %s files, removed %s, freed %s bytes.", self.queue_name, f"{joined:,}", removed, f"{result.freed_bytes:,}")
         for claim in result.expired_claims:
-            self.log.warning(
-                "Queue %r: the claim %s on %s messages expired at %s: its run is dead. Run the receive task again, it finishes the claim.",
-                self.queue_name,
-                claim["key"],
-                claim["messages"],
-                claim["expired_at"],
-            )
+            dead = f"the claim {claim['key']} on {claim['messages']} messages expired at {claim['expired_at']}: its run is dead"
+            self.log.warning("Queue %r: %s. Run the receive task again, it finishes the claim.", self.queue_name, dead)
         return result.to_dict()
 
 
@@ -229,7 +196,6 @@ class QueueMoveOperator(WithLineage, QueueOperator):
     sends each message to the queue that it came from, so dead letters go back. Returns ``{"queue", "moved", "to"}``: how many messages, by where
     they are now. Running the task again moves those that are there again; those that an earlier try has moved are no error.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param target: ``main``: for another cycle; ``poison``: out of the way; ``queue``: into another queue. (templated)
     :param to_queue: with ``target="queue"``: the queue, which must exist. (templated)
@@ -240,12 +206,7 @@ class QueueMoveOperator(WithLineage, QueueOperator):
     operator_extra_links = (QueueLink(), EventsLink())
 
     def __init__(
-        self,
-        *,
-        lookup_ids: Sequence[int] | int | str | None = None,
-        target: str = "main",
-        to_queue: str | None = None,
-        **kwargs: Any,
+        self, *, lookup_ids: Sequence[int] | int | str | None = None, target: str = "main", to_queue: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.lookup_ids = lookup_ids
@@ -288,7 +249,6 @@ class QueueRemoveOperator(QueueOperator):
     more than 64 KiB is cut there, and says so: whoever wants to keep it inspects or copies the message first. That an earlier try of the same task
     instance has removed a message is no error; it is not shown again.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param conversation_id: all messages of a conversation instead; none is no error. (templated)
     """
@@ -296,13 +256,7 @@ class QueueRemoveOperator(QueueOperator):
     template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conversation_id", "conn_id")
     ui_color = "#fbe3e4"
 
-    def __init__(
-        self,
-        *,
-        lookup_ids: Sequence[int] | int | str | None = None,
-        conversation_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, lookup_ids: Sequence[int] | int | str | None = None, conversation_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lookup_ids = lookup_ids
         self.conversation_id = conversation_id
@@ -314,13 +268,11 @@ class QueueRemoveOperator(QueueOperator):
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)
         numbers = None if self.lookup_ids is None else lookup_ids_of(self.lookup_ids)
-        result = with_own_key(
-            lambda run: remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run),
-            context,
-            hook,
-            table.uri,
-            refused=MessageNotFoundError,
-        )
+
+        def remove(run: str) -> RemoveResult:
+            return remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run)
+
+        result = with_own_key(remove, context, hook, table.uri, refused=MessageNotFoundError)
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
         return result.to_dict()
 
@@ -330,7 +282,6 @@ class QueueReturnOperator(QueueOperator):
 
     Returns ``{"queue", "returned", "postponed", "waiting", "next_due_at"}``.
 
-    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist and its recorded policy rules.
     """
 
@@ -351,13 +302,8 @@ class QueueReturnOperator(QueueOperator):
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
         result = return_due(queue, SystemClock(), return_order=policy.return_order)
-        stats.returned(result.returned + result.postponed, queue, self.conn_id)
-        self.log.info(
-            "Returned %s messages of %r to main (%s more were postponed by a handler); %s wait in retry, the next is due at %s.",
-            f"{result.returned:,}",
-            self.queue_name,
-            f"{result.postponed:,}",
-            f"{result.waiting:,}",
-            result.next_due_at,
-        )
+        stats.moved("returned", result.returned + result.postponed, queue, self.conn_id)
+        postponed = f"({result.postponed:,} more were postponed by a handler)"
+        waiting = f"{result.waiting:,} wait in retry, the next is due at {result.next_due_at}"
+        self.log.info("Returned %s messages of %r to main %s; %s.", f"{result.returned:,}", self.queue_name, postponed, waiting)
         return result.to_dict()

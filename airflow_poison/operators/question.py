@@ -14,16 +14,19 @@ from airflow_poison.core.passes.halts import named
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.notifications import tell_all
 from airflow_poison.ui.pages import neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
+    from typing import Any
 
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
     from airflow_poison.core.policies.recovery import EndConversation
+    from airflow_poison.notifications import Log, Target
 
 
 MOST_IN_LINE = 300
@@ -205,12 +208,14 @@ def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | Non
     return next((Decision(what) for what, answer in options.items() if [answer] == list(chosen)), None)
 
 
-def alert_about(halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, *, key: str) -> Alert:
-    """Return an alert about a halted queue.
+def tell_about(
+    halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, *, key: str, targets: Sequence[Target], context: Mapping[str, Any], log: Log
+) -> None:
+    """Give receivers an alert about a halted queue.
 
     :param event: what it tells.
     """
-    return Alert(
+    alert = Alert(
         key=key,
         kind=AlertKind.QUEUE_DISABLED,
         queue=halt.queue,
@@ -221,3 +226,4 @@ def alert_about(halt: HaltedEndpoint, event: str, reason: str, what_to_do: str, 
         what_to_do=what_to_do,
         details={"endpoint": halt.name, "state": halt.state.value, "reason": halt.reason},
     )
+    tell_all(targets, alert, context, log)

@@ -14,7 +14,7 @@ from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, Sett
 from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import cores_of, spark_master
-from airflow_poison.operators.account import account, halted
+from airflow_poison.operators.account import halted
 from airflow_poison.operators.base import whole
 from airflow_poison.operators.identity import subscriber, task_key
 
@@ -100,7 +100,6 @@ def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) ->
 
 
 def _policy(queue: str, given: object) -> Policy | None:
-    """Return a policy, also from its JSON form. Raises SettingError."""
     if isinstance(given, Mapping):
         from airflow_poison.core.policies import policy_from_dict
 
@@ -109,7 +108,6 @@ def _policy(queue: str, given: object) -> Policy | None:
 
 
 def _services(queue: str, given: object) -> Sequence[Service]:
-    """Return services, also from their JSON form. Raises SettingError."""
     from airflow_poison.core.conversations.services import Service
 
     if not _is_list(given) or not all(isinstance(each, Service | Mapping) for each in given):
@@ -125,52 +123,47 @@ PARALLELISM = 32
 """How many queues are received from at the same time where nobody says how many cores Spark has: what is too much waits for a core."""
 
 
+@dataclass(slots=True)
 class OneQueue:
     """One queue of a task.
 
+    :ivar tell: tells people and the error handler of all that has happened since the queue was opened. Raises AlertError.
     :ivar system: the name of the messaging system whose rules the pass goes by; empty before they are known.
     """
 
-    def __init__(self, task: QueueReceiveOperator, hook: QueueHook, queue: QueueToReceive, context: Context) -> None:
-        self._task, self._hook, self._queue, self._context = task, hook, queue, context
-        self._tell: Callable[[], None] = lambda: None
-        self._table: QueueTable | None = None
-        self.system = ""
+    task: QueueReceiveOperator
+    hook: QueueHook
+    queue: QueueToReceive
+    context: Context
+    table: QueueTable | None = None
+    tell: Callable[[], None] = lambda: None
+    system: str = ""
 
     def open(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        table = self._hook.queue(self._queue.queue_name, self._queue.policy, self._queue.services)
-        self._table, self._tell = table, self._afterwards(table)
+        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services)
+        self.tell = self._afterwards(table)
         receive = self._pass(table)
         self.system = receive.policy.system
-        return receive, task_key(self._context, self._hook, table)
-
-    def observe(self, result: ReceiveResult) -> None:
-        """Note the pass's lineage and send its metrics."""
-        assert self._table is not None, "open comes first"
-        self._task.observe(result, self._table, self._hook.conn_id)
-
-    def tell(self) -> None:
-        """Tell people and the error handler of all that has happened since the queue was opened. Raises AlertError."""
-        self._tell()
+        return receive, task_key(self.context, self.hook, table)
 
     def _pass(self, table: QueueTable) -> ReceivePass:
         from airflow_poison.core.passes.delivering import INTERRUPTS
         from airflow_poison.core.passes.receive import ReceivePass
         from airflow_poison.core.policies import policy_from_dict
 
-        task = self._task
+        task = self.task
         return ReceivePass(
             table=table,
-            policy=self._queue.policy or policy_from_dict(table.snapshot().control.policy),
-            handler=cast("Handler", self._queue.handler),
-            engine=lambda: self._hook.engine(task.log.info, task.py_files),
+            policy=self.queue.policy or policy_from_dict(table.snapshot().control.policy),
+            handler=cast("Handler", self.queue.handler),
+            engine=lambda: self.hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
             max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             progress=task.log.info,
-            store=self._hook.store(),
+            store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
         )
 
@@ -179,7 +172,7 @@ class OneQueue:
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.history import error_subscription, hand_over
 
-        task, name, clock = self._task, subscriber(self._context, self._hook, table), SystemClock()
+        task, name, clock = self.task, subscriber(self.context, self.hook, table), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
         if error_handler is not None:
             error_subscription(table, name, clock).begin()
@@ -190,7 +183,7 @@ class OneQueue:
             if error_handler is not None:
                 hand_over(table, name, error_handler, clock)
             if task.alerts:
-                task.alerts.send(table, name, self._context, clock, task.log)
+                task.alerts.send(table, name, self.context, clock, task.log)
 
         return tell
 
@@ -209,9 +202,9 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
         if isinstance(end, Exception):
             task.log.error("Queue %r: %s", queue, end, exc_info=None if isinstance(end, QueueHaltedError) else end)
         else:
-            for line in account(end):
-                task.log.info("%s", line)
-            ones[queue].observe(end)
+            table = ones[queue].table
+            assert table is not None, "it was received from"
+            task.report(end, table, hook.conn_id)
         try:
             ones[queue].tell()
         except Exception as error:
@@ -219,17 +212,15 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
             untold[queue] = error
 
     result = receive_many(
-        [QueueRun(queue, one.open) for queue, one in ones.items()], parallelism=task.parallelism or _cores(hook), stop=task.stop, ended=ended
+        [QueueRun(queue, one.open) for queue, one in ones.items()],
+        parallelism=task.parallelism or cores_of(spark_master(hook.settings.spark, hook.get_connection)) or PARALLELISM,
+        stop=task.stop,
+        ended=ended,
     )
     numbers = result.to_dict()
-    if task.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
-        context["ti"].xcom_push(key="return_value", value=numbers)
+    task.push(numbers, context)
     _raise_what_failed(result, untold, {queue: one.system for queue, one in ones.items()})
     return numbers
-
-
-def _cores(hook: QueueHook) -> int:
-    return cores_of(spark_master(hook.settings.spark, hook.get_connection)) or PARALLELISM
 
 
 def _raise_what_failed(result: ReceiveManyResult, untold: Mapping[str, Exception], systems: Mapping[str, str]) -> None:

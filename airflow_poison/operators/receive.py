@@ -1,4 +1,4 @@
-"""QueueReceiveOperator: one receive pass over a queue, or over each of several queues side by side."""
+"""QueueReceiveOperator: one receive pass over a queue, or over each of several queues side by side; what operators that receive have in common."""
 
 from __future__ import annotations
 
@@ -13,29 +13,117 @@ from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
-from airflow_poison.lineage import Lineage, WithLineage
+from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
-from airflow_poison.operators.base import importable_types, name_of
+from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.operators.queues import OneQueue, QueueToReceive, is_known, listed, receive_from_all, to_render
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from airflow.sdk import Context
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.failures import ErrorHandler
-    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
 
 
-class QueueReceiveOperator(WithLineage, BaseOperator):
+class ReceivingOperator(WithLineage, BaseOperator):
+    """Has passes deliver what is in a queue now to a handler, and reports what they did.
+
+    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
+    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
+    :param services: that receive from the queue, declared on it before the pass.
+    :param max_messages: how many messages a pass takes at most. (templated)
+    :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
+    :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
+    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
+
+    Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
+    """
+
+    ui_color = "#e3ecf7"
+    operator_extra_links = (QueueLink(), PoisonLink(), RetryLink())
+
+    def __init__(
+        self,
+        *,
+        queue_name: str | None = None,
+        handler: HandlerLike | None = None,
+        policy: Policy | None = None,
+        services: Sequence[Service] = (),
+        max_messages: int | str = 10_000_000,
+        isolation: str = "process",
+        unprocessable: Sequence[str | type[BaseException]] = (),
+        py_files: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if handler is not None:
+            check_given(handler)
+        self.queue_name = queue_name
+        self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
+        self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
+        self.policy = checked_policy(policy)
+        self.services = tuple(services)
+        self.max_messages = max_messages
+        self.isolation = isolation
+        self.unprocessable = importable_types(unprocessable)
+        self.py_files = py_files
+        self.lineage = Lineage()
+
+    @property
+    def given_handler(self) -> HandlerLike | None:
+        """The function, or its rendered name; None: each of several queues has its own."""
+        return self.handler if self.function is None else self.function
+
+    def report(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
+        """Log what a pass did, note its lineage and send its metrics."""
+        from airflow_poison import stats
+
+        for line in account(result):
+            self.log.info("%s", line)
+        uri = queue_uri(conn_id, result.queue)
+        self.lineage.tables[uri] = table.uri
+        self.lineage.reads(self, uri)
+        self.lineage.writes(self, *(queue_uri(conn_id, name) for name in result.sent_on))
+        stats.received(result, table, conn_id)
+
+    def push(self, numbers: dict[str, object], context: Context) -> None:
+        """Push the task's result at once: the numbers are wanted also when what follows fails the task."""
+        if self.do_xcom_push:
+            context["ti"].xcom_push(key="return_value", value=numbers)
+
+
+def name_of(thing: object) -> str:
+    """Return ``module:name``."""
+    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def importable_types(kinds: Iterable[str | type[BaseException]]) -> tuple[str, ...]:
+    """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file."""
+    if isinstance(kinds, str | type):
+        raise SettingError("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
+    return tuple(kind if isinstance(kind, str) else _importable(kind) for kind in kinds)
+
+
+def _importable(kind: type[BaseException]) -> str:
+    if not isinstance(kind, type):
+        raise SettingError("unprocessable", kind, "exception types, not exceptions, or names as 'module:Type'")
+    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
+        raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
+    return name_of(kind)
+
+
+class QueueReceiveOperator(ReceivingOperator):
     """Deliver every message that is in the queue now to a handler, once, as one Spark job.
 
     Running the task again finishes what a killed run left, or receives what is there then. Nothing to receive: no JVM starts.
@@ -47,42 +135,24 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
     see ``ReceiveManyResult``.
 
     :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
-    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
-    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
     :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
-    :param max_messages: how many messages a pass takes at most. (templated)
-    :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
-    :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
-    :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for handlers and what they import. (templated)
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
-
-    Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
 
     template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "py_files", "conn_id")
-    ui_color = "#e3ecf7"
-    operator_extra_links = (QueueLink(), PoisonLink(), RetryLink())
 
     def __init__(
         self,
         *,
-        queue_name: str | None = None,
-        handler: HandlerLike | None = None,
-        policy: Policy | None = None,
-        services: Sequence[Service] = (),
         queues: Sequence[Entry] | None = None,
         parallelism: int | None = None,
-        max_messages: int | str = 10_000_000,
-        isolation: str = "process",
-        unprocessable: Sequence[str | type[BaseException]] = (),
-        py_files: Sequence[str] = (),
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
@@ -91,34 +161,22 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (queue_name is None) == (queues is None):
+        if (self.queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
-        if handler is not None:
-            check_given(handler)
-        elif queues is None:
+        if self.handler is None and queues is None:
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
-        if services and queues is not None:
-            raise SettingError("services", list(services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
+        if self.services and queues is not None:
+            raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
-        self.queue_name = queue_name
         self.queues = queues if queues is None else to_render(queues)
-        self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
-        self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
-        self.policy = checked_policy(policy)
-        self.services = tuple(services)
         self.parallelism = parallelism
-        self.max_messages = max_messages
-        self.isolation = isolation
-        self.unprocessable = importable_types(unprocessable)
-        self.py_files = py_files
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
         self.error_handler = error_handler
         self.conn_id = conn_id
         self.stop = Stop()
-        self.lineage = Lineage()
         if is_known(self.queues):
-            listed(self.queues, handler, policy)
+            self._listed()
 
     def execute(self, context: Context) -> dict[str, object]:
         """Receive.
@@ -129,43 +187,35 @@ class QueueReceiveOperator(WithLineage, BaseOperator):
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files)
         try:
-            return self._receive_all(hook, context)
+            return self._receive(hook, context) if self.queues is None else receive_from_all(self, hook, self._listed(), context)
         finally:
             leave_server()
-
-    def _receive_all(self, hook: QueueHook, context: Context) -> dict[str, object]:
-        handler = self.handler if self.function is None else self.function
-        if self.queues is not None:
-            return receive_from_all(self, hook, listed(self.queues, handler, self.policy), context)
-        assert self.queue_name is not None
-        assert handler is not None
-        queue = QueueToReceive(queue_name=self.queue_name, handler=handler, policy=self.policy, services=self.services)
-        one = OneQueue(self, hook, queue, context)
-        receive, key = one.open()
-        try:
-            return self._receive(one, receive, key, context)
-        finally:
-            one.tell()
 
     def on_kill(self) -> None:
         """Stop the passes and their Spark jobs. Their claims are given up: any next run resumes from what was journalled."""
         self.stop.ask()
         cancel_jobs(self.log)
 
-    def _receive(self, one: OneQueue, receive: ReceivePass, key: str, context: Context) -> dict[str, object]:
+    def _listed(self) -> list[QueueToReceive]:
+        return listed(self.queues, self.given_handler, self.policy)
+
+    def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError
         from airflow_poison.core.passes.runs import stoppable
 
+        assert self.queue_name is not None
+        queue = QueueToReceive(queue_name=self.queue_name, handler=self.given_handler, policy=self.policy, services=self.services)
+        one = OneQueue(self, hook, queue, context)
+        receive, key = one.open()
         try:
             result = stoppable(receive, self.stop).run(key)
+            self.report(result, receive.table, self.conn_id)
+            numbers = result.to_dict()
+            self.push(numbers, context)
+            if result.halted is not None:
+                raise AirflowFailException(halted(result, receive.policy.system))
         except QueueHaltedError as error:
             raise AirflowFailException(str(error)) from error
-        for line in account(result):
-            self.log.info("%s", line)
-        one.observe(result)
-        numbers = result.to_dict()
-        if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
-            context["ti"].xcom_push(key="return_value", value=numbers)
-        if result.halted is not None:
-            raise AirflowFailException(halted(result, receive.policy.system))
+        finally:
+            one.tell()
         return numbers

@@ -11,7 +11,7 @@ from airflow_poison.core.errors import DecisionOutdatedError
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
-from airflow_poison.notifications import listed, tell_all, tell_ended
+from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import own_key, with_own_key
@@ -40,7 +40,6 @@ class QueueRecoverOperator(QueueOperator):
     Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated", "ended"}``: how many messages went where, and the
     conversation that was ended, as ``on_conversation_ended`` is told of it.
 
-    :param queue_name: the queue's name (``queue`` is the executor's); it must exist. (templated)
     :param decision: what QueueAskOperator returned. (templated)
     :param to_queue: the queue in which a removed message is kept, with its conversation; it must exist. None: the poison sub-queue; for a message
         that halted the reader of the poison sub-queue, ``<queue>.dead-letter``. (templated)
@@ -111,17 +110,13 @@ class QueueRecoverOperator(QueueOperator):
         return result.to_dict()
 
     def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
-        from airflow_poison.operators.question import alert_about
+        from airflow_poison.operators.question import tell_about
 
         reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
-        tell_all(
-            self.on_undecided,
-            alert_about(halt, UNDECIDED, reason, todo, key=own_key(context, hook, table.uri, UNDECIDED, *halt.identity)),
-            context,
-            self.log,
-        )
+        key = own_key(context, hook, table.uri, UNDECIDED, *halt.identity)
+        tell_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
 
 
 def _because(decision: Mapping[str, Any]) -> str:

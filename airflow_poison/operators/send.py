@@ -9,10 +9,9 @@ from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.spark_jobs import cancel_jobs, leave_server
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
-from airflow_poison.operators.base import QueueOperator
+from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server
 from airflow_poison.operators.identity import own_key, task_key
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.spark.send_stage import FrameSource
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -37,7 +35,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
     A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
     Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``.
 
-    :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param path: what Spark reads. (templated)
     :param format: the format of ``path``, as Spark names it.
     :param options: options for reading ``path``, text by name. (templated)
@@ -147,7 +144,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             uri = queue_uri(self.conn_id, self.queue_name)
             self.lineage.tables[uri] = queue.uri
             self.lineage.writes(self, uri)
-            stats.sent(result.sent, queue, self.conn_id)
+            stats.moved("sent", result.sent, queue, self.conn_id)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
@@ -174,13 +171,14 @@ class QueueSendOperator(WithLineage, QueueOperator):
         from airflow_poison.core.spark.send_stage import FrameSource, SendStage
 
         source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
-        return SendStage.of_queue(uri, key).batches(lambda: self._opened(source, hook), self._mapping(), now)
 
-    def _opened(self, source: FrameSource, hook: QueueHook) -> DataFrame:
-        hook.import_here(self.py_files)
-        frame = source.open(hook.spark(self.py_files))
-        self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
-        return frame
+        def opened() -> DataFrame:
+            hook.import_here(self.py_files)
+            frame = source.open(hook.spark(self.py_files))
+            self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
+            return frame
+
+        return SendStage.of_queue(uri, key).batches(opened, self._mapping(), now)
 
     def _mapping(self) -> ColumnMapping:
         from airflow_poison.core.mapping import ColumnMapping

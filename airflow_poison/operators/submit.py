@@ -6,16 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
-from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.lineage import Lineage, WithLineage
-from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
-from airflow_poison.operators.account import account, halted
-from airflow_poison.operators.base import importable_types, name_of
+from airflow_poison.operators.account import halted
 from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.receive import ReceivingOperator
 
 try:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -30,17 +26,15 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-    from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.operators.spark_submit import Target, Try
 
 _OURS = ("application", "application_args", "java_class")
 _GONE = "GONE"
 
 
-class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
+class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # type: ignore[misc]  # their py_files is one text for spark-submit
     """Deliver every message that is in the queue now to a handler, once, with Spark's driver where the cluster puts it.
 
     Everything that the Spark provider's SparkSubmitOperator can do, it can: deploy modes, memory, tracking, killing and finding a driver again
@@ -54,19 +48,13 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
 
     On a standalone cluster Spark refuses Python drivers in deploy mode ``cluster``. There, Spark's own runner of Python is submitted instead.
 
-    :param queue_name: the queue's name. (templated)
-    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
-    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
-    :param services: that receive from the queue, declared on it before the pass.
-    :param max_messages: how many messages a pass takes at most. (templated)
-    :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline.
-    :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
-    :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files for driver and executors, a list. (templated)
     :param conn_id: connection of type ``poison``; its ``spark_conf`` is submitted, too. (templated)
     :param spark_conn_id: connection of type ``spark``: where to submit.
     :param kwargs: what SparkSubmitOperator takes, but ``application``, ``application_args``, ``java_class`` and ``conn_id``.
     """
 
+    queue_name: str
+    handler: str
     template_fields: Sequence[str] = (
         *(name for name in SparkSubmitOperator.template_fields if name not in _OURS),
         "queue_name",
@@ -74,20 +62,12 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         "max_messages",
         "conn_id",
     )
-    ui_color = "#e3ecf7"
-    operator_extra_links = (QueueLink(), RetryLink(), PoisonLink())
 
     def __init__(
         self,
         *,
         queue_name: str,
         handler: HandlerLike,
-        policy: Policy | None = None,
-        services: Sequence[Service] = (),
-        max_messages: int | str = 10_000_000,
-        isolation: str = "process",
-        unprocessable: Sequence[str | type[BaseException]] = (),
-        py_files: Sequence[str] = (),
         conn_id: str = QueueHook.default_conn_name,
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
@@ -95,19 +75,8 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         for name in _OURS:
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
-        check_given(handler)
-        super().__init__(conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
-        self.queue_name = queue_name
-        self.handler = handler if isinstance(handler, str) else name_of(handler)
-        self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
-        self.policy = checked_policy(policy)
-        self.services = tuple(services)
-        self.max_messages = max_messages
-        self.isolation = isolation
-        self.unprocessable = importable_types(unprocessable)
-        self.py_files = py_files  # type: ignore[assignment]  # theirs is one text for spark-submit, which gets none
+        super().__init__(queue_name=queue_name, handler=handler, conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
         self.conn_id = conn_id
-        self.lineage = Lineage()
         self._try: Try | None = None
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]  # theirs returns nothing
@@ -129,12 +98,9 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
         except QueueHaltedError as error:
             self._forget(mine, context)
             raise AirflowFailException(str(error)) from error
-        for line in account(result):
-            self.log.info("%s", line)
-        self.observe(result, table, self.conn_id)
+        self.report(result, table, self.conn_id)
         numbers = result.to_dict()
-        if self.do_xcom_push:  # at once: the numbers are wanted also when what follows fails the task
-            context["ti"].xcom_push(key="return_value", value=numbers)
+        self.push(numbers, context)
         self._forget(mine, context)  # not before: a task that dies until here is told the numbers again
         if result.halted is not None:
             raise AirflowFailException(halted(result, mine.policy.system))
@@ -211,7 +177,7 @@ class QueueReceiveSubmitOperator(WithLineage, SparkSubmitOperator):
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook, which is told of no Python files: the application ships them itself."""
-        ours, self.py_files = self.py_files, None
+        ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs
         try:
             return super()._get_hook()
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
@@ -91,19 +91,13 @@ class QueueSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         first = self.poke(context)
-        return first.xcom_value if first.is_done else self._defer()
+        if not first.is_done:
+            from airflow_poison.triggers.queue import QueueTrigger
 
-    def _defer(self) -> NoReturn:
-        from airflow_poison.triggers.queue import QueueTrigger
-
-        trigger = QueueTrigger(
-            self._names(),
-            self.condition.to_dict(),
-            every=self.match is Match.ALL,
-            conn_id=self.conn_id,
-            poll_interval=self.poke_interval,
-        )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+            every, names = self.match is Match.ALL, self._names()
+            trigger = QueueTrigger(names, self.condition.to_dict(), every=every, conn_id=self.conn_id, poll_interval=self.poke_interval)
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return first.xcom_value
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Return what the triggerer has found. Raises the error with which a queue could not be looked at."""

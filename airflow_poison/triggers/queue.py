@@ -49,16 +49,8 @@ class QueueTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger's class and arguments."""
-        return (
-            f"{__name__}.{type(self).__name__}",
-            {
-                "queue_names": list(self.queue_names),
-                "condition": self.condition,
-                "every": self.every,
-                "conn_id": self.conn_id,
-                "poll_interval": self.poll_interval,
-            },
-        )
+        given = {name: getattr(self, name) for name in ("condition", "every", "conn_id", "poll_interval")}
+        return f"{__name__}.{type(self).__name__}", {**given, "queue_names": list(self.queue_names)}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the condition holds, or when a queue cannot be looked at."""
@@ -90,18 +82,11 @@ async def poller_at(conn_id: str) -> Poller:
     """
     from airflow_poison.core.watching.poller import poller_of
 
-    return poller_of(await _store(conn_id))
-
-
-async def _store(conn_id: str) -> QueueStore:
     loop = asyncio.get_running_loop()
     opened = _opened.setdefault(loop, {})
     since, task = opened.get(conn_id, (float("-inf"), None))
     if task is None or loop.time() - since > REMEMBERED or (task.done() and (task.cancelled() or task.exception() is not None)):
-        task = loop.create_task(_open(conn_id), context=contextvars.Context())
+        opening = asyncio.to_thread(lambda: QueueHook(conn_id).store())
+        task = loop.create_task(opening, context=contextvars.Context())
         opened[conn_id] = (loop.time(), task)
-    return await asyncio.shield(task)
-
-
-async def _open(conn_id: str) -> QueueStore:
-    return await asyncio.to_thread(lambda: QueueHook(conn_id).store())
+    return poller_of(await asyncio.shield(task))

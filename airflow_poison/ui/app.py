@@ -47,50 +47,33 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 @cache
 def app() -> FastAPI:
     """Return the app. It has neither documentation pages nor a schema, and every route has the same guard."""
-    served = FastAPI(
-        title="Poison queues",
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        dependencies=[Depends(requires_access_asset("GET"))],
-    )
+    guard = Depends(requires_access_asset("GET"))
+    served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=[guard])
     served.get("/ui/poison.js")(_script)
-    served.get("/api/queues")(_queues)
-    served.get("/api/queue")(_queue)
-    served.get("/api/messages")(_messages)
-    served.get("/api/message")(_message)
-    served.get("/api/events")(_events)
-    served.get("/api/conversations")(_conversations)
-    served.get("/api/conversation")(_conversation)
+    for answer in (_queues, _queue, _messages, _message, _events, _conversations, _conversation):
+        served.get(f"/api/{answer.__name__.removeprefix('_')}")(answer)
     return served
 
 
 async def _script() -> Response:
-    """Return the script of the page."""
-    headers = {**HEADERS, "Cache-Control": "no-cache"}
-    return Response(_text("poison.js"), media_type="text/javascript", headers=headers)
+    return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return every queue of a connection's store."""
     return await _answer(pages.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return a queue's state, reason, depths, ages, policy and claims."""
     return await _answer(pages.queue, conn_id, queue)
 
 
 async def _messages(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
 ) -> Response:
-    """Return the first messages of a sub-queue."""
     return await _answer(pages.messages, conn_id, queue, sub_queue, limit)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    """Return one message with its body."""
     return await _answer(pages.message, conn_id, queue, lookup_id)
 
 
@@ -101,19 +84,16 @@ async def _events(
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    """Return the newest events of a queue, or of one of its messages."""
     return await _answer(pages.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    """Return the conversations of a queue that need somebody first."""
     return await _answer(pages.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
-    """Return one conversation with the messages that wait for it."""
     return await _answer(pages.conversation, conn_id, queue, handle, limit)
 
 

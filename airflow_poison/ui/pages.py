@@ -120,9 +120,8 @@ def _with_body(row: MessageRow) -> dict[str, object]:
     return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
 
 
-S = ConversationState
-_OVER = frozenset({S.DISCONNECTED_OUTBOUND, S.CLOSED})
-_TELLS = frozenset({S.STARTED_INBOUND, S.CONVERSING})
+_OVER = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})
+_TELLS = frozenset({ConversationState.STARTED_INBOUND, ConversationState.CONVERSING})
 
 
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
@@ -266,11 +265,6 @@ def _is_poison(hook: QueueHook) -> bool:
         return hook.conn_id == hook.default_conn_name
 
 
-_KEPT = "\n\t"
-_BLANKS = "Zs"
-_BYTE, _WORD = 0xFF, 0xFFFF
-
-
 def neutral(value: object) -> object:
     """Return plain values whose texts show control and format characters as escapes; keys, too."""
     if isinstance(value, str):
@@ -284,12 +278,12 @@ def neutral(value: object) -> object:
 
 def neutral_text(text: str) -> str:
     r"""Return a text with escapes (``\x1b``, ``\u202e``) for what cannot be seen; line ends, tabs and blanks stay."""
-    return text if text.isprintable() else "".join(sign if _is_visible(sign) else _escape(ord(sign)) for sign in text)
+    return text if text.isprintable() else "".join(sign if _is_visible(sign) else _escape(sign) for sign in text)
 
 
 def _is_visible(sign: str) -> bool:
-    return sign.isprintable() or sign in _KEPT or unicodedata.category(sign) == _BLANKS
+    return sign.isprintable() or sign in "\n\t" or unicodedata.category(sign) == "Zs"  # blanks
 
 
-def _escape(number: int) -> str:
-    return f"\\x{number:02x}" if number <= _BYTE else f"\\u{number:04x}" if number <= _WORD else f"\\U{number:08x}"
+def _escape(sign: str) -> str:
+    return "\\x0d" if sign == "\r" else sign.encode("unicode_escape").decode()  # every sign by its number

@@ -25,9 +25,8 @@ from airflow_poison.core.errors import (
     SystemChangeError,
 )
 from airflow_poison.core.events import EventType
-from airflow_poison.operators.base import importable_types
 from airflow_poison.operators.manage import QueueAlterOperator, QueueReturnOperator
-from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, importable_types
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor

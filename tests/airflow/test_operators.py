@@ -234,7 +234,7 @@ def test_a_kill_that_py4j_refuses_is_logged_and_raises_nothing(
     from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession as Session
 
-    from airflow_poison.hooks.spark_jobs import cancel_jobs
+    from airflow_poison.operators.base import cancel_jobs
 
     def refuse() -> None:
         raise Py4JError("An error occurred while calling o22.sc")

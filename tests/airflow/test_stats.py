@@ -97,7 +97,7 @@ def test_a_pass_counts_its_messages_and_measures_its_queue(listener: Listener, o
     assert heard["poison.enabled.or_ders"] == "1|g"
     assert "poison.crashes" not in heard, "what did not happen is not counted"
     disable(orders, SystemClock(), "")
-    stats.returned(0, orders, "mine")
+    stats.moved("returned", 0, orders, "mine")
     assert listener.heard("airflow.poison.enabled.or_ders")["poison.enabled.or_ders"] == "0|g"
 
 
@@ -115,8 +115,8 @@ def test_off_nothing_is_read(orders: QueueTable, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stats, "_measure", lambda *_: pytest.fail("the queue was read"))
     monkeypatch.setattr(stats, "_stats", lambda: pytest.fail("stats were asked for"))
     assert not stats.is_on()
-    stats.sent(1, orders, "mine")
-    stats.returned(1, orders, "mine")
+    stats.moved("sent", 1, orders, "mine")
+    stats.moved("returned", 1, orders, "mine")
     stats.received(ReceiveResult("or.ders", "key", received=1), orders, "mine")
 
 
