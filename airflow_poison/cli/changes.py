@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 _ORIGIN, _ALL = "origin", "all"
 
 
-@command(
-    "return",
-    help="End the retry cycle of what is due",
-    description="Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was "
-    "due, 2: it could not be done.",
-    arguments=(QUEUE, *WHERE),
-)
+@command("return", QUEUE, *WHERE)
 def return_due(args: Namespace) -> None:
-    """End the retry cycle of what is due."""
+    """End the retry cycle of what is due.
+
+    Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was due, 2: it could not be done.
+    """
     from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
@@ -41,21 +38,18 @@ def return_due(args: Namespace) -> None:
 
 @command(
     "move",
-    help="Move messages to another sub-queue or queue",
-    description="Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not "
-    "there, 2: it could not be done.",
-    arguments=(
-        QUEUE,
-        Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
-        option(
-            "--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")
-        ),
-        option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
-        *WHERE,
-    ),
+    QUEUE,
+    Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
+    option("--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")),
+    option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
+    *WHERE,
 )
 def move(args: Namespace) -> None:
-    """Move messages, all or none."""
+    """Move messages to another sub-queue or queue.
+
+    Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not there, 2: it
+    could not be done.
+    """
     output = args.output
     everything = args.lookup_ids == [_ALL]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
@@ -84,14 +78,12 @@ def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
     return send_to(table, store, clock, numbers).to if to == _ORIGIN else {to: verb(table, clock, numbers, to)}
 
 
-@command(
-    "enable",
-    help="Let a halted queue receive again",
-    description="Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.",
-    arguments=(QUEUE, *WHERE),
-)
+@command("enable", QUEUE, *WHERE)
 def enable(args: Namespace) -> None:
-    """Let a queue receive again."""
+    """Let a halted queue receive again.
+
+    Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.
+    """
     from airflow_poison.core.passes.alter import enable as verb
     from airflow_poison.core.passes.recovery import Ending
     from airflow_poison.core.store.control import QueueState
@@ -105,14 +97,12 @@ def enable(args: Namespace) -> None:
     tell(output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
-@command(
-    "disable",
-    help="Set a queue to OFF",
-    description="Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.",
-    arguments=(QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE),
-)
+@command("disable", QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE)
 def disable(args: Namespace) -> None:
-    """Set a queue to OFF."""
+    """Set a queue to OFF.
+
+    Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.
+    """
     from airflow_poison.core.passes.alter import disable as verb
     from airflow_poison.core.store.control import QueueState
 
@@ -126,23 +116,22 @@ def disable(args: Namespace) -> None:
 
 @command(
     "alter",
-    help="Change settings that are recorded in a queue",
-    description="Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. "
-    "Exit code 0: they hold, 2: nothing was changed.",
-    arguments=(
-        QUEUE,
-        SET,
-        option(
-            "--system",
-            "SYSTEM",
-            "another messaging system; settings that are not given have its defaults (default: the queue's)",
-            completes="systems",
-        ),
-        *WHERE,
+    QUEUE,
+    SET,
+    option(
+        "--system",
+        "SYSTEM",
+        "another messaging system; settings that are not given have its defaults (default: the queue's)",
+        completes="systems",
     ),
+    *WHERE,
 )
 def alter(args: Namespace) -> None:
-    """Change settings that are recorded in a queue."""
+    """Change settings that are recorded in a queue.
+
+    Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. Exit code 0: they
+    hold, 2: nothing was changed.
+    """
     from airflow_poison.core.passes.alter import alter as verb
     from airflow_poison.core.policies import policy_class
     from airflow_poison.core.policies.described import system_named, typed_settings
@@ -164,18 +153,12 @@ def alter(args: Namespace) -> None:
     tell(output, done.to_dict(), *told)
 
 
-@command(
-    "restart",
-    help="Restart a queue's endpoint, its application server or its broker",
-    description="Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.",
-    arguments=(
-        QUEUE,
-        Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")),
-        *WHERE,
-    ),
-)
+@command("restart", QUEUE, Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")), *WHERE)
 def restart(args: Namespace) -> None:
-    """Restart what the queue's system restarts."""
+    """Restart a queue's endpoint, its application server or its broker.
+
+    Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.
+    """
     from airflow_poison.core.passes.restart import restart as verb
     from airflow_poison.core.policies.opening import Restart
 
@@ -187,15 +170,12 @@ def restart(args: Namespace) -> None:
     tell(output, done.to_dict(), *told)
 
 
-@command(
-    "maintain",
-    help="Keep a queue's folder small and its log short",
-    description="Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. "
-    "Exit code 0: done, 2: it could not be done.",
-    arguments=(QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE),
-)
+@command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE)
 def maintain(args: Namespace) -> None:
-    """Keep a queue's folder small and its log short."""
+    """Keep a queue's folder small and its log short.
+
+    Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Exit code 0: done, 2: it could not be done.
+    """
     from airflow_poison.core.passes.maintain import RETENTION
     from airflow_poison.core.passes.maintain import maintain as verb
 

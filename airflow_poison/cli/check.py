@@ -23,19 +23,18 @@ if TYPE_CHECKING:
 
 @command(
     "check",
-    help="Check queue tables, and mend what needs no guess",
-    description="Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, "
-    "2: it could not be checked.",
-    arguments=(
-        QUEUES,
-        switch("--repair", "mend first what can be mended without guessing"),
-        switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
-        switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
-        *WHERE,
-    ),
+    QUEUES,
+    switch("--repair", "mend first what can be mended without guessing"),
+    switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
+    switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
+    *WHERE,
 )
 def check(args: Namespace) -> None:
-    """Print what is wrong. Ends with exit code 1 when something is, 2 when it could not be checked."""
+    """Check queue tables, and mend what needs no guess.
+
+    Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
+    checked.
+    """
     output = args.output
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")

@@ -68,9 +68,14 @@ class Command:
             raise SystemExit(INTERRUPTED) from None
 
 
-def command(name: str, *, help: str, description: str, arguments: tuple[Argument, ...]) -> Callable[[Callable[[Namespace], None]], Command]:  # noqa: A002  (argparse's own word)
-    """Declare a command that a function runs."""
-    return lambda function: Command(name, help, description, arguments, function)
+def command(name: str, *arguments: Argument) -> Callable[[Callable[[Namespace], None]], Command]:
+    """Declare a command that a function runs. What help says of it is the function's docstring: a line, and what its exit codes mean."""
+
+    def declared(function: Callable[[Namespace], None]) -> Command:
+        summary, _, description = (function.__doc__ or "").partition(".\n\n")
+        return Command(name, summary, " ".join(description.split()), arguments, function)
+
+    return declared
 
 
 def option(flag: str, value: str, text: str, *, completes: tuple[str, ...] | str = (), default: str | None = None) -> Argument:

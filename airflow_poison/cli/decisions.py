@@ -66,23 +66,22 @@ DECISIONS = ("end", "remove", "return", "enable", "leave")
 
 @command(
     "decide",
-    help="Say what becomes of a halted queue",
-    description="Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: "
-    "what concerns the message and the queue, in the safe order. What is removed is kept. "
-    "Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it could not be done.",
-    arguments=(
-        Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
-        Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
-        option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
-        option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
-        option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
-        option("--error", "N", "with end: the code that the partner is told (default: 127)"),
-        option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
-        *WHERE,
-    ),
+    Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
+    Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
+    option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
+    option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
+    option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
+    option("--error", "N", "with end: the code that the partner is told (default: 127)"),
+    option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
+    *WHERE,
 )
 def decide(args: Namespace) -> None:
-    """List what waits for a decision, show that of one queue, or carry one out. Ends with exit code 1 when nothing waits for it."""
+    """Say what becomes of a halted queue.
+
+    Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: what concerns the
+    message and the queue, in the safe order. What is removed is kept. Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it
+    could not be done.
+    """
     from airflow_poison.core.passes.halts import Endpoints
 
     output, which = args.output, values.one_of("--sub-queue", args.sub_queue, list(Endpoints))

@@ -38,15 +38,12 @@ _KEY = option("--send-key", "KEY", "names what is done: later the same key does 
 _TYPE = option("--message-type", "TYPE", "type of every message (default: the only one that the contract lets this side send)")
 
 
-@command(
-    "services",
-    help="List services with their queues and contracts",
-    description="List the services of a store: their queues, contracts and message types. "
-    "Exit code 0: listed, 1: there is no service, 2: it could not be listed.",
-    arguments=(QUEUES, *WHERE),
-)
+@command("services", QUEUES, *WHERE)
 def services(args: Namespace) -> None:
-    """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    """List services with their queues and contracts.
+
+    List the services of a store: their queues, contracts and message types. Exit code 0: listed, 1: there is no service, 2: it could not be listed.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes.services import services_of
 
@@ -66,18 +63,17 @@ def services(args: Namespace) -> None:
 
 @command(
     "conversations",
-    help="List a queue's conversations, or show one",
-    description="List the conversation endpoints of a queue: state, partner, timers and what waits. "
-    "Exit code 0: listed, 1: there is none, 2: it could not be listed.",
-    arguments=(
-        QUEUE,
-        option("--conversation", "HANDLE", "this one, whole", completes="handles"),
-        switch("--ended", "also those that are remembered only because they have ended"),
-        *WHERE,
-    ),
+    QUEUE,
+    option("--conversation", "HANDLE", "this one, whole", completes="handles"),
+    switch("--ended", "also those that are remembered only because they have ended"),
+    *WHERE,
 )
 def conversations(args: Namespace) -> None:
-    """Print conversation endpoints. Ends with exit code 1 when there is none."""
+    """List a queue's conversations, or show one.
+
+    List the conversation endpoints of a queue: state, partner, timers and what waits. Exit code 0: listed, 1: there is none, 2: it could not be
+    listed.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations import conversations as verb
 
@@ -95,25 +91,24 @@ def conversations(args: Namespace) -> None:
 
 @command(
     "begin-dialog",
-    help="Begin a dialog with another service",
-    description="Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.",
-    arguments=(
-        QUEUE,
-        _BODIES,
-        Argument(("--service",), {"metavar": "SERVICE", "required": True, "help": "the service of this queue that begins it"}, "services"),
-        Argument(("--far-service",), {"metavar": "SERVICE", "required": True, "help": "the partner"}, "services"),
-        option("--contract", "CONTRACT", "one of the service's (default: its only one)"),
-        _TYPE,
-        option("--priority", "N", "of the dialog, 1 to 10 (default: 5)"),
-        option("--lifetime", "DURATION", "how long the dialog may last at most (default: for ever)"),
-        option("--timer", "DURATION", "a conversation timer of this side, set at once"),
-        option("--group", "GROUP", "conversation group of a related conversation (default: a group of its own)"),
-        _KEY,
-        *WHERE,
-    ),
+    QUEUE,
+    _BODIES,
+    Argument(("--service",), {"metavar": "SERVICE", "required": True, "help": "the service of this queue that begins it"}, "services"),
+    Argument(("--far-service",), {"metavar": "SERVICE", "required": True, "help": "the partner"}, "services"),
+    option("--contract", "CONTRACT", "one of the service's (default: its only one)"),
+    _TYPE,
+    option("--priority", "N", "of the dialog, 1 to 10 (default: 5)"),
+    option("--lifetime", "DURATION", "how long the dialog may last at most (default: for ever)"),
+    option("--timer", "DURATION", "a conversation timer of this side, set at once"),
+    option("--group", "GROUP", "conversation group of a related conversation (default: a group of its own)"),
+    _KEY,
+    *WHERE,
 )
 def begin_dialog(args: Namespace) -> None:
-    """Begin a dialog, and print its handle."""
+    """Begin a dialog with another service.
+
+    Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.
+    """
     from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.dialogs import begin_dialogs
@@ -144,15 +139,12 @@ def begin_dialog(args: Namespace) -> None:
     _told(args, output, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
-@command(
-    "send-on",
-    help="Send further messages on a conversation",
-    description="Send on a conversation, in one commit. "
-    "Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.",
-    arguments=(QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE),
-)
+@command("send-on", QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE)
 def send_on(args: Namespace) -> None:
-    """Send on a conversation."""
+    """Send further messages on a conversation.
+
+    Send on a conversation, in one commit. Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.
+    """
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.conversations import conversations as look
     from airflow_poison.core.passes.dialogs import send_on as verb
@@ -176,21 +168,12 @@ def send_on(args: Namespace) -> None:
     _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
-@command(
-    "set-timer",
-    help="Set the timer of a conversation",
-    description="Set the conversation timer of this side, or start it again. "
-    "Exit code 0: set, 1: there is no such conversation, 2: it could not be set.",
-    arguments=(
-        QUEUE,
-        CONVERSATION,
-        Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}),
-        WAIT,
-        *WHERE,
-    ),
-)
+@command("set-timer", QUEUE, CONVERSATION, Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}), WAIT, *WHERE)
 def set_timer(args: Namespace) -> None:
-    """Set a conversation's timer."""
+    """Set the timer of a conversation.
+
+    Set the conversation timer of this side, or start it again. Exit code 0: set, 1: there is no such conversation, 2: it could not be set.
+    """
     from airflow_poison.core.passes.dialogs import set_timer as verb
 
     output, span, table = args.output, values.lasting("DURATION", args.timeout), opened_queue(args)

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
 
 
-@command(
-    "list",
-    help="List queues with their state and depths",
-    description="List the queues of a store: state, messages in each sub-queue, the oldest message, what is due next, expired claims. "
-    "Exit code 0: listed, 1: there is no queue, 2: it could not be listed.",
-    arguments=(QUEUES, *WHERE),
-)
+@command("list", QUEUES, *WHERE)
 def list_queues(args: Namespace) -> None:
-    """Print a line for each queue. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    """List queues with their state and depths.
+
+    List the queues of a store: state, messages in each sub-queue, the oldest message, what is due next, expired claims. Exit code 0: listed, 1: there
+    is no queue, 2: it could not be listed.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes import browse as verbs
 
@@ -41,20 +39,19 @@ def list_queues(args: Namespace) -> None:
 
 @command(
     "show",
-    help="Show a queue and its messages",
-    description="Show one queue: state and reason, settings, claims, depths, and its messages with their counts and last errors. "
-    "Exit code 0: shown, and every endpoint receives, 1: one is halted, or a message that was asked for is not there, 2: it could not be shown.",
-    arguments=(
-        QUEUE,
-        option("--sub-queue", "PLACE,...", f"only messages of these: {', '.join(PLACES)}", completes=PLACES),
-        option("--lookup-id", "ID,...", "these messages, whole, wherever they are"),
-        option("--limit", "N", "so many messages of each sub-queue or all (default: 10; 0: none)", default="10"),
-        switch("--body", "with the bodies, the first 64 KiB of each"),
-        *WHERE,
-    ),
+    QUEUE,
+    option("--sub-queue", "PLACE,...", f"only messages of these: {', '.join(PLACES)}", completes=PLACES),
+    option("--lookup-id", "ID,...", "these messages, whole, wherever they are"),
+    option("--limit", "N", "so many messages of each sub-queue or all (default: 10; 0: none)", default="10"),
+    switch("--body", "with the bodies, the first 64 KiB of each"),
+    *WHERE,
 )
 def show(args: Namespace) -> None:
-    """Print a queue and messages of it. Ends with exit code 1 when it is halted, or when a message that was asked for is not there."""
+    """Show a queue and its messages.
+
+    Show one queue: state and reason, settings, claims, depths, and its messages with their counts and last errors. Exit code 0: shown, and every
+    endpoint receives, 1: one is halted, or a message that was asked for is not there, 2: it could not be shown.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes import browse as verbs
     from airflow_poison.core.passes.messages import Chosen
@@ -94,25 +91,24 @@ def show(args: Namespace) -> None:
 
 @command(
     "inspect",
-    help="Look at a suspect as a receive would see it, and roll back",
-    description="Look at a message, at a conversation's next one, or at the suspect: what halted the queue, else its head. Nothing is changed, "
-    "but that a strict inspection counts as a rollback. Exit code 0: shown, 1: no message is available, or the queue is halted, 2: it could not be.",
-    arguments=(
-        QUEUE,
-        option("--lookup-id", "ID", "the message"),
-        option("--conversation", "ID", "the conversation, instead of a message"),
-        option(
-            "--mode",
-            "MODE",
-            "browse reads everything; exempt and strict see what a receive would get, and strict counts (default: as the queue's settings say)",
-            completes=("browse", "exempt", "strict"),
-        ),
-        switch("--every", "all messages of the conversation, at most 100"),
-        *WHERE,
+    QUEUE,
+    option("--lookup-id", "ID", "the message"),
+    option("--conversation", "ID", "the conversation, instead of a message"),
+    option(
+        "--mode",
+        "MODE",
+        "browse reads everything; exempt and strict see what a receive would get, and strict counts (default: as the queue's settings say)",
+        completes=("browse", "exempt", "strict"),
     ),
+    switch("--every", "all messages of the conversation, at most 100"),
+    *WHERE,
 )
 def inspect(args: Namespace) -> None:
-    """Print what an inspection sees. Ends with exit code 1 when it sees nothing."""
+    """Look at a suspect as a receive would see it, and roll back.
+
+    Look at a message, at a conversation's next one, or at the suspect: what halted the queue, else its head. Nothing is changed, but that a strict
+    inspection counts as a rollback. Exit code 0: shown, 1: no message is available, or the queue is halted, 2: it could not be.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.errors import QueueHaltedError
     from airflow_poison.core.passes.inspect import inspect as look
@@ -138,19 +134,18 @@ def inspect(args: Namespace) -> None:
 
 @command(
     "history",
-    help="Show what has happened to a queue and its messages",
-    description="Show the recorded events as a timeline, the newest last. Exit code 0: shown, 1: there is no such event, 2: it could not be shown.",
-    arguments=(
-        QUEUE,
-        option("--lookup-id", "ID,...", "only events of these messages"),
-        option("--type", "EVENT,...", "only events of these types, for example MOVED_POISON,queue-disabled", completes="events"),
-        option("--since", "WHEN", "only events from then on: an instant (2013-01-01T12:00Z), or a duration before now (2h)"),
-        option("--limit", "N", "at most so many, the newest; or all (default: 50)", default="50"),
-        *WHERE,
-    ),
+    QUEUE,
+    option("--lookup-id", "ID,...", "only events of these messages"),
+    option("--type", "EVENT,...", "only events of these types, for example MOVED_POISON,queue-disabled", completes="events"),
+    option("--since", "WHEN", "only events from then on: an instant (2013-01-01T12:00Z), or a duration before now (2h)"),
+    option("--limit", "N", "at most so many, the newest; or all (default: 50)", default="50"),
+    *WHERE,
 )
 def history(args: Namespace) -> None:
-    """Print events. Ends with exit code 1 when there is none."""
+    """Show what has happened to a queue and its messages.
+
+    Show the recorded events as a timeline, the newest last. Exit code 0: shown, 1: there is no such event, 2: it could not be shown.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.events import EventType
     from airflow_poison.core.passes.history import recorded_events

@@ -50,40 +50,36 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 
 @command(
     "receive",
-    help="Hand a queue's messages to a handler, once",
-    description="Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, "
-    "run it again.",
-    arguments=(
-        QUEUE,
-        Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
-        *POLICY,
-        several(
-            "--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"
-        ),
-        option(
-            "--engine",
-            "ENGINE",
-            "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
-            default="spark",
-            completes=_ENGINES,
-        ),
-        option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
-        option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),
-        option(
-            "--isolation",
-            "WAY",
-            "process: handlers run in supervised child processes; none: inline (default: process)",
-            default="process",
-            completes=("process", "none"),
-        ),
-        several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
-        several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
-        option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
-        *WHERE,
+    QUEUE,
+    Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
+    *POLICY,
+    several("--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"),
+    option(
+        "--engine",
+        "ENGINE",
+        "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
+        default="spark",
+        completes=_ENGINES,
     ),
+    option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
+    option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),
+    option(
+        "--isolation",
+        "WAY",
+        "process: handlers run in supervised child processes; none: inline (default: process)",
+        default="process",
+        completes=("process", "none"),
+    ),
+    several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
+    several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
+    option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
+    *WHERE,
 )
 def receive(args: Namespace) -> None:
-    """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
+    """Hand a queue's messages to a handler, once.
+
+    Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
+    """
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.services import declare_services

@@ -40,15 +40,13 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-@command(
-    "remove",
-    help="Take messages out of a queue for good",
-    description="Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, "
-    "1: not there, or not wanted, 2: it could not be done.",
-    arguments=(QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, YES, *WHERE),
-)
+@command("remove", QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, YES, *WHERE)
 def remove(args: Namespace) -> None:
-    """Remove messages. Ends with exit code 1 when one is not there, or when the answer is no."""
+    """Take messages out of a queue for good.
+
+    Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, 1: not there, or
+    not wanted, 2: it could not be done.
+    """
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.move import remove_messages
@@ -68,15 +66,13 @@ def remove(args: Namespace) -> None:
         line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
 
 
-@command(
-    "recover",
-    help="Remove the message that halted a queue, and enable the queue",
-    description="Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. "
-    "Asks first on a terminal. Exit code 0: done, 1: no message halted it, or not wanted, 2: it could not be done.",
-    arguments=(QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, YES, *WHERE),
-)
+@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, YES, *WHERE)
 def recover(args: Namespace) -> None:
-    """Remove what halted a queue, and enable the queue. Ends with exit code 1 when nothing halted it, or when the answer is no."""
+    """Remove the message that halted a queue, and enable the queue.
+
+    Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. Asks first on a terminal. Exit code 0:
+    done, 1: no message halted it, or not wanted, 2: it could not be done.
+    """
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.recovery import recover as verb
@@ -100,24 +96,23 @@ def recover(args: Namespace) -> None:
 
 @command(
     "end-conversation",
-    help="End a conversation, and with it a poison message",
-    description="Print or save the messages of a conversation that wait in the queue, then end this side of it; they go for good. Asks first on a "
-    "terminal. Exit code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.",
-    arguments=(
-        QUEUE,
-        CONVERSATION,
-        option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
-        option("--description", "TEXT", "what the partner reads, together with --error"),
-        switch("--cleanup", "remove everything at this side without telling the partner"),
-        switch("--enable", "also enable the queue, in the order that its settings want"),
-        WAIT,
-        SAVE,
-        YES,
-        *WHERE,
-    ),
+    QUEUE,
+    CONVERSATION,
+    option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
+    option("--description", "TEXT", "what the partner reads, together with --error"),
+    switch("--cleanup", "remove everything at this side without telling the partner"),
+    switch("--enable", "also enable the queue, in the order that its settings want"),
+    WAIT,
+    SAVE,
+    YES,
+    *WHERE,
 )
 def end_conversation(args: Namespace) -> None:
-    """End a conversation. Ends with exit code 1 when there is none of this handle, or when the answer is no."""
+    """End a conversation, and with it a poison message.
+
+    Print or save the messages of a conversation that wait in the queue, then end this side of it; they go for good. Asks first on a terminal. Exit
+    code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.
+    """
     from airflow_poison.cli.tables import print_waiting
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.conversations import conversations

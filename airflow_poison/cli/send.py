@@ -32,35 +32,32 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
 
 @command(
     "send",
-    help="Put messages into a queue",
-    description="Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.",
-    arguments=(
-        QUEUE,
-        Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
-        option("--file", "FILE", "send what is in this file, - reads standard input"),
-        option(
-            "--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS
-        ),
-        several(
-            "--map",
-            "PART=COLUMN",
-            "which columns become which parts of a message: body=payload group=carrier priority=urgency properties=origin,dest message_id "
-            "message_type conversation expires_after (default: the body is one JSON object of all columns)",
-        ),
-        option("--group", "GROUP", "group of every message"),
-        option("--priority", "N", "priority of every message, 0 to 10 (default: 5)"),
-        several("--property", "NAME=VALUE", "properties of every message"),
-        option("--message-type", "TYPE", "type of every message"),
-        option("--conversation", "ID", "conversation of every message"),
-        option("--expires-after", "DURATION", "time to live of every message"),
-        option("--send-key", "KEY", "names what is sent: a later send to the queue with the same key sends nothing"),
-        switch("--resend", "send anew although the key was used before"),
-        *POLICY,
-        *WHERE,
+    QUEUE,
+    Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
+    option("--file", "FILE", "send what is in this file, - reads standard input"),
+    option("--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS),
+    several(
+        "--map",
+        "PART=COLUMN",
+        "which columns become which parts of a message: body=payload group=carrier priority=urgency properties=origin,dest message_id "
+        "message_type conversation expires_after (default: the body is one JSON object of all columns)",
     ),
+    option("--group", "GROUP", "group of every message"),
+    option("--priority", "N", "priority of every message, 0 to 10 (default: 5)"),
+    several("--property", "NAME=VALUE", "properties of every message"),
+    option("--message-type", "TYPE", "type of every message"),
+    option("--conversation", "ID", "conversation of every message"),
+    option("--expires-after", "DURATION", "time to live of every message"),
+    option("--send-key", "KEY", "names what is sent: a later send to the queue with the same key sends nothing"),
+    switch("--resend", "send anew although the key was used before"),
+    *POLICY,
+    *WHERE,
 )
 def send(args: Namespace) -> None:
-    """Send, and print what was sent."""
+    """Put messages into a queue.
+
+    Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.
+    """
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 

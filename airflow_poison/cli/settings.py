@@ -20,14 +20,12 @@ if TYPE_CHECKING:
 _SYSTEM = Argument(("system",), {"metavar": "SYSTEM", "nargs": "?", "help": "the messaging system, for example Msmq4"}, "systems")
 
 
-@command(
-    "policies",
-    help="List the messaging systems, or the settings of one",
-    description="List the messaging systems whose rules a queue can have; with SYSTEM: its settings.",
-    arguments=(_SYSTEM, OUTPUT),
-)
+@command("policies", _SYSTEM, OUTPUT)
 def policies(args: Namespace) -> None:
-    """Print the systems, or the settings of one."""
+    """List the messaging systems, or the settings of one.
+
+    List the messaging systems whose rules a queue can have; with SYSTEM: its settings.
+    """
     from airflow_poison.cli import simulation
     from airflow_poison.core.policies import SYSTEMS
     from airflow_poison.core.policies.described import describe, system_named
@@ -65,26 +63,25 @@ def _setting(setting: Setting) -> dict[str, object]:
 
 @command(
     "simulate",
-    help="Show what settings would do to messages",
-    description="Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.",
-    arguments=(
-        _SYSTEM,
-        SET,
-        POLICY_JSON,
-        several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
-        several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
-        several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
-        option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
-        option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
-        several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
-        option("--queue", "NAME", "the queue's name (default: orders)", default="orders"),
-        switch("--events", "list every event but deliveries, commits and rollbacks"),
-        switch("--routine", "list those events, too"),
-        OUTPUT,
-    ),
+    _SYSTEM,
+    SET,
+    POLICY_JSON,
+    several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
+    several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
+    several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
+    option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
+    option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
+    several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
+    option("--queue", "NAME", "the queue's name (default: orders)", default="orders"),
+    switch("--events", "list every event but deliveries, commits and rollbacks"),
+    switch("--routine", "list those events, too"),
+    OUTPUT,
 )
 def simulate(args: Namespace) -> None:
-    """Print what happens and the answer."""
+    """Show what settings would do to messages.
+
+    Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.
+    """
     from airflow_poison.cli import simulation
 
     output = args.output
