@@ -119,10 +119,7 @@ def disable(args: Namespace) -> None:
     QUEUE,
     SET,
     option(
-        "--system",
-        "SYSTEM",
-        "another messaging system; settings that are not given have its defaults (default: the queue's)",
-        completes="systems",
+        "--system", "SYSTEM", "another messaging system; settings that are not given have its defaults (default: the queue's)", completes="systems"
     ),
     *WHERE,
 )

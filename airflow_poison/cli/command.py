@@ -96,9 +96,7 @@ def switch(flag: str, text: str) -> Argument:
 PLACES: Final = ("main", "retry", "poison", "postponed", "transmission")
 
 OUTPUT: Final = Argument(
-    ("-o", "--output"),
-    {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"},
-    ("table", "json"),
+    ("-o", "--output"), {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"}, ("table", "json")
 )
 STORE: Final = option("--store", "URI", "root of the store: a folder, or a file:// URI")
 CONN_ID: Final = option("--conn-id", "ID", "connection that names the store (default: poison_default)")

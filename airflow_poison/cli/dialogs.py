@@ -7,20 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import (
-    CONVERSATION,
-    QUEUE,
-    QUEUES,
-    WAIT,
-    WHERE,
-    Argument,
-    command,
-    end_with_no,
-    option,
-    say,
-    switch,
-    wrong_usage,
-)
+from airflow_poison.cli.command import CONVERSATION, QUEUE, QUEUES, WAIT, WHERE, Argument, command, end_with_no, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import line, messages, screen, write_json
 
@@ -155,14 +142,7 @@ def send_on(args: Namespace) -> None:
     side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
     contract = _contract(service_in(table, row.service), row.contract)
     sent = _messages(_type(contract, side, args.message_type), args.bodies)
-    done = verb(
-        table,
-        args.conversation,
-        sent,
-        key=_key(args, table),
-        clock=system_clock(),
-        wait=values.wait(args.wait),
-    )
+    done = verb(table, args.conversation, sent, key=_key(args, table), clock=system_clock(), wait=values.wait(args.wait))
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
     _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")

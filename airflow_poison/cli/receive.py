@@ -11,20 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import (
-    INTERRUPTED,
-    NO,
-    POLICY,
-    QUEUE,
-    WHERE,
-    Argument,
-    command,
-    option,
-    others_on_stderr,
-    say,
-    several,
-    wrong_usage,
-)
+from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, WHERE, Argument, command, option, others_on_stderr, say, several, wrong_usage
 from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import line, messages, screen, write_json
 from airflow_poison.cli.values import given_policy

@@ -11,21 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import (
-    CONVERSATION,
-    IDS,
-    NO,
-    QUEUE,
-    SAVE,
-    WAIT,
-    WHERE,
-    YES,
-    command,
-    option,
-    say,
-    switch,
-    wrong_usage,
-)
+from airflow_poison.cli.command import CONVERSATION, IDS, NO, QUEUE, SAVE, WAIT, WHERE, YES, command, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import line, screen, write_json
 from airflow_poison.cli.terminal import messages as counted

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
 from airflow_poison.core.conversations.services import SentBy
 from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
-from airflow_poison.core.errors import (
-    ConversationEndedError,
-    ConversationNotFoundError,
-    ConversationSendError,
-    ConversationTimerError,
-    SettingError,
-)
+from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError, ConversationSendError, ConversationTimerError, SettingError
 from airflow_poison.core.policies import settings
 
 if TYPE_CHECKING:
