@@ -49,11 +49,11 @@ def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
 
 def _without_python(error: Exception) -> str:
     """Return what the JVM or the Connect server says, or that there is none."""
-    from airflow_poison.core.spark import connect
+    from airflow_poison.core.spark import session
 
     if has_ended(error):
         return f"its JVM has ended ({error})"
-    text = connect.why(error) if connect.is_of_connect(error) else str(error)
+    text = session.why(error) if session.is_of_connect(error) else str(error)
     lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
     task = _LOST_TASK.search(text)
     words = task[1] if task else next(iter(lines), type(error).__name__)
