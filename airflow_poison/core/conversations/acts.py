@@ -13,7 +13,7 @@ from airflow_poison.core.errors import ConversationEndedError, ConversationNotFo
 from airflow_poison.core.policies import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.conversations.services import Contract
@@ -76,7 +76,7 @@ def send(endpoint: ConversationEndpoint, message_type: str, body: bytes, contrac
     if endpoint.state not in SENDS:
         raise ConversationSendError(
             f"Error 8429: nothing can be sent on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
-            f"expected one of {_shown(SENDS)}. {_WHY[endpoint.state]}",
+            f"expected one of {', '.join(sorted(SENDS))}. {_WHY[endpoint.state]}",
             endpoint.state.value,
         )
     allowed = contract.sent_by(SentBy.INITIATOR if endpoint.is_initiator else SentBy.TARGET)
@@ -124,8 +124,7 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
 def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
     """Remove everything of a dialog at this side, and do not tell the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
     _refuse_closed(endpoint)
-    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=True)
-    return Change(after, (to_partner(after, END_DIALOG, final=Final.CLEANUP),))
+    return _closed(endpoint, END_DIALOG, final=Final.CLEANUP, cleaned=True)
 
 
 def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime) -> Change:
@@ -138,7 +137,7 @@ def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime)
     if endpoint.state not in TIMES:
         raise ConversationTimerError(
             f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
-            f"expected one of {_shown(TIMES)}. {_WHY[endpoint.state]}"
+            f"expected one of {', '.join(sorted(TIMES))}. {_WHY[endpoint.state]}"
         )
     before, expired = endpoint.timer_at, endpoint.expired_timers
     if before is not None and before <= now:
@@ -156,16 +155,12 @@ def _refuse_closed(endpoint: ConversationEndpoint) -> None:
         raise ConversationNotFoundError(f"Error 8426: there is no conversation {endpoint.handle} any more: it has been ended. Begin another one.")
 
 
-def _shown(states: Collection[ConversationState]) -> str:
-    return ", ".join(sorted(state.value for state in states))
-
-
 # What acts and arrivals have in common ---------------------------------------------------------------------------------
 
 
-SENDS = frozenset({ConversationState.STARTED_OUTBOUND, ConversationState.STARTED_INBOUND, ConversationState.CONVERSING})
+SENDS = frozenset({S.STARTED_OUTBOUND, S.STARTED_INBOUND, S.CONVERSING})
 """The states in which this side may send."""
-TIMES = SENDS | {ConversationState.DISCONNECTED_INBOUND}
+TIMES = SENDS | {S.DISCONNECTED_INBOUND}
 """The states in which it may set a timer."""
 
 
@@ -176,43 +171,39 @@ def changed(endpoint: ConversationEndpoint, **changes: object) -> ConversationEn
 
 def ended_with(endpoint: ConversationEndpoint, document: ErrorDocument) -> Change:
     """Close an endpoint and tell the partner an error, which drops what has not left yet (spec SB-54)."""
-    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
-    return Change(after, (to_partner(after, ERROR, document.to_xml(), final=Final.ERROR),))
+    return _closed(endpoint, ERROR, document.to_xml(), Final.ERROR)
 
 
 def both_ended(endpoint: ConversationEndpoint) -> Change:
     """Close an endpoint and tell the partner's broker that this side has ended the dialog, too."""
-    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
-    return Change(after, (to_partner(after, BOTH_ENDED),))
+    return _closed(endpoint, BOTH_ENDED)
 
 
-def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
-    """Return the message with the last sequence number of an endpoint."""
-    envelope = Envelope(
+def _closed(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO, *, cleaned: bool = False) -> Change:
+    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=cleaned or endpoint.cleaned)
+    return Change(after, (to_partner(after, message_type, body, final),))
+
+
+def _from_this_side(endpoint: ConversationEndpoint) -> Envelope:
+    return Envelope(
         conversation_id=endpoint.conversation_id,
         from_initiator=endpoint.is_initiator,
         from_service=endpoint.service,
         to_service=endpoint.far_service,
         contract=endpoint.contract,
         group=endpoint.initiator_group,
-        sequence=endpoint.sent,
-        expires_at=endpoint.expires_at,
-        final=final,
     )
+
+
+def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
+    """Return the message with the last sequence number of an endpoint."""
+    envelope = replace(_from_this_side(endpoint), sequence=endpoint.sent, expires_at=endpoint.expires_at, final=final)
     return Outgoing(envelope, message_type, body, endpoint.priority)
 
 
 def local(endpoint: ConversationEndpoint, timer: int = 0) -> Envelope:
     """Return the envelope of a message that the local broker makes for this side: it comes as if from the partner."""
-    return Envelope(
-        conversation_id=endpoint.conversation_id,
-        from_initiator=not endpoint.is_initiator,
-        from_service=endpoint.far_service,
-        to_service=endpoint.service,
-        contract=endpoint.contract,
-        group=endpoint.initiator_group,
-        timer=timer,
-    )
+    return replace(_from_this_side(endpoint).turned(), timer=timer)
 
 
 def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: str = "") -> Outgoing:
@@ -222,8 +213,7 @@ def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: s
 
 def undeliverable(message: Outgoing, problem: BrokerError) -> Outgoing:
     """Return the Error that the sender of a message gets into its own queue, because the message cannot be delivered (spec SB-57)."""
-    back = replace(message.envelope, from_initiator=not message.envelope.from_initiator, sequence=0, final=Final.NO)
-    back = replace(back, from_service=message.envelope.to_service, to_service=message.envelope.from_service)
+    back = replace(message.envelope.turned(), sequence=0, final=Final.NO)
     return Outgoing(back, ERROR, problem.document(message.envelope.to_service).to_xml(), message.priority)
 
 

@@ -13,7 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 from airflow_poison.core.errors import ErrorDocumentError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import NoReturn
     from xml.etree.ElementTree import Element
 
@@ -119,10 +118,8 @@ class ErrorDocument:
         if namespace not in NAMESPACES:
             raise SettingError("namespace", namespace, " or ".join(NAMESPACES))
         text = escape(_NOT_IN_XML.sub("\ufffd", self.description), {"\r": "&#13;"})
-        word = _TEXTS[0]
-        return (
-            f'<?xml version="1.0"?><{_ROOT} xmlns={quoteattr(namespace)}><{_CODE}>{self.code}</{_CODE}><{word}>{text}</{word}></{_ROOT}>'
-        ).encode()
+        inner = f"<{_CODE}>{self.code}</{_CODE}><{_TEXTS[0]}>{text}</{_TEXTS[0]}>"
+        return f'<?xml version="1.0"?><{_ROOT} xmlns={quoteattr(namespace)}>{inner}</{_ROOT}>'.encode()
 
     @classmethod
     def from_xml(cls, document: bytes) -> Self:
@@ -131,11 +128,11 @@ class ErrorDocument:
         Raises ErrorDocumentError for anything that is no Error message (spec SB-E11).
         """
         namespace, root = _root(document)
-        children = list(root)
-        codes = [child for child in children if child.tag == f"{namespace}}}{_CODE}"]
+        codes = [child for child in root if child.tag == f"{namespace}}}{_CODE}"]
         if len(codes) != 1:
             raise _refused(f"it has {len(codes)} elements {_CODE}, expected 1")
-        return cls(_number(_text(codes[0])), _description(children, namespace))
+        texts = (child for word in _TEXTS for child in root if child.tag == f"{namespace}}}{word}")
+        return cls(_number(_text(codes[0])), next(map(_text, texts), ""))
 
 
 def error_of(body: bytes) -> ErrorDocument:
@@ -164,12 +161,6 @@ def _number(text: str) -> int:
     if number is None or not _LEAST <= number <= _MOST:
         raise _refused(f"its {_CODE} is {text[:40]!r}, expected a whole number from {_LEAST} to {_MOST}")
     return number
-
-
-def _description(children: Iterable[Element], namespace: str) -> str:
-    found = {str(child.tag): child for child in reversed(list(children))}
-    texts = (found.get(f"{namespace}}}{word}") for word in _TEXTS)
-    return next((_text(child) for child in texts if child is not None), "")
 
 
 def _text(element: Element) -> str:
