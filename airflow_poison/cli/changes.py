@@ -12,9 +12,7 @@ from airflow_poison.cli.terminal import one_line, tell
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
-
-_ORIGIN, _ALL = "origin", "all"
+    from collections.abc import Mapping
 
 
 @command("return", QUEUE, *WHERE)
@@ -26,14 +24,14 @@ def return_due(args: Namespace) -> None:
     from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
-    output, table, clock = args.output, opened_queue(args), system_clock()
+    table, clock = opened_queue(args), system_clock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
     done = verb(table, clock, return_order=order)
     also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
     waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
         waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
-    tell(output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
+    tell(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
 
 
 @command(
@@ -50,32 +48,28 @@ def move(args: Namespace) -> None:
     Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not there, 2: it
     could not be done.
     """
-    output = args.output
-    everything = args.lookup_ids == [_ALL]
+    from airflow_poison.core.passes.move import move as verb
+    from airflow_poison.core.passes.move import put_back
+    from airflow_poison.core.passes.relay import send_to
+
+    everything = args.lookup_ids == ["all"]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
     if args.to is not None and args.to_queue is not None:
         raise wrong_usage("--to and --to-queue: expected one of them.")
     if everything and (args.to not in {None, "main"} or args.to_queue is not None):
         raise wrong_usage("all: expected with --to main; name the messages that go elsewhere.")
-    to = _moved(args, numbers)
+    clock, store, table = system_clock(), opened_store(args), opened_queue(args)
+    place = "main" if not args.to or args.to_queue is not None else values.one_of("--to", args.to, ("main", "poison", "origin"))
+    to: Mapping[str, int]
+    if everything:
+        to = {"main": put_back(table, clock)}
+    elif args.to_queue is not None or place == "origin":
+        to = send_to(table, store, clock, numbers, args.to_queue).to
+    else:
+        to = {place: verb(table, clock, numbers, place)}
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
-    tell(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
-
-
-def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
-    from airflow_poison.core.passes.move import move as verb
-    from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.relay import send_to
-
-    clock, store = system_clock(), opened_store(args)
-    table = opened_queue(args)
-    if not numbers:
-        return {"main": put_back(table, clock)}
-    if args.to_queue is not None:
-        return send_to(table, store, clock, numbers, args.to_queue).to
-    to = values.one_of("--to", args.to or "main", ("main", "poison", _ORIGIN))
-    return send_to(table, store, clock, numbers).to if to == _ORIGIN else {to: verb(table, clock, numbers, to)}
+    tell(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
 
 
 @command("enable", QUEUE, *WHERE)
@@ -88,13 +82,13 @@ def enable(args: Namespace) -> None:
     from airflow_poison.core.passes.recovery import Ending
     from airflow_poison.core.store.control import QueueState
 
-    output, table, clock = args.output, opened_queue(args), system_clock()
+    table, clock = opened_queue(args), system_clock()
     done = verb(table, clock)
     Ending(table, clock, opened_store(args)).carry()
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )
-    tell(output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
+    tell(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
 @command("disable", QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE)
@@ -106,12 +100,12 @@ def disable(args: Namespace) -> None:
     from airflow_poison.core.passes.alter import disable as verb
     from airflow_poison.core.store.control import QueueState
 
-    output, done = args.output, verb(opened_queue(args), system_clock(), args.reason or "")
+    done = verb(opened_queue(args), system_clock(), args.reason or "")
     again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
     told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
     if done.receiving:
         told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
 @command(
@@ -134,7 +128,6 @@ def alter(args: Namespace) -> None:
     from airflow_poison.core.policies.described import system_named, typed_settings
     from airflow_poison.core.texts import folded
 
-    output = args.output
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None:
         raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
@@ -147,7 +140,7 @@ def alter(args: Namespace) -> None:
         done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
 @command("restart", QUEUE, Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")), *WHERE)
@@ -159,12 +152,12 @@ def restart(args: Namespace) -> None:
     from airflow_poison.core.passes.restart import restart as verb
     from airflow_poison.core.policies.opening import Restart
 
-    output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))
+    what = Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
         told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
 @command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE)
@@ -176,7 +169,6 @@ def maintain(args: Namespace) -> None:
     from airflow_poison.core.passes.maintain import RETENTION
     from airflow_poison.core.passes.maintain import maintain as verb
 
-    output = args.output
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     done = verb(opened_queue(args), system_clock(), store=opened_store(args), retention=retention)
     told = [
@@ -188,4 +180,4 @@ def maintain(args: Namespace) -> None:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)

@@ -35,7 +35,6 @@ def check(args: Namespace) -> None:
     Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
     checked.
     """
-    output = args.output
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
     if args.accept_loss and not (args.queue and args.repair):
@@ -46,7 +45,7 @@ def check(args: Namespace) -> None:
     results = _checked(store, names, whole=not args.queue)
     for text in failed:
         say("error", text)
-    if output == "json":
+    if args.output == "json":
         found: dict[str, object] = {"queues": [result.to_dict() for result in results], "done": done, "failed": failed}
         write_json(found)
     else:

@@ -61,8 +61,9 @@ class Command:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
                 self.run(args)
             sys.stdout.flush()
-        except BrokenPipeError:
-            _end_of_pipe()
+        except BrokenPipeError:  # what Python still holds of the output goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
             say("interrupted", _WHOLE)
             raise SystemExit(INTERRUPTED) from None
@@ -115,7 +116,7 @@ POLICY: Final = (SYSTEM, SET, POLICY_JSON)
 
 IDS: Final = Argument(("lookup_ids",), {"metavar": "ID", "nargs": "+", "help": "lookup ids of messages"})
 CONVERSATION: Final = Argument(("conversation",), {"metavar": "CONVERSATION", "help": "its handle at this side"}, "handles")
-WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)")
+WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)", default="0s")
 YES: Final = switch("--yes", "do not ask")
 SAVE: Final = option("--save", "FILE", "write the whole messages into this new file first, as JSON lines; 'send --format saved' reads them")
 
@@ -136,12 +137,6 @@ def errors_in_one_line() -> Iterator[None]:
     except OSError as error:
         say("error", f"{error.filename or 'the system'}: {error.strerror or error}.")
         raise SystemExit(CANNOT) from None
-
-
-def _end_of_pipe() -> NoReturn:
-    """End quietly: whoever read the output has gone. What Python still holds of it goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(BROKEN_PIPE)
 
 
 @contextmanager

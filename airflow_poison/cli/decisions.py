@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from airflow_poison.cli import values
 from airflow_poison.cli.command import WHERE, Argument, command, end_with_no, option, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
-from airflow_poison.cli.terminal import cuttable, line, screen, table, write_json
+from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
 
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.conversations import ConversationRow
@@ -84,37 +83,41 @@ def decide(args: Namespace) -> None:
     """
     from airflow_poison.core.passes.halts import Endpoints
 
-    output, which = args.output, values.one_of("--sub-queue", args.sub_queue, list(Endpoints))
+    which = Endpoints(values.one_of("--sub-queue", args.sub_queue, list(Endpoints)))
     if args.decision is not None:
-        _carry_out(args, output, Endpoints(which))
+        _carry_out(args, which)
         return
     if any(given is not None for given in (args.lookup_id, args.to_queue, args.error, args.description)):
         raise wrong_usage("--lookup-id, --to-queue, --error and --description: expected with DECISION.")
     if args.queue is None:
-        _list(args, output, Endpoints(which))
+        _list(args, which)
     else:
-        _show(args, output, Endpoints(which))
+        _show(args, which)
 
 
-def _list(args: Namespace, output: str, which: Endpoints) -> None:
+def _list(args: Namespace, which: Endpoints) -> None:
     store = opened_store(args)
     found, failed = looked_for(store, (), lambda queue: _open(queue, which))
-    if output == "json":
+    if args.output == "json":
         write_json({"store": store.uri, "halted": [each.to_dict() for each in found], "errors": failed})
     elif found:
-        _print(found)
+        rows = table("queue", "state", "message", "decisions", "reason", right=["message"], cut="reason")
+        for each in found:
+            number = "" if each.halt.lookup_id is None else str(each.halt.lookup_id)
+            rows.add_row(each.halt.name, each.halt.state.value, number, ", ".join(each.choices), cuttable(each.halt.reason))
+        screen().print(rows)
     nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
-    end_with(output, failed, found=bool(found), nothing=nothing)
+    end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
-def _show(args: Namespace, output: str, which: Endpoints) -> None:
+def _show(args: Namespace, which: Endpoints) -> None:
     from airflow_poison.cli import tables
 
     queue = queue_to_read(args)
     found = _open(queue, which)
-    if output == "json":
+    if args.output == "json":
         write_json({"queue": queue.name, "halted": [each.to_dict() for each in found]})
-    for each in found if output != "json" else ():
+    for each in found if args.output != "json" else ():
         out, halt = screen(), each.halt
         line(out, (halt.name, "bold"), f" is {halt.state.value}: {halt.reason}" if halt.reason else f" is {halt.state.value}.")
         if each.message is not None:
@@ -126,10 +129,10 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         for choice in each.choices:
             line(out, (f"decide {args.queue} {choice.value} --sub-queue {halt.sub_queue.value}", "bold"), f": {_MEANS[choice]}.")
     if not found:
-        end_with_no(output, f"queue {queue.name} receives: there is nothing to decide.")
+        end_with_no(args.output, f"queue {queue.name} receives: there is nothing to decide.")
 
 
-def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
+def _carry_out(args: Namespace, which: Endpoints) -> None:
     from airflow_poison.core.errors import DecisionOutdatedError
     from airflow_poison.core.passes.decide import Decision
     from airflow_poison.core.passes.decide import decide as carry_out
@@ -146,15 +149,11 @@ def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
         by = "no single message" if halt.lookup_id is None else f"message {halt.lookup_id}"
         raise DecisionOutdatedError(f"Queue {halt.name!r} is {halt.state.value} by {by}, not by message {number}. Nothing has changed.")
     done = carry_out(queue, opened_store(args), system_clock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
-    if output == "json":
-        write_json(done.to_dict())
-    elif wanted is Decision.LEAVE:
-        line(screen(), f"Queue {halt.name} is left {halt.state.value}.")
-    else:
-        where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
-        if done.ended is not None:
-            where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} is told error {end.error}."
-        line(screen(), f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}")
+    where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
+    if done.ended is not None:
+        where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} is told error {end.error}."
+    enabled = f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}"
+    tell(args.output, done.to_dict(), f"Queue {halt.name} is left {halt.state.value}." if wanted is Decision.LEAVE else enabled)
 
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
@@ -177,12 +176,3 @@ def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
     halts = [halt for place in places if (halt := halted_endpoint(queue, place)) is not None]
     found = [(halt, *suspect(queue, system_clock(), halt)) for halt in halts]
     return [_Open(halt, message, others, suspect_conversation(queue, message)) for halt, message, others in found]
-
-
-def _print(found: Sequence[_Open]) -> None:
-    rows = table("queue", "state", "message", "decisions", "reason", right=["message"], cut="reason")
-    for each in found:
-        halt = each.halt
-        number = "" if halt.lookup_id is None else str(halt.lookup_id)
-        rows.add_row(halt.name, halt.state.value, number, ", ".join(each.choices), cuttable(halt.reason))
-    screen().print(rows)

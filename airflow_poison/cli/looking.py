@@ -26,15 +26,15 @@ def list_queues(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.core.passes import browse as verbs
 
-    output, store, clock = args.output, opened_store(args), system_clock()
+    store, clock = opened_store(args), system_clock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
-    if output == "json":
+    if args.output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
     elif found:
         tables.print_queues(found)
     known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
-    end_with(output, failed, found=bool(found), nothing=nothing)
+    end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
 @command(
@@ -58,7 +58,7 @@ def show(args: Namespace) -> None:
     from airflow_poison.core.policies.settings import LARGEST
     from airflow_poison.core.schema import SubQueue
 
-    output, limit = args.output, values.limit(args.limit)
+    limit = values.limit(args.limit)
     wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
     places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
     if wanted and args.sub_queue:
@@ -74,7 +74,7 @@ def show(args: Namespace) -> None:
     else:
         messages = ()
     missing = sorted(set(wanted) - {message.lookup_id for message in messages})
-    if output == "json":
+    if args.output == "json":
         rows = [message.to_dict() if args.body or wanted else message.without_body() for message in messages]
         write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
     else:
@@ -114,7 +114,6 @@ def inspect(args: Namespace) -> None:
     from airflow_poison.core.passes.inspect import inspect as look
     from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
 
-    output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
     if number is not None and args.conversation is not None:
@@ -124,12 +123,12 @@ def inspect(args: Namespace) -> None:
         seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
     except QueueHaltedError as error:
         raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
-    if output == "json":
+    if args.output == "json":
         write_json(seen.to_dict())
     else:
         tables.print_inspected(seen, clock.now())
     if not seen.messages:
-        end_with_no(output, NO_MESSAGE)
+        end_with_no(args.output, NO_MESSAGE)
 
 
 @command(
@@ -150,15 +149,15 @@ def history(args: Namespace) -> None:
     from airflow_poison.core.events import EventType
     from airflow_poison.core.passes.history import recorded_events
 
-    output, now = args.output, system_clock().now()
+    now = system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, now)
     limit = values.limit(args.limit, least=1)
     told = recorded_events(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
-    if output == "json":
+    if args.output == "json":
         write_json(told.to_dict())
     elif told.events:
         tables.print_events(told)
     if not told.events:
-        end_with_no(output, f"no such event of queue {told.queue!r} is recorded.")
+        end_with_no(args.output, f"no such event of queue {told.queue!r} is recorded.")

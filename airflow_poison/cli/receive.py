@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.cli import values
 from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, WHERE, Argument, command, option, others_on_stderr, say, several, wrong_usage
 from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
-from airflow_poison.cli.terminal import line, messages, screen, write_json
+from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ def receive(args: Namespace) -> None:
     from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.executors import checked_files
+    from airflow_poison.operators.account import account
 
-    output, engine = args.output, values.one_of("--engine", args.engine, _ENGINES)
+    engine = values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":
@@ -112,17 +113,9 @@ def receive(args: Namespace) -> None:
         raise SystemExit(INTERRUPTED) from None
     finally:
         progress.end()
-    _tell(result, output, receiving.policy)
-
-
-def _tell(result: ReceiveResult, output: str, policy: Policy) -> None:
-    """Print what a pass did. Ends with exit code 1 when the queue is halted."""
-    if output == "json":
-        write_json(result.to_dict())
-    else:
-        _print(result)
+    tell(args.output, result.to_dict(), *account(result))
     if result.halted is not None:
-        say("halted", _halted(result, policy))
+        say("halted", _halted(result, receiving.policy))
         raise SystemExit(NO)
 
 
@@ -182,14 +175,6 @@ def _left(table: QueueTable, key: str, named: str) -> str:
     )
 
 
-def _print(result: ReceiveResult) -> None:
-    from airflow_poison.operators.account import account
-
-    out = screen()
-    for each in account(result):
-        line(out, each)
-
-
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
     from airflow_poison.core.passes.halts import what_halted
@@ -198,9 +183,10 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
-    what = what_halted(halt, result.queue)
     queue = result.queue
-    return f"{what} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
+    return (
+        f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
+    )
 
 
 class Progress:
@@ -242,19 +228,13 @@ def _services(name: str) -> Sequence[Service]:
     thing = _imported(name)
     if isinstance(thing, Service):
         return [thing]
-    if isinstance(thing, list | tuple) and thing and all(isinstance(each, Service) for each in thing):
-        return thing
-    raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {_kind(thing)}.")
-
-
-def _kind(thing: object) -> str:
-    from airflow_poison.core.conversations.services import Service
-
     kind = type(thing).__name__
-    if not isinstance(thing, list | tuple):
-        return kind
-    other = next((type(each).__name__ for each in thing if not isinstance(each, Service)), None)
-    return f"an empty {kind}" if other is None else f"a {kind} with {other}"
+    if isinstance(thing, list | tuple):
+        other = next((type(each).__name__ for each in thing if not isinstance(each, Service)), None)
+        if thing and other is None:
+            return thing
+        kind = f"an empty {kind}" if other is None else f"a {kind} with {other}"
+    raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {kind}.")
 
 
 def _imported(name: str) -> object:

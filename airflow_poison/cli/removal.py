@@ -33,22 +33,25 @@ def remove(args: Namespace) -> None:
     Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, 1: not there, or
     not wanted, 2: it could not be done.
     """
+    from airflow_poison.core.errors import MessageNotFoundError
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.move import remove_messages
 
-    output, numbers = args.output, values.lookup_ids(args.lookup_ids)
+    numbers = values.lookup_ids(args.lookup_ids)
     _check_asking(args)
     table = opened_queue(args)
     found = look_up(table, Chosen.ids(numbers))
-    _check_there(table, found, numbers)
+    if missing := sorted(set(numbers) - {message.lookup_id for message in found}):
+        which = ", ".join(map(str, missing))
+        raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
     if args.conversation:
         found = _with_conversations(table, found)
     _check_free(table, found)
-    _keep(args, output, table, found)
+    _keep(args, table, found)
     _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
     done = remove_messages(table, system_clock(), [message.lookup_id for message in found])
-    if output != "json":
+    if args.output != "json":
         line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
 
 
@@ -63,7 +66,6 @@ def recover(args: Namespace) -> None:
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.recovery import recover as verb
 
-    output = args.output
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
     table = opened_queue(args)
@@ -71,10 +73,10 @@ def recover(args: Namespace) -> None:
     found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted])))
     _check_free(table, found)
     if wanted is not None and (found or number is None):
-        _keep(args, output, table, found)
+        _keep(args, table, found)
         _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
     done = verb(table, system_clock(), lookup_id=number, store=opened_store(args))
-    if output != "json":
+    if args.output != "json":
         line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
         if (ended := done.ended) is not None:
             line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} is told error {ended.error}: {ended.description}")
@@ -99,28 +101,42 @@ def end_conversation(args: Namespace) -> None:
     Print or save the messages of a conversation that wait in the queue, then end this side of it; they go for good. Asks first on a terminal. Exit
     code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.
     """
-    from airflow_poison.cli.tables import print_waiting
+    from airflow_poison.cli import tables
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.conversations import conversations
     from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.passes.recovery import Ending
 
-    output, table = args.output, opened_queue(args)
-    ending = _ending(args, table)
+    if args.cleanup and (args.error is not None or args.description is not None):
+        raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
+    if args.description is not None and args.error is None:
+        raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
+    table = opened_queue(args)
+    ending = Ending(
+        table,
+        system_clock(),
+        opened_store(args),
+        error=None if args.error is None else values.error_code(args.error),
+        description=args.description or "",
+        cleanup=args.cleanup,
+        wait=values.duration("--wait", args.wait),
+    )
     [row] = conversations(table, handle=args.conversation)
     ending.check(args.conversation)
     found = look_up(table, Chosen(conversation_id=args.conversation))
     if found:
         _check_asking(args)
-    if found or output == "json":
-        _keep(args, output, table, found)
+    if found or args.output == "json":
+        _keep(args, table, found)
     if found:
         _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {table.name} for good?")
     key = uuid.uuid4().hex
     done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
-    if output != "json":
+    if args.output != "json":
         enabled = f" Queue {table.name} is enabled." if args.enable else ""
         line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}. {_told(ending, row)}{enabled}")
-        print_waiting(done)
+        for sentence in tables.waiting(done):
+            line(screen(), sentence)
 
 
 def _told(ending: Ending, before: ConversationRow) -> str:
@@ -135,25 +151,6 @@ def _told(ending: Ending, before: ConversationRow) -> str:
         return f"{before.far_service} is told of the end."
     said = f": {ending.description}" if ending.description else ""
     return f"{before.far_service} is told error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
-
-
-def _ending(args: Namespace, table: QueueTable) -> Ending:
-    """Return how the conversation is ended. Raises InputError."""
-    from airflow_poison.core.passes.recovery import Ending
-
-    if args.cleanup and (args.error is not None or args.description is not None):
-        raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
-    if args.description is not None and args.error is None:
-        raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
-    return Ending(
-        table,
-        system_clock(),
-        opened_store(args),
-        error=None if args.error is None else values.error_code(args.error),
-        description=args.description or "",
-        cleanup=args.cleanup,
-        wait=values.wait(args.wait),
-    )
 
 
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
@@ -172,15 +169,6 @@ def _check_asking(args: Namespace) -> None:
         raise wrong_usage("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
 
 
-def _check_there(table: QueueTable, found: Sequence[MessageRow], numbers: Sequence[int]) -> None:
-    from airflow_poison.core.errors import MessageNotFoundError
-
-    missing = sorted(set(numbers) - {message.lookup_id for message in found})
-    if missing:
-        which = ", ".join(map(str, missing))
-        raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
-
-
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
     from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
@@ -190,15 +178,14 @@ def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
         refuse_claimed(table, snapshot, find(table, snapshot, Chosen.ids([message.lookup_id for message in found])))
 
 
-def _keep(args: Namespace, output: str, table: QueueTable, found: Sequence[MessageRow]) -> None:
+def _keep(args: Namespace, table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
     from airflow_poison.cli import tables
 
     if args.save is not None:
         _save(args.save, found)
-    whole = [_whole(message) for message in found]
-    if output == "json":
-        write_json({"queue": table.name, "messages": whole, "saved": args.save})
+    if args.output == "json":
+        write_json({"queue": table.name, "messages": [_whole(message) for message in found], "saved": args.save})
         sys.stdout.flush()
     elif args.save is not None:
         line(screen(), f"Saved {counted(len(found))} in {args.save}.")
