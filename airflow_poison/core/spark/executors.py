@@ -44,7 +44,7 @@ MOST_TASKS = 4_096
 class _Known:
     """What is known of the executors of one session."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     shipped: set[str] = field(default_factory=set)
     seen: set[tuple[str, object]] = field(default_factory=set)
     cores: int = 0
@@ -76,13 +76,10 @@ class Executors:
     def ship(self, py_files: Sequence[str]) -> None:
         """Let every executor import from these files; what has been shipped is not shipped again."""
         with self._known.lock:
-            self._ship(py_files)
-
-    def _ship(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            if path not in self._known.shipped:
-                self.jobs.ship(shippable(path))
-                self._known.shipped.add(path)
+            for path in py_files:
+                if path not in self._known.shipped:
+                    self.jobs.ship(shippable(path))
+                    self._known.shipped.add(path)
 
     def make_ready(self, folder: str, handler: HandlerRef | None = None) -> None:
         """See to it that executors can work on a queue. Raises ExecutorError, with nothing claimed or sent.
@@ -96,7 +93,7 @@ class Executors:
         with self._known.lock:
             if wanted in self._known.seen:
                 return
-            self._ship([own_package()])
+            self.ship([own_package()])
             self._try(Path(folder), handler)
             self._known.seen.add(wanted)
 
