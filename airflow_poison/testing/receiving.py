@@ -1,4 +1,4 @@
-"""Hand messages to a handler under the real rules: real passes in this process, on a store in memory and a virtual clock. And conversations for it."""
+"""Messages for handlers under test: real passes in this process, on a store in memory and a virtual clock; and conversations of a message."""
 
 from __future__ import annotations
 
