@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
@@ -180,6 +181,8 @@ def check(args: Namespace) -> None:
     Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
     checked.
     """
+    from airflow_poison.core.checking.check import check_folder, check_store
+
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
     if args.accept_loss and not (args.queue and args.repair):
@@ -187,12 +190,12 @@ def check(args: Namespace) -> None:
     store = opened_store(args)
     names = _names(store, args.queue)
     done, failed = _repaired(store, names, args, whole=not args.queue) if args.repair else ([], [])
-    results = _checked(store, names, whole=not args.queue)
+    clock = system_clock()
+    results = [check_folder(name, str(Path(store.uri, name)), clock) for name in names] if args.queue else list(check_store(store, clock))
     for text in failed:
         say("error", text)
     if args.output == "json":
-        found: dict[str, object] = {"queues": [result.to_dict() for result in results], "done": done, "failed": failed}
-        write_json(found)
+        write_json({"queues": [result.to_dict() for result in results], "done": done, "failed": failed})
     else:
         print_check(results, done)
     if failed or any(result.findings for result in results):
@@ -223,16 +226,6 @@ def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bo
         done += [f"{name}: {text}" for text in result.done]
         failed += [f"{name}: {text}" for text in result.failed]
     return done, failed
-
-
-def _checked(store: QueueStore, names: list[str], *, whole: bool) -> list[CheckResult]:
-    from pathlib import Path
-
-    from airflow_poison.core.checking.check import check_folder, check_store
-
-    if whole:
-        return list(check_store(store, system_clock()))
-    return [check_folder(name, str(Path(store.uri, name)), system_clock()) for name in names]
 
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}

@@ -68,8 +68,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
 
 def running_session() -> SparkSession | None:
     """Return the classic Spark session of this process, whichever thread has started it; None when there is none."""
-    core = sys.modules.get("pyspark.core.context")
-    if core is None or core.SparkContext._active_spark_context is None:  # noqa: SLF001  (there is no public way)
+    if _classic_context() is None:
         return None
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -78,6 +77,11 @@ def running_session() -> SparkSession | None:
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
+
+
+def _classic_context() -> object:
+    core = sys.modules.get("pyspark.core.context")
+    return None if core is None else core.SparkContext._active_spark_context  # noqa: SLF001  (there is no public way)
 
 
 def check_distributions(*, classic: bool = True) -> None:
@@ -274,7 +278,11 @@ def is_of_connect(error: Exception) -> bool:
 
 
 def _begin(url: str) -> Session:
-    _refuse_classic()
+    if _classic_context() is not None:
+        raise SettingError(
+            "spark", "sc://…", "one kind of Spark in a process: this one has a classic session, whose master is local, spark:// or yarn"
+        )
+    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -284,7 +292,7 @@ def _begin(url: str) -> Session:
         session = cast("Session", SparkSession.builder.remote(url).create())
         session.client.set_retry_policies([DefaultPolicy(max_retries=_FIRST_RETRIES)])
         with warnings.catch_warnings(action="ignore"):  # RETRIES_EXCEEDED, which the error tells, too
-            version = session.version
+            there = session.version
         session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
     except PySparkException as error:
         if session is not None:
@@ -295,26 +303,12 @@ def _begin(url: str) -> Session:
             f"No session with the Spark Connect server {where}: {why(error)}. Check host, port, token and use_ssl of the connection, and that the "
             "server runs (start-connect-server.sh; its port is 15002 unless it was set)."
         ) from error
-    _check_version(where, version)
-    return session
-
-
-def _refuse_classic() -> None:
-    core = sys.modules.get("pyspark.core.context")
-    if core is not None and core.SparkContext._active_spark_context is not None:  # noqa: SLF001  (there is no public way)
-        raise SettingError(
-            "spark", "sc://…", "one kind of Spark in a process: this one has a classic session, whose master is local, spark:// or yarn"
-        )
-
-
-def _check_version(where: str, version: str) -> None:
-    import pyspark
-
-    if version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
+    if there.split(".")[:2] != pyspark.__version__.split(".")[:2]:
         raise SparkConnectError(
-            f"The Spark Connect server {where} has Spark {version}, this environment pyspark {pyspark.__version__}: Python functions travel only "
+            f"The Spark Connect server {where} has Spark {there}, this environment pyspark {pyspark.__version__}: Python functions travel only "
             "between equal minor versions. Install the server's version here, or run a server of this one."
         )
+    return session
 
 
 def _lives(session: Session) -> bool:
