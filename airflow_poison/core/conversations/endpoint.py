@@ -186,9 +186,8 @@ class Envelope:
     def from_text(cls, text: str) -> Self:
         """Return the envelope of ``to_text()``. Raises ValueError, KeyError or TypeError for anything else."""
         values = json.loads(text)
-        if values.get("expires_at") is not None:
-            values["expires_at"] = datetime.fromisoformat(values["expires_at"])
-        return cls(**values | {"final": Final(values.get("final", ""))})
+        at = values.pop("expires_at", None)
+        return cls(**values | {"final": Final(values.get("final", "")), "expires_at": None if at is None else datetime.fromisoformat(at)})
 
 
 @dataclass(frozen=True, slots=True)
