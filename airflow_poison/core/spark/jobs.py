@@ -108,7 +108,7 @@ class ClassicWatched:
             connection.close()
 
 
-class ConnectJobs:
+class _ConnectJobs:
     """What a session of Spark Connect runs jobs with: the same, of a client."""
 
     local = False
@@ -118,24 +118,20 @@ class ConnectJobs:
 
     @property
     def identity(self) -> str:
-        """The session's id."""
         return str(cast("Session", self._spark).session_id)
 
     def cores(self) -> int | None:
-        """Return None: no call tells, only a job."""
-        return None
+        return None  # no call tells, only a job
 
     def ship(self, path: str) -> None:
-        """Upload the file to the session."""
         self._spark.addArtifacts(path, pyfile=True)
 
-    def watch(self, group: str, about: str) -> ConnectWatched:
-        """Return a tag. Spark's pages have no place for ``about``."""
-        del about
-        return ConnectWatched(self._spark, group)
+    def watch(self, group: str, about: str) -> _ConnectWatched:
+        del about  # Spark's pages have no place for it
+        return _ConnectWatched(self._spark, group)
 
 
-class ConnectWatched:
+class _ConnectWatched:
     """The Spark jobs that one thread starts, by a tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
@@ -144,23 +140,19 @@ class ConnectWatched:
         self._progress: Progress | None = None
 
     def begin(self) -> None:
-        """Tag this thread's requests."""
         self._runs_on = threading.get_ident()
         self._spark.addTag(self._tag)
         self._spark.registerProgressHandler(self._take)
 
     def end(self) -> None:
-        """Tag no more of them."""
         self._spark.removeProgressHandler(self._take)
         self._spark.removeTag(self._tag)
 
     def cancel(self) -> None:
-        """Interrupt what carries the tag. A server that cannot be reached is the action's to tell."""
-        with suppress(Exception):
+        with suppress(Exception):  # a server that cannot be reached is the action's to tell
             self._spark.interruptTag(self._tag)
 
     def progress(self) -> Progress | None:
-        """Return what the server told last."""
         return self._progress
 
     def hang_up(self) -> None:
@@ -174,13 +166,13 @@ class ConnectWatched:
             self._progress = Progress(*map(sum, zip(*found, strict=True)))
 
 
-Jobs = ClassicJobs | ConnectJobs
-Watched = ClassicWatched | ConnectWatched
+Jobs = ClassicJobs | _ConnectJobs
+Watched = ClassicWatched | _ConnectWatched
 
 
 def jobs_of(spark: SparkSession) -> Jobs:
     """Return what this kind of session runs jobs with."""
-    return ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
+    return _ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
 
 
 def is_connect(spark: SparkSession) -> bool:
