@@ -30,27 +30,12 @@ _WHY = {
 }
 
 
-def begin(
-    conversation_id: str,
-    *,
-    service: str,
-    far_service: str,
-    contract: str,
-    group_id: str | None = None,
-    priority: int = DEFAULT_PRIORITY,
-    lifetime: timedelta | None = None,
-    now: datetime,
-) -> ConversationEndpoint:
-    """Begin a dialog: the initiator's side of it. Raises SettingError for a priority or a lifetime that is not allowed.
-
-    :param group_id: the group of a conversation that this one is related to; None: a group of its own (spec SB-47).
-    :param priority: 1 to 10 (spec SB-48).
-    :param lifetime: how long the dialog may last at most, above zero; None: for ever (spec SB-57).
-    """
-    settings.whole_number("priority", priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
-    if lifetime is not None:
-        settings.duration("lifetime", lifetime, timedelta(microseconds=1))
-    group = group_id or conversation_id
+def begin(conversation_id: str, dialog: Dialog, *, service: str, far_service: str, contract: str, now: datetime) -> ConversationEndpoint:
+    """Begin a dialog: the initiator's side of it, with nothing sent. Raises SettingError for a priority or a lifetime that is not allowed."""
+    settings.whole_number("priority", dialog.priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
+    if dialog.lifetime is not None:
+        settings.duration("lifetime", dialog.lifetime, timedelta(microseconds=1))
+    group = dialog.group_id or conversation_id
     return ConversationEndpoint(
         conversation_id=conversation_id,
         is_initiator=True,
@@ -60,8 +45,8 @@ def begin(
         group_id=group,
         initiator_group=group,
         state=S.STARTED_OUTBOUND,
-        priority=priority,
-        expires_at=None if lifetime is None else now + lifetime,
+        priority=dialog.priority,
+        expires_at=None if dialog.lifetime is None else now + dialog.lifetime,
         began_at=now,
     )
 
@@ -222,8 +207,8 @@ class Dialog:
     """A dialog that is to be begun, with its first messages.
 
     :param messages: types and bodies, at least one: nobody hears of a dialog on which nothing is sent.
-    :param group_id: the group of a conversation that it is related to; None: a group of its own.
-    :param priority: 1 to 10. :param lifetime: how long it may last at most; None: for ever.
+    :param group_id: the group of a conversation that it is related to; None: a group of its own (spec SB-47).
+    :param priority: 1 to 10 (spec SB-48). :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
     :param timer: a conversation timer of this side, set at once; None: none.
     """
 
