@@ -86,6 +86,7 @@ class _Open:
         return self.halt.to_dict() | found
 
 
+READERS = ("main", "poison", "any")
 DECISIONS = tuple(_MEANS)
 
 
@@ -93,13 +94,7 @@ DECISIONS = tuple(_MEANS)
     "decide",
     Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
     Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
-    option(
-        "--sub-queue",
-        "PLACE",
-        "main, poison (the reader of the poison sub-queue) or any (default: any)",
-        completes=("main", "poison", "any"),
-        default="any",
-    ),
+    option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
     option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
     option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
     option("--error", "N", "with end: the code that the partner is told (default: 127)"),

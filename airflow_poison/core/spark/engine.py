@@ -11,7 +11,7 @@ from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
-from airflow_poison.core.spark.failed_jobs import readable_error
+from airflow_poison.core.spark.jobs import readable_error
 from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from uuid import uuid4
 
 import airflow_poison
 from airflow_poison.core.errors import ExecutorError, SettingError
-from airflow_poison.core.spark.failed_jobs import why
-from airflow_poison.core.spark.jobs import jobs_of
+from airflow_poison.core.spark.jobs import jobs_of, why
 from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:

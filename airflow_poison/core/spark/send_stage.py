@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once, check_priorities, expires_at
 from airflow_poison.core.schema import DEFAULT_PRIORITY
-from airflow_poison.core.spark.failed_jobs import has_ended, why
+from airflow_poison.core.spark.jobs import has_ended, why
 from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:
