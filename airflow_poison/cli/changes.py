@@ -12,143 +12,122 @@ from airflow_poison.cli.terminal import one_line, tell
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
-
-_ORIGIN, _ALL = "origin", "all"
+    from collections.abc import Mapping
 
 
-@command(
-    "return",
-    help="End the retry cycle of what is due",
-    description="Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was "
-    "due, 2: it could not be done.",
-    arguments=(QUEUE, *WHERE),
-)
+@command("return", QUEUE, *WHERE)
 def return_due(args: Namespace) -> None:
-    """End the retry cycle of what is due."""
+    """End the retry cycle of what is due.
+
+    Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was due, 2: it could not be done.
+    """
     from airflow_poison.core.passes.due import return_due as verb
     from airflow_poison.core.policies import policy_from_dict
 
-    output, table, clock = args.output, opened_queue(args), system_clock()
+    table, clock = opened_queue(args), system_clock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
     done = verb(table, clock, return_order=order)
     also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
     waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
         waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
-    tell(output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
+    tell(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
 
 
 @command(
     "move",
-    help="Move messages to another sub-queue or queue",
-    description="Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not "
-    "there, 2: it could not be done.",
-    arguments=(
-        QUEUE,
-        Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
-        option(
-            "--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")
-        ),
-        option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
-        *WHERE,
-    ),
+    QUEUE,
+    Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
+    option("--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")),
+    option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
+    *WHERE,
 )
 def move(args: Namespace) -> None:
-    """Move messages, all or none."""
-    output = args.output
-    everything = args.lookup_ids == [_ALL]
+    """Move messages to another sub-queue or queue.
+
+    Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not there, 2: it
+    could not be done.
+    """
+    from airflow_poison.core.passes.move import move as verb
+    from airflow_poison.core.passes.move import put_back
+    from airflow_poison.core.passes.relay import send_to
+
+    everything = args.lookup_ids == ["all"]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
     if args.to is not None and args.to_queue is not None:
         raise wrong_usage("--to and --to-queue: expected one of them.")
     if everything and (args.to not in {None, "main"} or args.to_queue is not None):
         raise wrong_usage("all: expected with --to main; name the messages that go elsewhere.")
-    to = _moved(args, numbers)
+    clock, store, table = system_clock(), opened_store(args), opened_queue(args)
+    place = "main" if not args.to or args.to_queue is not None else values.one_of("--to", args.to, ("main", "poison", "origin"))
+    to: Mapping[str, int]
+    if everything:
+        to = {"main": put_back(table, clock)}
+    elif args.to_queue is not None or place == "origin":
+        to = send_to(table, store, clock, numbers, args.to_queue).to
+    else:
+        to = {place: verb(table, clock, numbers, place)}
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
-    tell(output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
+    tell(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
 
 
-def _moved(args: Namespace, numbers: Sequence[int]) -> Mapping[str, int]:
-    from airflow_poison.core.passes.move import move as verb
-    from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.relay import send_to
-
-    clock, store = system_clock(), opened_store(args)
-    table = opened_queue(args)
-    if not numbers:
-        return {"main": put_back(table, clock)}
-    if args.to_queue is not None:
-        return send_to(table, store, clock, numbers, args.to_queue).to
-    to = values.one_of("--to", args.to or "main", ("main", "poison", _ORIGIN))
-    return send_to(table, store, clock, numbers).to if to == _ORIGIN else {to: verb(table, clock, numbers, to)}
-
-
-@command(
-    "enable",
-    help="Let a halted queue receive again",
-    description="Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.",
-    arguments=(QUEUE, *WHERE),
-)
+@command("enable", QUEUE, *WHERE)
 def enable(args: Namespace) -> None:
-    """Let a queue receive again."""
+    """Let a halted queue receive again.
+
+    Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.
+    """
     from airflow_poison.core.passes.alter import enable as verb
     from airflow_poison.core.passes.recovery import Ending
     from airflow_poison.core.store.control import QueueState
 
-    output, table, clock = args.output, opened_queue(args), system_clock()
+    table, clock = opened_queue(args), system_clock()
     done = verb(table, clock)
     Ending(table, clock, opened_store(args)).carry()
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )
-    tell(output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
+    tell(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
-@command(
-    "disable",
-    help="Set a queue to OFF",
-    description="Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.",
-    arguments=(QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE),
-)
+@command("disable", QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE)
 def disable(args: Namespace) -> None:
-    """Set a queue to OFF."""
+    """Set a queue to OFF.
+
+    Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.
+    """
     from airflow_poison.core.passes.alter import disable as verb
     from airflow_poison.core.store.control import QueueState
 
-    output, done = args.output, verb(opened_queue(args), system_clock(), args.reason or "")
+    done = verb(opened_queue(args), system_clock(), args.reason or "")
     again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
     told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
     if done.receiving:
         told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
 @command(
     "alter",
-    help="Change settings that are recorded in a queue",
-    description="Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. "
-    "Exit code 0: they hold, 2: nothing was changed.",
-    arguments=(
-        QUEUE,
-        SET,
-        option(
-            "--system",
-            "SYSTEM",
-            "another messaging system; settings that are not given have its defaults (default: the queue's)",
-            completes="systems",
-        ),
-        *WHERE,
+    QUEUE,
+    SET,
+    option(
+        "--system", "SYSTEM", "another messaging system; settings that are not given have its defaults (default: the queue's)", completes="systems"
     ),
+    *WHERE,
 )
 def alter(args: Namespace) -> None:
-    """Change settings that are recorded in a queue."""
+    """Change settings that are recorded in a queue.
+
+    Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. Exit code 0: they
+    hold, 2: nothing was changed.
+    """
     from airflow_poison.core.passes.alter import alter as verb
     from airflow_poison.core.policies import policy_class
     from airflow_poison.core.policies.described import system_named, typed_settings
     from airflow_poison.core.texts import folded
 
-    output = args.output
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None:
         raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
@@ -161,45 +140,35 @@ def alter(args: Namespace) -> None:
         done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
-@command(
-    "restart",
-    help="Restart a queue's endpoint, its application server or its broker",
-    description="Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.",
-    arguments=(
-        QUEUE,
-        Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")),
-        *WHERE,
-    ),
-)
+@command("restart", QUEUE, Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")), *WHERE)
 def restart(args: Namespace) -> None:
-    """Restart what the queue's system restarts."""
+    """Restart a queue's endpoint, its application server or its broker.
+
+    Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.
+    """
     from airflow_poison.core.passes.restart import restart as verb
     from airflow_poison.core.policies.policy import Restart
 
-    output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))
+    what = Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
         told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)
 
 
-@command(
-    "maintain",
-    help="Keep a queue's folder small and its log short",
-    description="Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. "
-    "Exit code 0: done, 2: it could not be done.",
-    arguments=(QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE),
-)
+@command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE)
 def maintain(args: Namespace) -> None:
-    """Keep a queue's folder small and its log short."""
+    """Keep a queue's folder small and its log short.
+
+    Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Exit code 0: done, 2: it could not be done.
+    """
     from airflow_poison.core.passes.maintain import RETENTION
     from airflow_poison.core.passes.maintain import maintain as verb
 
-    output = args.output
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     done = verb(opened_queue(args), system_clock(), store=opened_store(args), retention=retention)
     told = [
@@ -211,4 +180,4 @@ def maintain(args: Namespace) -> None:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
-    tell(output, done.to_dict(), *told)
+    tell(args.output, done.to_dict(), *told)

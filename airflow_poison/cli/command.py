@@ -61,16 +61,22 @@ class Command:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
                 self.run(args)
             sys.stdout.flush()
-        except BrokenPipeError:
-            _end_of_pipe()
+        except BrokenPipeError:  # what Python still holds of the output goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
             say("interrupted", _WHOLE)
             raise SystemExit(INTERRUPTED) from None
 
 
-def command(name: str, *, help: str, description: str, arguments: tuple[Argument, ...]) -> Callable[[Callable[[Namespace], None]], Command]:  # noqa: A002  (argparse's own word)
-    """Declare a command that a function runs."""
-    return lambda function: Command(name, help, description, arguments, function)
+def command(name: str, *arguments: Argument) -> Callable[[Callable[[Namespace], None]], Command]:
+    """Declare a command that a function runs. What help says of it is the function's docstring: a line, and what its exit codes mean."""
+
+    def declared(function: Callable[[Namespace], None]) -> Command:
+        summary, _, description = (function.__doc__ or "").partition(".\n\n")
+        return Command(name, summary, " ".join(description.split()), arguments, function)
+
+    return declared
 
 
 def option(flag: str, value: str, text: str, *, completes: tuple[str, ...] | str = (), default: str | None = None) -> Argument:
@@ -91,9 +97,7 @@ def switch(flag: str, text: str) -> Argument:
 PLACES: Final = ("main", "retry", "poison", "postponed", "transmission")
 
 OUTPUT: Final = Argument(
-    ("-o", "--output"),
-    {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"},
-    ("table", "json"),
+    ("-o", "--output"), {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"}, ("table", "json")
 )
 STORE: Final = option("--store", "URI", "root of the store: a folder, or a file:// URI")
 CONN_ID: Final = option("--conn-id", "ID", "connection that names the store (default: poison_default)")
@@ -112,7 +116,7 @@ POLICY: Final = (SYSTEM, SET, POLICY_JSON)
 
 IDS: Final = Argument(("lookup_ids",), {"metavar": "ID", "nargs": "+", "help": "lookup ids of messages"})
 CONVERSATION: Final = Argument(("conversation",), {"metavar": "CONVERSATION", "help": "its handle at this side"}, "handles")
-WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)")
+WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)", default="0s")
 YES: Final = switch("--yes", "do not ask")
 SAVE: Final = option("--save", "FILE", "write the whole messages into this new file first, as JSON lines; 'send --format saved' reads them")
 
@@ -133,12 +137,6 @@ def errors_in_one_line() -> Iterator[None]:
     except OSError as error:
         say("error", f"{error.filename or 'the system'}: {error.strerror or error}.")
         raise SystemExit(CANNOT) from None
-
-
-def _end_of_pipe() -> NoReturn:
-    """End quietly: whoever read the output has gone. What Python still holds of it goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(BROKEN_PIPE)
 
 
 @contextmanager

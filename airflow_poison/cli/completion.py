@@ -6,15 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from argparse import Action, Namespace
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from airflow_poison.cli.command import Argument
 
 
 def completes(action: Action, argument: Argument) -> None:
     """Tell an argument's action what to complete."""
+
+    def complete(*, parsed_args: Namespace, **_more: Any) -> Iterable[str]:
+        if not isinstance(argument.completes, str):
+            return argument.completes
+        try:
+            found: Iterable[str] = globals()[argument.completes](parsed_args)
+        except Exception:  # noqa: BLE001  (in the middle of a line there is nobody to tell)
+            return []
+        return found
+
     if argument.completes:
-        action.completer = _completer(argument.completes)  # type: ignore[attr-defined]  # what argcomplete looks for
+        action.completer = complete  # type: ignore[attr-defined]  # what argcomplete looks for
 
 
 def queues(args: Namespace) -> Iterable[str]:
@@ -56,29 +66,11 @@ def events(_args: Namespace) -> Iterable[str]:
 
 def settings(args: Namespace) -> Iterable[str]:
     """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
+    from airflow_poison.cli.stores import queue_to_read
     from airflow_poison.core.policies import policy_class
     from airflow_poison.core.policies.described import settings_of, system_named
 
-    return [f"{setting.name}=" for setting in settings_of(policy_class(system_named(_system(args))))]
-
-
-def _system(args: Namespace) -> str:
-    given = getattr(args, "system", None)
-    if isinstance(given, str):
-        return given
-    from airflow_poison.cli.stores import queue_to_read
-
-    return str(queue_to_read(args).snapshot().control.policy["system"])
-
-
-def _completer(what: tuple[str, ...] | str) -> Callable[..., Iterable[str]]:
-    def complete(*, parsed_args: Namespace, **_more: Any) -> Iterable[str]:
-        if not isinstance(what, str):
-            return what
-        try:
-            found: Iterable[str] = globals()[what](parsed_args)
-        except Exception:  # noqa: BLE001  (in the middle of a line there is nobody to tell)
-            return []
-        return found
-
-    return complete
+    system = getattr(args, "system", None)
+    if not isinstance(system, str):
+        system = str(queue_to_read(args).snapshot().control.policy["system"])
+    return [f"{setting.name}=" for setting in settings_of(policy_class(system_named(system)))]

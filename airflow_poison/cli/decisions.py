@@ -1,15 +1,39 @@
-"""``airflow poison decide``: which halted queues wait for people, and what becomes of one."""
+"""``airflow poison decide``, ``recover``, ``remove`` and ``end-conversation``: what becomes of a halted queue, and messages that go for good.
+
+These are printed or saved before, and somebody wants it.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import sys
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import WHERE, Argument, command, end_with_no, option, wrong_usage
+from airflow_poison.cli.command import (
+    CONVERSATION,
+    IDS,
+    NO,
+    QUEUE,
+    SAVE,
+    WAIT,
+    WHERE,
+    YES,
+    Argument,
+    command,
+    end_with_no,
+    option,
+    say,
+    switch,
+    wrong_usage,
+)
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
-from airflow_poison.cli.terminal import cuttable, line, screen, table, write_json
+from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 
 if TYPE_CHECKING:
@@ -20,8 +44,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.decide import Decision
     from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint
+    from airflow_poison.core.passes.recovery import Ending
     from airflow_poison.core.policies.recovery import EndConversation
     from airflow_poison.core.store.queue_table import QueueTable
+
 
 _MEANS = {
     "end": "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",
@@ -61,61 +87,64 @@ class _Open:
 
 
 READERS = ("main", "poison", "any")
-DECISIONS = ("end", "remove", "return", "enable", "leave")
+DECISIONS = tuple(_MEANS)
 
 
 @command(
     "decide",
-    help="Say what becomes of a halted queue",
-    description="Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: "
-    "what concerns the message and the queue, in the safe order. What is removed is kept. "
-    "Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it could not be done.",
-    arguments=(
-        Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
-        Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
-        option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
-        option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
-        option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
-        option("--error", "N", "with end: the code that the partner is told (default: 127)"),
-        option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
-        *WHERE,
-    ),
+    Argument(("queue",), {"metavar": "QUEUE", "nargs": "?", "help": "the queue (default: list all halted ones)"}, "queues"),
+    Argument(("decision",), {"metavar": "DECISION", "nargs": "?", "help": f"{', '.join(DECISIONS)} (default: show)"}, DECISIONS),
+    option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
+    option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
+    option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
+    option("--error", "N", "with end: the code that the partner is told (default: 127)"),
+    option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
+    *WHERE,
 )
 def decide(args: Namespace) -> None:
-    """List what waits for a decision, show that of one queue, or carry one out. Ends with exit code 1 when nothing waits for it."""
+    """Say what becomes of a halted queue.
+
+    Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: what concerns the
+    message and the queue, in the safe order. What is removed is kept. Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it
+    could not be done.
+    """
     from airflow_poison.core.passes.halts import Endpoints
 
-    output, which = args.output, values.one_of("--sub-queue", args.sub_queue, list(Endpoints))
+    which = Endpoints(values.one_of("--sub-queue", args.sub_queue, list(Endpoints)))
     if args.decision is not None:
-        _carry_out(args, output, Endpoints(which))
+        _carry_out(args, which)
         return
     if any(given is not None for given in (args.lookup_id, args.to_queue, args.error, args.description)):
         raise wrong_usage("--lookup-id, --to-queue, --error and --description: expected with DECISION.")
     if args.queue is None:
-        _list(args, output, Endpoints(which))
+        _list(args, which)
     else:
-        _show(args, output, Endpoints(which))
+        _show(args, which)
 
 
-def _list(args: Namespace, output: str, which: Endpoints) -> None:
+def _list(args: Namespace, which: Endpoints) -> None:
     store = opened_store(args)
     found, failed = looked_for(store, (), lambda queue: _open(queue, which))
-    if output == "json":
+    if args.output == "json":
         write_json({"store": store.uri, "halted": [each.to_dict() for each in found], "errors": failed})
     elif found:
-        _print(found)
+        rows = table("queue", "state", "message", "decisions", "reason", right=["message"], cut="reason")
+        for each in found:
+            number = "" if each.halt.lookup_id is None else str(each.halt.lookup_id)
+            rows.add_row(each.halt.name, each.halt.state.value, number, ", ".join(each.choices), cuttable(each.halt.reason))
+        screen().print(rows)
     nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
-    end_with(output, failed, found=bool(found), nothing=nothing)
+    end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
-def _show(args: Namespace, output: str, which: Endpoints) -> None:
+def _show(args: Namespace, which: Endpoints) -> None:
     from airflow_poison.cli import tables
 
     queue = queue_to_read(args)
     found = _open(queue, which)
-    if output == "json":
+    if args.output == "json":
         write_json({"queue": queue.name, "halted": [each.to_dict() for each in found]})
-    for each in found if output != "json" else ():
+    for each in found if args.output != "json" else ():
         out, halt = screen(), each.halt
         line(out, (halt.name, "bold"), f" is {halt.state.value}: {halt.reason}" if halt.reason else f" is {halt.state.value}.")
         if each.message is not None:
@@ -127,10 +156,10 @@ def _show(args: Namespace, output: str, which: Endpoints) -> None:
         for choice in each.choices:
             line(out, (f"decide {args.queue} {choice.value} --sub-queue {halt.sub_queue.value}", "bold"), f": {_MEANS[choice]}.")
     if not found:
-        end_with_no(output, f"queue {queue.name} receives: there is nothing to decide.")
+        end_with_no(args.output, f"queue {queue.name} receives: there is nothing to decide.")
 
 
-def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
+def _carry_out(args: Namespace, which: Endpoints) -> None:
     from airflow_poison.core.errors import DecisionOutdatedError
     from airflow_poison.core.passes.decide import Decision
     from airflow_poison.core.passes.decide import decide as carry_out
@@ -147,15 +176,11 @@ def _carry_out(args: Namespace, output: str, which: Endpoints) -> None:
         by = "no single message" if halt.lookup_id is None else f"message {halt.lookup_id}"
         raise DecisionOutdatedError(f"Queue {halt.name!r} is {halt.state.value} by {by}, not by message {number}. Nothing has changed.")
     done = carry_out(queue, opened_store(args), system_clock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
-    if output == "json":
-        write_json(done.to_dict())
-    elif wanted is Decision.LEAVE:
-        line(screen(), f"Queue {halt.name} is left {halt.state.value}.")
-    else:
-        where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
-        if done.ended is not None:
-            where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} is told error {end.error}."
-        line(screen(), f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}")
+    where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
+    if done.ended is not None:
+        where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} is told error {end.error}."
+    enabled = f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}"
+    tell(args.output, done.to_dict(), f"Queue {halt.name} is left {halt.state.value}." if wanted is Decision.LEAVE else enabled)
 
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
@@ -180,10 +205,201 @@ def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
     return [_Open(halt, message, others, suspect_conversation(queue, message)) for halt, message, others in found]
 
 
-def _print(found: Sequence[_Open]) -> None:
-    rows = table("queue", "state", "message", "decisions", "reason", right=["message"], cut="reason")
-    for each in found:
-        halt = each.halt
-        number = "" if halt.lookup_id is None else str(halt.lookup_id)
-        rows.add_row(halt.name, halt.state.value, number, ", ".join(each.choices), cuttable(halt.reason))
-    screen().print(rows)
+# Messages go for good ------------------------------------------------------------------------------------------------
+
+
+@command("remove", QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, YES, *WHERE)
+def remove(args: Namespace) -> None:
+    """Take messages out of a queue for good.
+
+    Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, 1: not there, or
+    not wanted, 2: it could not be done.
+    """
+    from airflow_poison.core.errors import MessageNotFoundError
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.passes.move import remove_messages
+
+    numbers = values.lookup_ids(args.lookup_ids)
+    _check_asking(args)
+    table = opened_queue(args)
+    found = look_up(table, Chosen.ids(numbers))
+    if missing := sorted(set(numbers) - {message.lookup_id for message in found}):
+        which = ", ".join(map(str, missing))
+        raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
+    if args.conversation:
+        found = _with_conversations(table, found)
+    _check_free(table, found)
+    _keep(args, table, found)
+    _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
+    done = remove_messages(table, system_clock(), [message.lookup_id for message in found])
+    if args.output != "json":
+        line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
+
+
+@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, YES, *WHERE)
+def recover(args: Namespace) -> None:
+    """Remove the message that halted a queue, and enable the queue.
+
+    Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. Asks first on a terminal. Exit code 0:
+    done, 1: no message halted it, or not wanted, 2: it could not be done.
+    """
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.passes.recovery import recover as verb
+
+    number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
+    _check_asking(args)
+    table = opened_queue(args)
+    wanted = table.snapshot().control.halted_by if number is None else number
+    found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted])))
+    _check_free(table, found)
+    if wanted is not None and (found or number is None):
+        _keep(args, table, found)
+        _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
+    done = verb(table, system_clock(), lookup_id=number, store=opened_store(args))
+    if args.output != "json":
+        line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
+        if (ended := done.ended) is not None:
+            line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} is told error {ended.error}: {ended.description}")
+
+
+@command(
+    "end-conversation",
+    QUEUE,
+    CONVERSATION,
+    option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
+    option("--description", "TEXT", "what the partner reads, together with --error"),
+    switch("--cleanup", "remove everything at this side without telling the partner"),
+    switch("--enable", "also enable the queue, in the order that its settings want"),
+    WAIT,
+    SAVE,
+    YES,
+    *WHERE,
+)
+def end_conversation(args: Namespace) -> None:
+    """End a conversation, and with it a poison message.
+
+    Print or save the messages of a conversation that wait in the queue, then end this side of it; they go for good. Asks first on a terminal. Exit
+    code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.
+    """
+    from airflow_poison.cli import tables
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.conversations import conversations
+    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.passes.recovery import Ending
+
+    if args.cleanup and (args.error is not None or args.description is not None):
+        raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
+    if args.description is not None and args.error is None:
+        raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
+    table = opened_queue(args)
+    ending = Ending(
+        table,
+        system_clock(),
+        opened_store(args),
+        error=None if args.error is None else values.error_code(args.error),
+        description=args.description or "",
+        cleanup=args.cleanup,
+        wait=values.duration("--wait", args.wait),
+    )
+    [row] = conversations(table, handle=args.conversation)
+    ending.check(args.conversation)
+    found = look_up(table, Chosen(conversation_id=args.conversation))
+    if found:
+        _check_asking(args)
+    if found or args.output == "json":
+        _keep(args, table, found)
+    if found:
+        _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {table.name} for good?")
+    key = uuid.uuid4().hex
+    done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
+    if args.output != "json":
+        enabled = f" Queue {table.name} is enabled." if args.enable else ""
+        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}. {_told(ending, row)}{enabled}")
+        for sentence in tables.waiting(done):
+            line(screen(), sentence)
+
+
+def _told(ending: Ending, before: ConversationRow) -> str:
+    """Say what the partner hears of an end."""
+    from airflow_poison.core.conversations.endpoint import ConversationState
+
+    if ending.cleanup:
+        return f"{before.far_service} is not told."
+    if before.state in {ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR}:
+        return f"{before.far_service} has ended it before."
+    if ending.error is None:
+        return f"{before.far_service} is told of the end."
+    said = f": {ending.description}" if ending.description else ""
+    return f"{before.far_service} is told error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
+
+
+def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+    """Return messages and all others of the conversations that they belong to."""
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+
+    handles = {message.conversation_id for message in found if message.conversation_id}
+    others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each))]
+    alone = [message for message in found if not message.conversation_id]
+    return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
+
+
+def _check_asking(args: Namespace) -> None:
+    if not args.yes and not sys.stdin.isatty():
+        raise wrong_usage("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
+
+
+def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
+    """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
+    from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
+
+    snapshot = table.snapshot()
+    if found and snapshot.claims:
+        refuse_claimed(table, snapshot, find(table, snapshot, Chosen.ids([message.lookup_id for message in found])))
+
+
+def _keep(args: Namespace, table: QueueTable, found: Sequence[MessageRow]) -> None:
+    """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
+    from airflow_poison.cli import tables
+
+    if args.save is not None:
+        _save(args.save, found)
+    if args.output == "json":
+        write_json({"queue": table.name, "messages": [_whole(message) for message in found], "saved": args.save})
+        sys.stdout.flush()
+    elif args.save is not None:
+        line(screen(), f"Saved {counted(len(found))} in {args.save}.")
+    else:
+        tables.print_whole(table.name, found, system_clock().now(), most_body=None)
+        sys.stdout.flush()
+
+
+def _save(place: str, found: Sequence[MessageRow]) -> None:
+    """Write JSON lines into a new file, and force them to disk. Raises InputError when there is such a file."""
+    try:
+        with Path(place).open("x", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(_whole(message))}\n" for message in found)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError as error:
+        raise wrong_usage(f"--save {place}: there is such a file already; expected a new one. Nothing was removed.") from error
+
+
+def _whole(message: MessageRow) -> dict[str, object]:
+    """Return a message with all of its body, as text where it is UTF-8, else in Base64."""
+    text = message.text
+    body = base64.b64encode(message.body).decode() if text is None else text
+    return message.to_dict() | {"body": body, "body_cut": False}
+
+
+def _ask(args: Namespace, question: str) -> None:
+    """Go on when the answer is yes; else end with exit code 1."""
+    if args.yes:
+        return
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        say("nothing", "was removed.")
+        raise SystemExit(NO)

@@ -7,28 +7,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import (
-    CONVERSATION,
-    QUEUE,
-    QUEUES,
-    WAIT,
-    WHERE,
-    Argument,
-    command,
-    end_with_no,
-    option,
-    say,
-    switch,
-    wrong_usage,
-)
+from airflow_poison.cli.command import CONVERSATION, QUEUE, QUEUES, WAIT, WHERE, Argument, command, end_with_no, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
-from airflow_poison.cli.terminal import line, messages, screen, write_json
+from airflow_poison.cli.terminal import messages, tell, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.conversations.services import Contract, Service
+    from airflow_poison.core.conversations.services import Contract, SentBy, Service
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -38,92 +25,88 @@ _KEY = option("--send-key", "KEY", "names what is done: later the same key does 
 _TYPE = option("--message-type", "TYPE", "type of every message (default: the only one that the contract lets this side send)")
 
 
-@command(
-    "services",
-    help="List services with their queues and contracts",
-    description="List the services of a store: their queues, contracts and message types. "
-    "Exit code 0: listed, 1: there is no service, 2: it could not be listed.",
-    arguments=(QUEUES, *WHERE),
-)
+@command("services", QUEUES, *WHERE)
 def services(args: Namespace) -> None:
-    """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
+    """List services with their queues and contracts.
+
+    List the services of a store: their queues, contracts and message types. Exit code 0: listed, 1: there is no service, 2: it could not be listed.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes.services import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
 
-    output, store = args.output, opened_store(args)
+    store = opened_store(args)
     found, failed = looked_for(store, args.queue, look)
-    if output == "json":
+    if args.output == "json":
         rows = [{"queue": queue, **service.to_dict()} for queue, service in found]
         write_json({"store": store.uri, "services": rows, "errors": failed})
     elif found:
         tables.print_services(found)
     nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
-    end_with(output, failed, found=bool(found), nothing=nothing)
+    end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
 @command(
     "conversations",
-    help="List a queue's conversations, or show one",
-    description="List the conversation endpoints of a queue: state, partner, timers and what waits. "
-    "Exit code 0: listed, 1: there is none, 2: it could not be listed.",
-    arguments=(
-        QUEUE,
-        option("--conversation", "HANDLE", "this one, whole", completes="handles"),
-        switch("--ended", "also those that are remembered only because they have ended"),
-        *WHERE,
-    ),
+    QUEUE,
+    option("--conversation", "HANDLE", "this one, whole", completes="handles"),
+    switch("--ended", "also those that are remembered only because they have ended"),
+    *WHERE,
 )
 def conversations(args: Namespace) -> None:
-    """Print conversation endpoints. Ends with exit code 1 when there is none."""
+    """List a queue's conversations, or show one.
+
+    List the conversation endpoints of a queue: state, partner, timers and what waits. Exit code 0: listed, 1: there is none, 2: it could not be
+    listed.
+    """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes.conversations import conversations as verb
 
-    output, table, clock = args.output, queue_to_read(args), system_clock()
+    table, now = queue_to_read(args), system_clock().now()
     found = verb(table, handle=args.conversation, ended=args.ended)
-    if output == "json":
+    if args.output == "json":
         write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
     elif args.conversation is not None:
-        tables.print_conversation(found[0], clock.now())
+        tables.print_conversation(found[0], now)
     elif found:
-        tables.print_conversations(found, clock.now())
+        tables.print_conversations(found, now)
     if not found:
-        end_with_no(output, f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}.")
+        end_with_no(
+            args.output, f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}."
+        )
 
 
 @command(
     "begin-dialog",
-    help="Begin a dialog with another service",
-    description="Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.",
-    arguments=(
-        QUEUE,
-        _BODIES,
-        Argument(("--service",), {"metavar": "SERVICE", "required": True, "help": "the service of this queue that begins it"}, "services"),
-        Argument(("--far-service",), {"metavar": "SERVICE", "required": True, "help": "the partner"}, "services"),
-        option("--contract", "CONTRACT", "one of the service's (default: its only one)"),
-        _TYPE,
-        option("--priority", "N", "of the dialog, 1 to 10 (default: 5)"),
-        option("--lifetime", "DURATION", "how long the dialog may last at most (default: for ever)"),
-        option("--timer", "DURATION", "a conversation timer of this side, set at once"),
-        option("--group", "GROUP", "conversation group of a related conversation (default: a group of its own)"),
-        _KEY,
-        *WHERE,
-    ),
+    QUEUE,
+    _BODIES,
+    Argument(("--service",), {"metavar": "SERVICE", "required": True, "help": "the service of this queue that begins it"}, "services"),
+    Argument(("--far-service",), {"metavar": "SERVICE", "required": True, "help": "the partner"}, "services"),
+    option("--contract", "CONTRACT", "one of the service's (default: its only one)"),
+    _TYPE,
+    option("--priority", "N", "of the dialog, 1 to 10 (default: 5)"),
+    option("--lifetime", "DURATION", "how long the dialog may last at most (default: for ever)"),
+    option("--timer", "DURATION", "a conversation timer of this side, set at once"),
+    option("--group", "GROUP", "conversation group of a related conversation (default: a group of its own)"),
+    _KEY,
+    *WHERE,
 )
 def begin_dialog(args: Namespace) -> None:
-    """Begin a dialog, and print its handle."""
+    """Begin a dialog with another service.
+
+    Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.
+    """
     from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.dialogs import begin_dialogs
     from airflow_poison.core.passes.services import service_in
 
-    output, table = args.output, opened_queue(args)
+    table = opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
-    kind = _type(contract, SentBy.INITIATOR, args.message_type)
     dialog = Dialog(
-        messages=_messages(kind, args.bodies),
+        messages=_messages(contract, SentBy.INITIATOR, args),
         group_id=args.group,
         lifetime=None if args.lifetime is None else values.lasting("--lifetime", args.lifetime),
         timer=None if args.timer is None else values.lasting("--timer", args.timer),
@@ -141,76 +124,57 @@ def begin_dialog(args: Namespace) -> None:
     _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
     again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
-    _told(args, output, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
+    _told(args, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
-@command(
-    "send-on",
-    help="Send further messages on a conversation",
-    description="Send on a conversation, in one commit. "
-    "Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.",
-    arguments=(QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE),
-)
+@command("send-on", QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE)
 def send_on(args: Namespace) -> None:
-    """Send on a conversation."""
+    """Send further messages on a conversation.
+
+    Send on a conversation, in one commit. Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.
+    """
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.conversations import conversations as look
     from airflow_poison.core.passes.dialogs import send_on as verb
     from airflow_poison.core.passes.services import service_in
 
-    output, table = args.output, opened_queue(args)
+    table = opened_queue(args)
     [row] = look(table, handle=args.conversation)
     side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
     contract = _contract(service_in(table, row.service), row.contract)
-    sent = _messages(_type(contract, side, args.message_type), args.bodies)
-    done = verb(
-        table,
-        args.conversation,
-        sent,
-        key=_key(args, table),
-        clock=system_clock(),
-        wait=values.wait(args.wait),
-    )
+    sent = _messages(contract, side, args)
+    done = verb(table, args.conversation, sent, key=_key(args, table), clock=system_clock(), wait=values.duration("--wait", args.wait))
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
-    _told(args, output, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
+    _told(args, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
-@command(
-    "set-timer",
-    help="Set the timer of a conversation",
-    description="Set the conversation timer of this side, or start it again. "
-    "Exit code 0: set, 1: there is no such conversation, 2: it could not be set.",
-    arguments=(
-        QUEUE,
-        CONVERSATION,
-        Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}),
-        WAIT,
-        *WHERE,
-    ),
-)
+@command("set-timer", QUEUE, CONVERSATION, Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}), WAIT, *WHERE)
 def set_timer(args: Namespace) -> None:
-    """Set a conversation's timer."""
+    """Set the timer of a conversation.
+
+    Set the conversation timer of this side, or start it again. Exit code 0: set, 1: there is no such conversation, 2: it could not be set.
+    """
     from airflow_poison.core.passes.dialogs import set_timer as verb
 
-    output, span, table = args.output, values.lasting("DURATION", args.timeout), opened_queue(args)
-    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=values.wait(args.wait))
-    _told(args, output, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
+    span, table = values.lasting("DURATION", args.timeout), opened_queue(args)
+    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=values.duration("--wait", args.wait))
+    _told(args, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
-def _told(args: Namespace, output: str, table: QueueTable, done: ActResult, text: str) -> None:
-    """Let messages leave, and say what was done."""
+def _told(args: Namespace, table: QueueTable, done: ActResult, text: str) -> None:
+    """Let messages leave, and say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
+    from airflow_poison.core.conversations.endpoint import ConversationState
+    from airflow_poison.core.passes.conversations import conversations as look
     from airflow_poison.core.passes.recovery import left
 
     done = left(opened_store(args), table, done, system_clock())
-    if not done.repeated:
-        _warn_of_errors(table, done)
-    if output == "json":
-        write_json(done.to_dict())
-        return
-    line(screen(), text)
-    tables.print_waiting(done)
+    for handle in done.conversations if not done.repeated else ():
+        if look(table, handle=handle)[0].state == ConversationState.ERROR:
+            shows = f"inspect {table.name} --conversation {handle} --mode browse"
+            say("warning", f"an Error message has arrived on conversation {handle}; '{shows}' shows it.")
+    tell(args.output, done.to_dict(), text, *tables.waiting(done))
 
 
 def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[str, bytes]]) -> None:
@@ -220,17 +184,6 @@ def _warn_of_misfits(done: ActResult, contract: Contract, sent: Sequence[tuple[s
         if misfit is not None:
             refused = "Where it arrives it is refused, and an Error message comes back."
             say("warning", f"body {number} is none of message type {kind}: {misfit.reason}. {refused}")
-
-
-def _warn_of_errors(table: QueueTable, done: ActResult) -> None:
-    """Say of Error messages that are here already."""
-    from airflow_poison.core.conversations.endpoint import ConversationState
-    from airflow_poison.core.passes.conversations import conversations as look
-
-    for handle in done.conversations:
-        if look(table, handle=handle)[0].state == ConversationState.ERROR:
-            shows = f"inspect {table.name} --conversation {handle} --mode browse"
-            say("warning", f"an Error message has arrived on conversation {handle}; '{shows}' shows it.")
 
 
 def _contract(service: Service, given: str | None) -> Contract:
@@ -244,18 +197,12 @@ def _contract(service: Service, given: str | None) -> Contract:
     return found
 
 
-def _type(contract: Contract, side: object, given: str | None) -> str:
-    """Return the message type, or the only one that a side may send. Raises InputError."""
-    from airflow_poison.core.conversations.services import SentBy
-
-    allowed = sorted(contract.sent_by(SentBy(str(side))))
-    if given is None and len(allowed) != 1:
+def _messages(contract: Contract, side: SentBy, args: Namespace) -> list[tuple[str, bytes]]:
+    """Return the messages, of the type that was given, or of the only one that a side may send. Raises InputError."""
+    allowed = sorted(contract.sent_by(side))
+    if args.message_type is None and len(allowed) != 1:
         raise wrong_usage(f"--message-type is missing: contract {contract.name} lets this side send {', '.join(allowed) or 'nothing'}.")
-    return allowed[0] if given is None else given
-
-
-def _messages(message_type: str, bodies: Sequence[str]) -> list[tuple[str, bytes]]:
-    return [(message_type, os.fsencode(body)) for body in bodies]
+    return [(allowed[0] if args.message_type is None else args.message_type, os.fsencode(body)) for body in args.bodies]
 
 
 def _key(args: Namespace, table: QueueTable) -> str:

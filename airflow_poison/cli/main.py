@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import changes, check, decisions, dialogs, looking, receive, removal, send, settings
+from airflow_poison.cli import changes, decisions, dialogs, looking, receive, send, settings
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ COMMANDS: Final = (
     receive.receive,
     changes.return_due,
     changes.move,
-    removal.remove,
+    decisions.remove,
     dialogs.services,
     dialogs.conversations,
     dialogs.begin_dialog,
     dialogs.send_on,
     dialogs.set_timer,
-    removal.end_conversation,
+    decisions.end_conversation,
     changes.enable,
     changes.disable,
     changes.alter,
     changes.restart,
     decisions.decide,
-    removal.recover,
+    decisions.recover,
     changes.maintain,
-    check.check,
+    looking.check,
     settings.policies,
     settings.simulate,
 )

@@ -11,22 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import (
-    INTERRUPTED,
-    NO,
-    POLICY,
-    QUEUE,
-    WHERE,
-    Argument,
-    command,
-    option,
-    others_on_stderr,
-    say,
-    several,
-    wrong_usage,
-)
+from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, WHERE, Argument, command, option, others_on_stderr, say, several, wrong_usage
 from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
-from airflow_poison.cli.terminal import line, messages, screen, write_json
+from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -50,47 +37,44 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 
 @command(
     "receive",
-    help="Hand a queue's messages to a handler, once",
-    description="Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, "
-    "run it again.",
-    arguments=(
-        QUEUE,
-        Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
-        *POLICY,
-        several(
-            "--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"
-        ),
-        option(
-            "--engine",
-            "ENGINE",
-            "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
-            default="spark",
-            completes=_ENGINES,
-        ),
-        option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
-        option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),
-        option(
-            "--isolation",
-            "WAY",
-            "process: handlers run in supervised child processes; none: inline (default: process)",
-            default="process",
-            completes=("process", "none"),
-        ),
-        several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
-        several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
-        option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
-        *WHERE,
+    QUEUE,
+    Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
+    *POLICY,
+    several("--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"),
+    option(
+        "--engine",
+        "ENGINE",
+        "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
+        default="spark",
+        completes=_ENGINES,
     ),
+    option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
+    option("--max-messages", "N", "how many messages the pass takes at most (default: 10000000; local: 100000)"),
+    option(
+        "--isolation",
+        "WAY",
+        "process: handlers run in supervised child processes; none: inline (default: process)",
+        default="process",
+        completes=("process", "none"),
+    ),
+    several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
+    several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
+    option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
+    *WHERE,
 )
 def receive(args: Namespace) -> None:
-    """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
+    """Hand a queue's messages to a handler, once.
+
+    Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
+    """
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.executors import checked_files
+    from airflow_poison.operators.account import account
 
-    output, engine = args.output, values.one_of("--engine", args.engine, _ENGINES)
+    engine = values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine != "spark":
@@ -129,17 +113,9 @@ def receive(args: Namespace) -> None:
         raise SystemExit(INTERRUPTED) from None
     finally:
         progress.end()
-    _tell(result, output, receiving.policy)
-
-
-def _tell(result: ReceiveResult, output: str, policy: Policy) -> None:
-    """Print what a pass did. Ends with exit code 1 when the queue is halted."""
-    if output == "json":
-        write_json(result.to_dict())
-    else:
-        _print(result)
+    tell(args.output, result.to_dict(), *account(result))
     if result.halted is not None:
-        say("halted", _halted(result, policy))
+        say("halted", _halted(result, receiving.policy))
         raise SystemExit(NO)
 
 
@@ -199,14 +175,6 @@ def _left(table: QueueTable, key: str, named: str) -> str:
     )
 
 
-def _print(result: ReceiveResult) -> None:
-    from airflow_poison.operators.account import account
-
-    out = screen()
-    for each in account(result):
-        line(out, each)
-
-
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
     from airflow_poison.core.passes.halts import what_halted
@@ -215,9 +183,10 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
-    what = what_halted(halt, result.queue)
     queue = result.queue
-    return f"{what} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
+    return (
+        f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
+    )
 
 
 class Progress:
@@ -259,19 +228,13 @@ def _services(name: str) -> Sequence[Service]:
     thing = _imported(name)
     if isinstance(thing, Service):
         return [thing]
-    if isinstance(thing, list | tuple) and thing and all(isinstance(each, Service) for each in thing):
-        return thing
-    raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {_kind(thing)}.")
-
-
-def _kind(thing: object) -> str:
-    from airflow_poison.core.conversations.services import Service
-
     kind = type(thing).__name__
-    if not isinstance(thing, list | tuple):
-        return kind
-    other = next((type(each).__name__ for each in thing if not isinstance(each, Service)), None)
-    return f"an empty {kind}" if other is None else f"a {kind} with {other}"
+    if isinstance(thing, list | tuple):
+        other = next((type(each).__name__ for each in thing if not isinstance(each, Service)), None)
+        if thing and other is None:
+            return thing
+        kind = f"an empty {kind}" if other is None else f"a {kind} with {other}"
+    raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {kind}.")
 
 
 def _imported(name: str) -> object:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.cli import values
 from airflow_poison.cli.command import INTERRUPTED, POLICY, QUEUE, WHERE, Argument, command, option, say, several, switch, wrong_usage
 from airflow_poison.cli.stores import opened_queue, system_clock
-from airflow_poison.cli.terminal import line, messages, screen, write_json
+from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -23,48 +23,43 @@ if TYPE_CHECKING:
     from airflow_poison.core.mapping import ColumnMapping
 
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
-_FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type"}
+_FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
 """Options whose value is the same for every message, and the column that it goes to."""
-
-
 _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
 
 
 @command(
     "send",
-    help="Put messages into a queue",
-    description="Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.",
-    arguments=(
-        QUEUE,
-        Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
-        option("--file", "FILE", "send what is in this file, - reads standard input"),
-        option(
-            "--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS
-        ),
-        several(
-            "--map",
-            "PART=COLUMN",
-            "which columns become which parts of a message: body=payload group=carrier priority=urgency properties=origin,dest message_id "
-            "message_type conversation expires_after (default: the body is one JSON object of all columns)",
-        ),
-        option("--group", "GROUP", "group of every message"),
-        option("--priority", "N", "priority of every message, 0 to 10 (default: 5)"),
-        several("--property", "NAME=VALUE", "properties of every message"),
-        option("--message-type", "TYPE", "type of every message"),
-        option("--conversation", "ID", "conversation of every message"),
-        option("--expires-after", "DURATION", "time to live of every message"),
-        option("--send-key", "KEY", "names what is sent: a later send to the queue with the same key sends nothing"),
-        switch("--resend", "send anew although the key was used before"),
-        *POLICY,
-        *WHERE,
+    QUEUE,
+    Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
+    option("--file", "FILE", "send what is in this file, - reads standard input"),
+    option("--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS),
+    several(
+        "--map",
+        "PART=COLUMN",
+        "which columns become which parts of a message: body=payload group=carrier priority=urgency properties=origin,dest message_id "
+        "message_type conversation expires_after (default: the body is one JSON object of all columns)",
     ),
+    option("--group", "GROUP", "group of every message"),
+    option("--priority", "N", "priority of every message, 0 to 10 (default: 5)"),
+    several("--property", "NAME=VALUE", "properties of every message"),
+    option("--message-type", "TYPE", "type of every message"),
+    option("--conversation", "ID", "conversation of every message"),
+    option("--expires-after", "DURATION", "time to live of every message"),
+    option("--send-key", "KEY", "names what is sent: a later send to the queue with the same key sends nothing"),
+    switch("--resend", "send anew although the key was used before"),
+    *POLICY,
+    *WHERE,
 )
 def send(args: Namespace) -> None:
-    """Send, and print what was sent."""
+    """Put messages into a queue.
+
+    Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.
+    """
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 
-    output, clock = args.output, system_clock()
+    clock = system_clock()
     if args.resend and args.send_key is None:
         raise wrong_usage("--resend: expected with --send-key; without a key every send is a new one.")
     values.named("--send-key", args.send_key)
@@ -78,18 +73,15 @@ def send(args: Namespace) -> None:
         again = f"; run it again with --send-key {named}: it sends only what was not sent" if not args.resend else ""
         say("interrupted", f"all messages were sent, or none{again}.")
         raise SystemExit(INTERRUPTED) from None
-    if output == "json":
-        write_json(sent.to_dict())
-        return
-    out, last = screen(), sent.first_lookup_id + sent.sent - 1
+    last = sent.first_lookup_id + sent.sent - 1
     ids = f"lookup id {last}" if sent.sent == 1 else f"lookup ids {sent.first_lookup_id} to {last}"
     count = messages(sent.sent)
+    told = [f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}."]
     if sent.repeated:
-        line(out, f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now.")
-    else:
-        line(out, f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}.")
+        told = [f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now."]
     if sent.held:
-        line(out, f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
+        told.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
+    tell(args.output, sent.to_dict(), *told)
 
 
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
@@ -101,7 +93,9 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
         raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
     if args.bodies and (args.format or args.map):
         raise wrong_usage("--format and --map: expected with --file; bodies that are arguments have no columns.")
-    form = _format(args)
+    form = "lines" if args.file in {None, "-"} else sources.format_of(args.file)
+    if args.format is not None:
+        form = values.one_of("--format", args.format, _FORMATS)
     mapping = _mapping(args, form)
     fixed = _fixed(args, mapping)
     if form == "saved":
@@ -109,14 +103,6 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     numbers = tuple(column for column in (mapping.priority, mapping.expires_after) if isinstance(column, str))
     rows: Iterable[object] = map(os.fsencode, args.bodies) if args.bodies else sources.rows(args.file, form, numbers)
     return _constant(rows_to_batches(rows, mapping, now), fixed)
-
-
-def _format(args: Namespace) -> str:
-    from airflow_poison.cli import sources
-
-    if args.format is not None:
-        return values.one_of("--format", args.format, _FORMATS)
-    return "lines" if args.file in {None, "-"} else sources.format_of(args.file)
 
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
@@ -144,18 +130,15 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
     from airflow_poison.core.mapping import HIGHEST_PRIORITY
 
     fixed: dict[str, object] = {}
-    for name, column in _FIXED.items():
-        if (value := getattr(args, name)) is not None:
-            fixed[column] = value
-    if args.priority is not None:
-        fixed["priority"] = values.whole("--priority", args.priority, 0, HIGHEST_PRIORITY)
+    for part, column in _FIXED.items():
+        if (value := getattr(args, part)) is not None:
+            fixed[column] = values.whole("--priority", value, 0, HIGHEST_PRIORITY) if part == "priority" else value
+            if getattr(mapping, part) is not None:
+                raise wrong_usage(f"--{part.replace('_', '-')}: the same part is mapped to a column.")
     if args.property:
         fixed["properties"] = list(values.pairs("--property", args.property).items())
-    for part in ("group", "conversation", "message_type", "priority"):
-        if getattr(args, part) is not None and getattr(mapping, part) is not None:
-            raise wrong_usage(f"--{part.replace('_', '-')}: the same part is mapped to a column.")
-    if args.property and mapping.properties:
-        raise wrong_usage("--property: properties are mapped to columns.")
+        if mapping.properties:
+            raise wrong_usage("--property: properties are mapped to columns.")
     return fixed
 
 
@@ -181,8 +164,7 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
     from airflow_poison.core.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
-        names = ("body", *sources.SAVED, "properties", "expires_at")
-        schema = pa.schema([message_schema().field(name) for name in names])
+        schema = pa.schema([message_schema().field(name) for name in ("body", *sources.SAVED, "properties", "expires_at")])
         try:
             yield pa.RecordBatch.from_pylist(chunk, schema=schema)  # type: ignore[arg-type]  # they are dicts
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

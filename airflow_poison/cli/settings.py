@@ -7,48 +7,35 @@ from typing import TYPE_CHECKING
 from airflow_poison.cli import values
 from airflow_poison.cli.command import OUTPUT, POLICY_JSON, SET, Argument, command, noted_warnings, option, several, switch
 from airflow_poison.cli.terminal import write_json
-from airflow_poison.cli.values import policy_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.policies.described import Setting, System
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.simulated import Simulation
+    from airflow_poison.core.policies.described import Setting
 
 
 _SYSTEM = Argument(("system",), {"metavar": "SYSTEM", "nargs": "?", "help": "the messaging system, for example Msmq4"}, "systems")
 
 
-@command(
-    "policies",
-    help="List the messaging systems, or the settings of one",
-    description="List the messaging systems whose rules a queue can have; with SYSTEM: its settings.",
-    arguments=(_SYSTEM, OUTPUT),
-)
+@command("policies", _SYSTEM, OUTPUT)
 def policies(args: Namespace) -> None:
-    """Print the systems, or the settings of one."""
+    """List the messaging systems, or the settings of one.
+
+    List the messaging systems whose rules a queue can have; with SYSTEM: its settings.
+    """
     from airflow_poison.cli import simulation
     from airflow_poison.core.policies import SYSTEMS
     from airflow_poison.core.policies.described import describe, system_named
 
-    output = args.output
-    if args.system is None:
-        systems = [describe(name) for name in SYSTEMS]
-        written: dict[str, object] = {"systems": [_system(system) for system in systems]}
-    else:
-        systems = [describe(system_named(args.system))]
-        written = _system(systems[0]) | {"settings": [_setting(setting) for setting in systems[0].settings]}
-    if output == "json":
-        write_json(written)
+    systems = [describe(name) for name in SYSTEMS] if args.system is None else [describe(system_named(args.system))]
+    written = [{"system": system.name, "title": system.title, "summary": system.summary} for system in systems]
+    if args.output == "json":
+        settings = [_setting(setting) for setting in systems[0].settings]
+        write_json({"systems": written} if args.system is None else written[0] | {"settings": settings})
     elif args.system is None:
         simulation.print_systems(systems)
     else:
         simulation.print_settings(systems[0])
-
-
-def _system(system: System) -> dict[str, object]:
-    return {"system": system.name, "title": system.title, "summary": system.summary}
 
 
 def _setting(setting: Setting) -> dict[str, object]:
@@ -65,58 +52,46 @@ def _setting(setting: Setting) -> dict[str, object]:
 
 @command(
     "simulate",
-    help="Show what settings would do to messages",
-    description="Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.",
-    arguments=(
-        _SYSTEM,
-        SET,
-        POLICY_JSON,
-        several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
-        several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
-        several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
-        option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
-        option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
-        several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
-        option("--queue", "NAME", "the queue's name (default: orders)", default="orders"),
-        switch("--events", "list every event but deliveries, commits and rollbacks"),
-        switch("--routine", "list those events, too"),
-        OUTPUT,
-    ),
+    _SYSTEM,
+    SET,
+    POLICY_JSON,
+    several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
+    several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
+    several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
+    option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
+    option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
+    several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
+    option("--queue", "NAME", "the queue's name (default: orders)", default="orders"),
+    switch("--events", "list every event but deliveries, commits and rollbacks"),
+    switch("--routine", "list those events, too"),
+    OUTPUT,
 )
 def simulate(args: Namespace) -> None:
-    """Print what happens and the answer."""
+    """Show what settings would do to messages.
+
+    Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.
+    """
     from airflow_poison.cli import simulation
-
-    output = args.output
-    with noted_warnings() as warned:
-        policy = _policy(args)
-    done = _simulation(policy, args)
-    if output == "json":
-        write_json(done.to_dict(routine=args.routine) | {"warnings": warned})
-    else:
-        simulation.print_simulation(done, events=args.events or args.routine, routine=args.routine)
-
-
-def _policy(args: Namespace) -> Policy:
-    """Return the policy of SYSTEM, --policy-json and --set; the file may name the system, too. Raises InputError and SettingError."""
     from airflow_poison.core.policies import SYSTEMS
-
-    system = values.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
-    return policy_of(args, system, f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move")
-
-
-def _simulation(policy: Policy, args: Namespace) -> Simulation:
     from airflow_poison.core.simulation import replay as core
     from airflow_poison.core.store import check_name
 
+    system = values.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
+    missing = f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move"
+    with noted_warnings() as warned:
+        policy = values.policy_of(args, system, missing)
     at = values.pairs("--at", args.at or [])
-    return core.simulate(
+    done = core.simulate(
         policy,
         values.pairs("--message", args.message) if args.message else None,
         at={name: values.duration(f"--at {name}:", text) for name, text in at.items()},
         actions=[values.action(text) for text in args.action or []],
         until=values.duration("--until", args.until) if args.until is not None else None,
-        most_receives=values.receives(args.most_receives),
+        most_receives=values.whole("--most-receives", args.most_receives, 1, 1_000_000),
         access=values.pairs("--access", args.access or []),
         queue=check_name(args.queue),
     )
+    if args.output == "json":
+        write_json(done.to_dict(routine=args.routine) | {"warnings": warned})
+    else:
+        simulation.print_simulation(done, events=args.events or args.routine, routine=args.routine)

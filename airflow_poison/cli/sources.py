@@ -9,7 +9,7 @@ import functools
 import io
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import nullcontext, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -37,7 +37,7 @@ def rows(place: str, form: str, numbers: tuple[str, ...]) -> Iterator[object]:
     :param numbers: columns that are numbers also where the format has only text.
     Raises InputError, and OSError for a file that cannot be read.
     """
-    with _opened(place) as file:
+    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
         match form:
             case "lines":
                 lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in file)
@@ -52,15 +52,6 @@ def rows(place: str, form: str, numbers: tuple[str, ...]) -> Iterator[object]:
                 yield from (_saved(place, number, row) for number, row in _json_lines(place, file))
 
 
-@contextmanager
-def _opened(place: str) -> Iterator[IO[bytes]]:
-    if place == "-":
-        yield sys.stdin.buffer
-        return
-    with Path(place).open("rb") as file:
-        yield file
-
-
 def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(file, 1):
         if not line.strip():
@@ -70,9 +61,8 @@ def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, An
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
         if not isinstance(row, dict):
-            raise InputError(
-                f"{place}, line {number}: expected a JSON object, not {type(row).__name__}; --format lines sends lines as they are. {NOTHING}"
-            )
+            kind = type(row).__name__
+            raise InputError(f"{place}, line {number}: expected a JSON object, not {kind}; --format lines sends lines as they are. {NOTHING}")
         yield number, row
 
 
@@ -124,17 +114,12 @@ def _first_not_utf8(file: IO[bytes]) -> str:
 
 def _number(text: str) -> object:
     """Return a cell's number; nothing for an empty cell, and the text itself when it is none, so that it is refused by its own name."""
-    plain = text.strip()
-    if not plain:
+    if not text.strip():
         return None
-    try:
-        return int(plain)
-    except ValueError:
-        pass
-    try:
-        return float(plain)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _parquet(place: str, file: IO[bytes]) -> Iterator[dict[str, Any]]:

@@ -14,12 +14,12 @@ from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from rich.console import Console
 
-    from airflow_poison.core.conversations.services import Contract, MessageType, Service
+    from airflow_poison.core.conversations.services import Contract, Service
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.browse import MessageRow, QueueOverview
     from airflow_poison.core.passes.conversations import ConversationRow
@@ -60,14 +60,14 @@ def _state(queue: QueueOverview) -> Text:
 def print_queue(queue: QueueOverview) -> None:
     """Print a queue's state, settings, depths and claims."""
     out = screen()
-    for endpoint, state, reason in _endpoints(queue):
+    endpoints = [(queue.queue, queue.state, queue.reason)]
+    if queue.poison_state != QueueState.ENABLED:
+        endpoints.append((named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason))
+    for endpoint, state, reason in endpoints:
         line(out, (endpoint, "bold"), ": ", (state, _STYLES.get(state, "bold red")), f": {one_line(reason)}" if reason else "")
     if queue.blocked_until is not None:
-        until = (
-            "its broker is restarted or the message is removed"
-            if queue.blocked_until == NOT_BEFORE_RESTART
-            else terminal.instant(queue.blocked_until)
-        )
+        restart = queue.blocked_until == NOT_BEFORE_RESTART
+        until = "its broker is restarted or the message is removed" if restart else terminal.instant(queue.blocked_until)
         line(out, (f"blocked until {until}", "bold yellow"))
     line(out, _policy(queue.policy))
     if queue.counters:
@@ -79,12 +79,6 @@ def print_queue(queue: QueueOverview) -> None:
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {named(queue.queue, SubQueue(claim.sub_queue))}, {when}")
-
-
-def _endpoints(queue: QueueOverview) -> Iterator[tuple[str, str, str]]:
-    yield queue.queue, queue.state, queue.reason
-    if queue.poison_state != QueueState.ENABLED:
-        yield named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason
 
 
 def _policy(settings: Mapping[str, object]) -> str:
@@ -146,13 +140,8 @@ def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
 
 def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime) -> None:
     facts = [f"abort count {message.abort_count}", f"move count {message.move_count}", f"sent {terminal.age(message.enqueued_at, now)} ago"]
-    place = named(queue, SubQueue(message.sub_queue))
-    line(
-        out,
-        (f"message {message.lookup_id}", "bold"),
-        f" in {place}: {', '.join(facts)}{'; ' if message.reason else ''}",
-        one_line(message.reason or ""),
-    )
+    where = f" in {named(queue, SubQueue(message.sub_queue))}: {', '.join(facts)}{'; ' if message.reason else ''}"
+    line(out, (f"message {message.lookup_id}", "bold"), where, one_line(message.reason or ""))
 
 
 def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = MOST_BODY_BYTES) -> None:
@@ -164,11 +153,15 @@ def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, mo
     for message in messages:
         out.print()
         line(out, (f"message {message.lookup_id}", "bold"), f" in {named(queue, SubQueue(message.sub_queue))}")
-        for name, value in _facts(message, now):
-            line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
+        _print_facts(out, _facts(message, now))
         for text in ((message.last_error or {}).get("trace") or "").splitlines():
             line(out, (block(text), "dim"), indent=4)
         _print_body(out, message, most_body)
+
+
+def _print_facts(out: Console, facts: Iterable[tuple[str, str]]) -> None:
+    for name, value in facts:
+        line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
 
 
 def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
@@ -180,12 +173,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
     for name, word in (("enqueued_at", "sent"), ("due_at", "due"), ("expires_at", "expires")):
         at: datetime | None = getattr(message, name)
         if at is not None:
-            yield (
-                word,
-                f"{terminal.instant(at)} ({terminal.about(now - at)} ago)"
-                if at <= now
-                else f"{terminal.instant(at)} (in {terminal.about(at - now)})",
-            )
+            yield word, f"{terminal.instant(at)} ({f'{terminal.about(now - at)} ago' if at <= now else f'in {terminal.about(at - now)}'})"
     for name, value in message.properties.items():
         yield f"property {name}", str(value)
     if message.reason:
@@ -264,21 +252,16 @@ def print_services(found: Sequence[tuple[str, Service]]) -> None:
 
 
 def _types(contract: Contract) -> str:
-    return ", ".join(f"{name} ({who}, {_validation(contract.message_types[name])})" for name, who in contract.senders.items())
-
-
-def _validation(message_type: MessageType) -> str:
-    return f"{message_type.validation}{'' if message_type.schema is None else ' with a JSON Schema'}"
+    types = contract.message_types
+    schemas = {name: "" if types[name].schema is None else " with a JSON Schema" for name in types}
+    return ", ".join(f"{name} ({who}, {types[name].validation}{schemas[name]})" for name, who in contract.senders.items())
 
 
 def print_conversations(rows: Sequence[ConversationRow], now: datetime) -> None:
     """Print a row for each conversation endpoint."""
-    out, told = (
-        screen(),
-        table("conversation", "state", "service", "partner", "waiting", "timer", "lifetime", "error", right=["waiting"], cut="error"),
-    )
+    made = table("conversation", "state", "service", "partner", "waiting", "timer", "lifetime", "error", right=["waiting"], cut="error")
     for row in rows:
-        told.add_row(
+        made.add_row(
             row.handle,
             row.state,
             one_line(row.service),
@@ -288,15 +271,14 @@ def print_conversations(rows: Sequence[ConversationRow], now: datetime) -> None:
             terminal.due(row.lifetime, now),
             cuttable("" if row.error is None else f"{row.error[0]} {row.error[1]}"),
         )
-    out.print(told)
+    screen().print(made)
 
 
 def print_conversation(row: ConversationRow, now: datetime) -> None:
     """Print everything about a conversation endpoint."""
     out = screen()
     line(out, (f"conversation {row.handle}", "bold"), f": {row.state}, {_STATES[row.state]}")
-    for name, value in _conversation_facts(row, now):
-        line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
+    _print_facts(out, _conversation_facts(row, now))
 
 
 def _conversation_facts(row: ConversationRow, now: datetime) -> Iterator[tuple[str, str]]:
@@ -307,8 +289,7 @@ def _conversation_facts(row: ConversationRow, now: datetime) -> Iterator[tuple[s
     yield "group", row.group_id
     yield "priority", str(row.priority)
     yield "sent", f"{row.sent:,}"
-    waiting = ", ".join(f"{count:,} of type {kind}" for kind, count in row.waiting.items())
-    yield "waiting", waiting or "nothing"
+    yield "waiting", ", ".join(f"{count:,} of type {kind}" for kind, count in row.waiting.items()) or "nothing"
     for name, at in (("timer", row.dialog_timer), ("lifetime", row.lifetime)):
         if at is not None:
             yield name, f"{terminal.instant(at)} ({terminal.due(at, now)})"
@@ -318,7 +299,6 @@ def _conversation_facts(row: ConversationRow, now: datetime) -> Iterator[tuple[s
         yield "failures", str(row.failures)
 
 
-def print_waiting(done: ActResult) -> None:
-    """Say what stays at this side."""
-    if done.waiting:
-        line(screen(), f"Waits at this side until a disabled queue is enabled: {terminal.messages(done.waiting)}.")
+def waiting(done: ActResult) -> list[str]:
+    """Return the sentence that says what stays at this side; none where nothing does."""
+    return [f"Waits at this side until a disabled queue is enabled: {terminal.messages(done.waiting)}."] if done.waiting else []

@@ -68,12 +68,18 @@ def cuttable(text: str) -> Text:
     return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
-def line(out: Console, *parts: str | tuple[str, str], indent: int = 0) -> None:
-    """Print a sentence: wrapped in a terminal, in one line elsewhere."""
+def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: bool = False) -> None:
+    """Print a sentence: wrapped in a terminal, in one line elsewhere.
+
+    :param hanging: indent all its lines, not just the first.
+    """
+    from rich.padding import Padding
     from rich.text import Text
 
-    text = Text.assemble(" " * indent, *parts)
-    out.print(text, soft_wrap=not out.is_terminal)
+    if hanging and out.is_terminal:
+        out.print(Padding(Text.assemble(*parts), (0, 0, 0, indent), expand=False))
+    else:
+        out.print(Text.assemble(" " * indent, *parts), soft_wrap=not out.is_terminal)
 
 
 def one_line(text: str) -> str:

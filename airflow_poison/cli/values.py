@@ -102,9 +102,6 @@ def _shown(text: str) -> str:
     return text if text.strip() else repr(text)
 
 
-MOST_RECEIVES = 1_000_000
-
-
 def system_of(system: str | None, *values: list[str] | None) -> str | None:
     """Return SYSTEM, also when it stands behind an option that takes several values, and was taken for one of them."""
     for given in values:
@@ -125,11 +122,6 @@ def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
             raise wrong_usage(f"{flag} {text}: {name} was given twice.")
         found[name] = value
     return found
-
-
-def wait(text: str | None) -> timedelta:
-    """Return how long to wait, as --wait says; not at all without it. Raises InputError."""
-    return timedelta(0) if text is None else duration("--wait", text)
 
 
 def duration(flag: str, text: str) -> timedelta:
@@ -159,13 +151,6 @@ def action(text: str) -> Action:
             raise wrong_usage(f"--action {text}: expected AT:alter:NAME=VALUE, with more of them behind commas.")
         return Action(span, Verb.ALTER, settings=pairs(f"--action {text}:", what.split(",")))
     return Action(span, Verb(verb), message=what.strip())
-
-
-def receives(text: str) -> int:
-    """Return a limit of receives. Raises InputError."""
-    if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(MOST_RECEIVES)) and 1 <= int(text) <= MOST_RECEIVES:
-        return int(text)
-    raise wrong_usage(f"--most-receives {text}: expected a whole number from 1 to {MOST_RECEIVES}.")
 
 
 def policy_json(place: str) -> dict[str, object]:

@@ -247,9 +247,8 @@ class QueueHook(BaseHook):
         :param py_files: what executors must be able to import, see ``engine``.
         Raises JavaError, SparkDistributionError, SparkConnectError and SettingError.
         """
-        from airflow_poison.core.spark.connect import without_secrets
         from airflow_poison.core.spark.executors import Executors
-        from airflow_poison.core.spark.session import get_session
+        from airflow_poison.core.spark.session import get_session, without_secrets
 
         settings = self.settings
         master = spark_master(settings.spark, self.get_connection)

@@ -7,8 +7,7 @@ from airflow_poison.core.delivery.handler_wrappers import sessiongram
 from airflow_poison.core.simulation.replay import replay
 from airflow_poison.core.simulation.script import Action, Script, Scripted
 from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.testing.conversing import conversation
-from airflow_poison.testing.receiving import Call, Outcome, Received, receive
+from airflow_poison.testing.receiving import Call, Outcome, Received, conversation, receive
 
 __all__ = [
     "Action",

@@ -1,4 +1,4 @@
-"""Hand messages to a handler under the real rules: real passes in this process, on a store in memory and a virtual clock."""
+"""Messages for handlers under test: real passes in this process, on a store in memory and a virtual clock; and conversations of a message."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, SentBy, Service
+from airflow_poison.core.conversations.transaction import BegunDelivery, Conversation
 from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.errors import InputError
@@ -30,7 +34,7 @@ from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
     from airflow_poison.core.events import Event
@@ -204,10 +208,18 @@ def receive(
     events = tuple(table.events(first_event))
     gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
     gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
-    kept = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
-    ends = _Ends(kept, gone, watched.calls, load_types(types))
-    outcomes = tuple(ends.outcome(lookup_id, row["body"]) for lookup_id, row in enumerate(rows, 1))
-    return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless)
+    kept: dict[int, dict[str, Any]] = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
+    outcomes, unprocessable_types = list[Outcome](), load_types(types)
+    for number, sent in enumerate(rows, 1):
+        calls = tuple(watched.calls.get(number, ()))
+        raised = calls[-1].error if calls else None
+        row = kept.get(number, {"abort_count": 0, "move_count": 0, "last_error": None})
+        place = row.get("sub_queue") or gone.get(number, "lost" if raised else "processed")
+        error = failure_of(raised, unprocessable_types) if raised else None
+        if (cell := row["last_error"]) is not None:
+            error = Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
+        outcomes.append(Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error))
+    return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless)
 
 
 def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, most_passes: int) -> tuple[list[ReceiveResult], bool]:
@@ -279,7 +291,7 @@ def _send(table: QueueTable, rows: Sequence[Mapping[str, object]], policy: Polic
         table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
 
 
-def _row(number: int, message: object) -> dict[str, object]:
+def _row(number: int, message: object) -> dict[str, Any]:
     """Return a message's columns; what is None gets the queue's default. Raises InputError."""
     match message:
         case bytes():
@@ -296,31 +308,39 @@ def _row(number: int, message: object) -> dict[str, object]:
             raise InputError(f"messages[{number}] is {type(message).__name__}; expected bytes, text, a dict, a list or a Message.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """What the queue and the handler know of each message after the last pass, by lookup id."""
-
-    kept: Mapping[int, Mapping[str, Any]]
-    gone: Mapping[int, str]
-    calls: Mapping[int, Sequence[Call]]
-    unprocessable: tuple[type[BaseException], ...]
-
-    def outcome(self, lookup_id: int, body: object) -> Outcome:
-        """Return what became of a message."""
-        calls = tuple(self.calls.get(lookup_id, ()))
-        raised = calls[-1].error if calls else None
-        row = self.kept.get(lookup_id)
-        if row is not None:
-            place, error = row["sub_queue"], _recorded(row["last_error"])
-        else:
-            place, error = self.gone.get(lookup_id, "lost" if raised else "processed"), None
-        error = error or (failure_of(raised, self.unprocessable) if raised else None)
-        counts = row or {"abort_count": 0, "move_count": 0}
-        assert isinstance(body, bytes)
-        return Outcome(lookup_id, body, place, counts["abort_count"], counts["move_count"], calls, error)
+# Conversations for unit tests of handlers: no queue, no partner; what a handler sends is there to be looked at.
 
 
-def _recorded(cell: Mapping[str, str] | None) -> Failure | None:
-    if cell is None:
-        return None
-    return Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
+_ID = "a-conversation"
+
+
+def conversation(
+    sends: Sequence[str] = (),
+    *,
+    contract: Contract | None = None,
+    state: ConversationState | str = ConversationState.CONVERSING,
+    is_initiator: bool = False,
+    failures: int = 0,
+    now: datetime | None = None,
+) -> Conversation:
+    """Return a conversation for ``Message(..., conversation=conversation())``: its verbs are those of a real one, and raise its errors.
+
+    :param sends: the message types that this side may send; empty: those of ``contract``, and without one type ``DEFAULT``.
+    :param state: of this side, for example ``DI``: the partner has ended it.
+    :param failures: what was tracked before.
+    :param now: for timers; None: the present.
+    """
+    given = contract or (Contract("Contract", dict.fromkeys(sends, SentBy.ANY)) if sends else DEFAULT_CONTRACT)
+    handle = _ID if is_initiator else target_handle(_ID)
+    endpoint = ConversationEndpoint(
+        conversation_id=_ID,
+        is_initiator=is_initiator,
+        service="Service",
+        far_service="FarService",
+        contract=given.name,
+        group_id=handle,
+        initiator_group=_ID,
+        state=ConversationState(state),
+        failures=failures,
+    )
+    return Conversation(BegunDelivery(endpoint, endpoint, now or datetime.now(UTC)), {"Service": Service("Service", [given])})

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueueNameError, SettingError, SparkDistributionError
-from airflow_poison.core.spark.connect import without_secrets
+from airflow_poison.core.spark.session import without_secrets
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.conversations import ConversationHook

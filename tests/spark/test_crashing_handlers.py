@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ServerSessionError, SparkJobError
-from airflow_poison.core.spark.failed_jobs import readable_error
+from airflow_poison.core.spark.jobs import readable_error
 from tests.spark.drivers import Work
 
 if TYPE_CHECKING:

@@ -9,17 +9,11 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
 from airflow_poison.core.conversations.services import SentBy
 from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
-from airflow_poison.core.errors import (
-    ConversationEndedError,
-    ConversationNotFoundError,
-    ConversationSendError,
-    ConversationTimerError,
-    SettingError,
-)
+from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError, ConversationSendError, ConversationTimerError, SettingError
 from airflow_poison.core.policies import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from airflow_poison.core.conversations.services import Contract
@@ -36,27 +30,12 @@ _WHY = {
 }
 
 
-def begin(
-    conversation_id: str,
-    *,
-    service: str,
-    far_service: str,
-    contract: str,
-    group_id: str | None = None,
-    priority: int = DEFAULT_PRIORITY,
-    lifetime: timedelta | None = None,
-    now: datetime,
-) -> ConversationEndpoint:
-    """Begin a dialog: the initiator's side of it. Raises SettingError for a priority or a lifetime that is not allowed.
-
-    :param group_id: the group of a conversation that this one is related to; None: a group of its own (spec SB-47).
-    :param priority: 1 to 10 (spec SB-48).
-    :param lifetime: how long the dialog may last at most, above zero; None: for ever (spec SB-57).
-    """
-    settings.whole_number("priority", priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
-    if lifetime is not None:
-        settings.duration("lifetime", lifetime, timedelta(microseconds=1))
-    group = group_id or conversation_id
+def begin(conversation_id: str, dialog: Dialog, *, service: str, far_service: str, contract: str, now: datetime) -> ConversationEndpoint:
+    """Begin a dialog: the initiator's side of it, with nothing sent. Raises SettingError for a priority or a lifetime that is not allowed."""
+    settings.whole_number("priority", dialog.priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
+    if dialog.lifetime is not None:
+        settings.duration("lifetime", dialog.lifetime, timedelta(microseconds=1))
+    group = dialog.group_id or conversation_id
     return ConversationEndpoint(
         conversation_id=conversation_id,
         is_initiator=True,
@@ -66,8 +45,8 @@ def begin(
         group_id=group,
         initiator_group=group,
         state=S.STARTED_OUTBOUND,
-        priority=priority,
-        expires_at=None if lifetime is None else now + lifetime,
+        priority=dialog.priority,
+        expires_at=None if dialog.lifetime is None else now + dialog.lifetime,
         began_at=now,
     )
 
@@ -82,7 +61,7 @@ def send(endpoint: ConversationEndpoint, message_type: str, body: bytes, contrac
     if endpoint.state not in SENDS:
         raise ConversationSendError(
             f"Error 8429: nothing can be sent on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
-            f"expected one of {_shown(SENDS)}. {_WHY[endpoint.state]}",
+            f"expected one of {', '.join(sorted(SENDS))}. {_WHY[endpoint.state]}",
             endpoint.state.value,
         )
     allowed = contract.sent_by(SentBy.INITIATOR if endpoint.is_initiator else SentBy.TARGET)
@@ -130,8 +109,7 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
 def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
     """Remove everything of a dialog at this side, and do not tell the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
     _refuse_closed(endpoint)
-    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=True)
-    return Change(after, (to_partner(after, END_DIALOG, final=Final.CLEANUP),))
+    return _closed(endpoint, END_DIALOG, final=Final.CLEANUP, cleaned=True)
 
 
 def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime) -> Change:
@@ -144,7 +122,7 @@ def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime)
     if endpoint.state not in TIMES:
         raise ConversationTimerError(
             f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
-            f"expected one of {_shown(TIMES)}. {_WHY[endpoint.state]}"
+            f"expected one of {', '.join(sorted(TIMES))}. {_WHY[endpoint.state]}"
         )
     before, expired = endpoint.timer_at, endpoint.expired_timers
     if before is not None and before <= now:
@@ -162,16 +140,12 @@ def _refuse_closed(endpoint: ConversationEndpoint) -> None:
         raise ConversationNotFoundError(f"Error 8426: there is no conversation {endpoint.handle} any more: it has been ended. Begin another one.")
 
 
-def _shown(states: Collection[ConversationState]) -> str:
-    return ", ".join(sorted(state.value for state in states))
-
-
 # What acts and arrivals have in common ---------------------------------------------------------------------------------
 
 
-SENDS = frozenset({ConversationState.STARTED_OUTBOUND, ConversationState.STARTED_INBOUND, ConversationState.CONVERSING})
+SENDS = frozenset({S.STARTED_OUTBOUND, S.STARTED_INBOUND, S.CONVERSING})
 """The states in which this side may send."""
-TIMES = SENDS | {ConversationState.DISCONNECTED_INBOUND}
+TIMES = SENDS | {S.DISCONNECTED_INBOUND}
 """The states in which it may set a timer."""
 
 
@@ -182,43 +156,39 @@ def changed(endpoint: ConversationEndpoint, **changes: object) -> ConversationEn
 
 def ended_with(endpoint: ConversationEndpoint, document: ErrorDocument) -> Change:
     """Close an endpoint and tell the partner an error, which drops what has not left yet (spec SB-54)."""
-    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
-    return Change(after, (to_partner(after, ERROR, document.to_xml(), final=Final.ERROR),))
+    return _closed(endpoint, ERROR, document.to_xml(), Final.ERROR)
 
 
 def both_ended(endpoint: ConversationEndpoint) -> Change:
     """Close an endpoint and tell the partner's broker that this side has ended the dialog, too."""
-    after = changed(endpoint, state=ConversationState.CLOSED, sent=endpoint.sent + 1, timer_at=None)
-    return Change(after, (to_partner(after, BOTH_ENDED),))
+    return _closed(endpoint, BOTH_ENDED)
 
 
-def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
-    """Return the message with the last sequence number of an endpoint."""
-    envelope = Envelope(
+def _closed(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO, *, cleaned: bool = False) -> Change:
+    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=cleaned or endpoint.cleaned)
+    return Change(after, (to_partner(after, message_type, body, final),))
+
+
+def _from_this_side(endpoint: ConversationEndpoint) -> Envelope:
+    return Envelope(
         conversation_id=endpoint.conversation_id,
         from_initiator=endpoint.is_initiator,
         from_service=endpoint.service,
         to_service=endpoint.far_service,
         contract=endpoint.contract,
         group=endpoint.initiator_group,
-        sequence=endpoint.sent,
-        expires_at=endpoint.expires_at,
-        final=final,
     )
+
+
+def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
+    """Return the message with the last sequence number of an endpoint."""
+    envelope = replace(_from_this_side(endpoint), sequence=endpoint.sent, expires_at=endpoint.expires_at, final=final)
     return Outgoing(envelope, message_type, body, endpoint.priority)
 
 
 def local(endpoint: ConversationEndpoint, timer: int = 0) -> Envelope:
     """Return the envelope of a message that the local broker makes for this side: it comes as if from the partner."""
-    return Envelope(
-        conversation_id=endpoint.conversation_id,
-        from_initiator=not endpoint.is_initiator,
-        from_service=endpoint.far_service,
-        to_service=endpoint.service,
-        contract=endpoint.contract,
-        group=endpoint.initiator_group,
-        timer=timer,
-    )
+    return replace(_from_this_side(endpoint).turned(), timer=timer)
 
 
 def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: str = "") -> Outgoing:
@@ -228,8 +198,7 @@ def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: s
 
 def undeliverable(message: Outgoing, problem: BrokerError) -> Outgoing:
     """Return the Error that the sender of a message gets into its own queue, because the message cannot be delivered (spec SB-57)."""
-    back = replace(message.envelope, from_initiator=not message.envelope.from_initiator, sequence=0, final=Final.NO)
-    back = replace(back, from_service=message.envelope.to_service, to_service=message.envelope.from_service)
+    back = replace(message.envelope.turned(), sequence=0, final=Final.NO)
     return Outgoing(back, ERROR, problem.document(message.envelope.to_service).to_xml(), message.priority)
 
 
@@ -238,8 +207,8 @@ class Dialog:
     """A dialog that is to be begun, with its first messages.
 
     :param messages: types and bodies, at least one: nobody hears of a dialog on which nothing is sent.
-    :param group_id: the group of a conversation that it is related to; None: a group of its own.
-    :param priority: 1 to 10. :param lifetime: how long it may last at most; None: for ever.
+    :param group_id: the group of a conversation that it is related to; None: a group of its own (spec SB-47).
+    :param priority: 1 to 10 (spec SB-48). :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
     :param timer: a conversation timer of this side, set at once; None: none.
     """
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_poison.core.conversations.acts import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
-from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Outgoing
+from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, ConversationState, Outgoing
 from airflow_poison.core.conversations.system_messages import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, error_of, is_system
 
 if TYPE_CHECKING:
@@ -179,32 +179,29 @@ def _received(endpoint: ConversationEndpoint, sequence: int) -> ConversationEndp
     if sequence > endpoint.received:
         gap = ((endpoint.received + 1, sequence - 1),) if sequence > endpoint.received + 1 else ()
         return replace(endpoint, received=sequence, missing=endpoint.missing + gap)
-    halves = [half for first, last in endpoint.missing for half in _without(sequence, first, last)]
-    return replace(endpoint, missing=tuple((first, last) for first, last in halves if first <= last))
+    gaps: list[tuple[int, int]] = []
+    for first, last in endpoint.missing:
+        gaps += [(first, sequence - 1), (sequence + 1, last)] if first <= sequence <= last else [(first, last)]
+    return replace(endpoint, missing=tuple((first, last) for first, last in gaps if first <= last))
 
 
-def _without(number: int, first: int, last: int) -> tuple[tuple[int, int], ...]:
-    """Return what is left of a gap, perhaps empty parts of it."""
-    return ((first, number - 1), (number + 1, last)) if first <= number <= last else ((first, last),)
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(NamedTuple):
     """What is wrong with an arriving message: what each side is told."""
 
     told_there: BrokerError
     told_here: BrokerError
-    details: str = ""
+    details: str
 
 
 def _problem(message: Outgoing, services: Mapping[str, Service]) -> _Problem | None:
     """Return what is wrong with an arriving message; None: nothing."""
-    service = services.get(message.envelope.to_service)
+    envelope = message.envelope
+    service = services.get(envelope.to_service)
     if service is None:
-        return _Problem(BrokerError.SERVICE_DROPPED, BrokerError.ENDPOINT_GONE, message.envelope.to_service)
-    contract = service.contracts.get(message.envelope.contract)
+        return _Problem(BrokerError.SERVICE_DROPPED, BrokerError.ENDPOINT_GONE, envelope.to_service)
+    contract = service.contracts.get(envelope.contract)
     if contract is None:
-        return _Problem(BrokerError.CONTRACT_DROPPED, BrokerError.ENDPOINT_GONE, message.envelope.contract)
+        return _Problem(BrokerError.CONTRACT_DROPPED, BrokerError.ENDPOINT_GONE, envelope.contract)
     kind = contract.message_types.get(message.message_type)
     invalid = None if kind is None else kind.check(message.body)
     if invalid is None:
@@ -215,22 +212,23 @@ def _problem(message: Outgoing, services: Mapping[str, Service]) -> _Problem | N
 def begun_with(message: Outgoing) -> ConversationEndpoint | None:
     """Return the endpoint that the first message of a dialog creates where it arrives; None: it is not that message."""
     envelope = message.envelope
-    if envelope.from_initiator and envelope.sequence == 1 and is_system(message.message_type) is None:
-        return _begun_by_partner(envelope, message.priority)
-    return None
+    is_first = envelope.from_initiator and envelope.sequence == 1 and is_system(message.message_type) is None
+    return _receiver(message) if is_first else None
 
 
-def _begun_by_partner(envelope: Envelope, priority: int) -> ConversationEndpoint:
+def _receiver(message: Outgoing) -> ConversationEndpoint:
+    """Return the side that a message goes to, as it knows of nothing else yet."""
+    envelope = message.envelope
     return ConversationEndpoint(
         conversation_id=envelope.conversation_id,
-        is_initiator=False,
+        is_initiator=not envelope.from_initiator,
         service=envelope.to_service,
         far_service=envelope.from_service,
         contract=envelope.contract,
         group_id=envelope.to_group,
         initiator_group=envelope.group,
         state=S.STARTED_INBOUND,
-        priority=priority,
+        priority=message.priority,
         expires_at=envelope.expires_at,
     )
 
@@ -239,5 +237,4 @@ def _gone(message: Outgoing, endpoint: ConversationEndpoint | None = None) -> Ch
     """Return what tells the sender that this side is gone (-8462); an Error about an Error would go on for ever."""
     if is_system(message.message_type) == ERROR:
         return None
-    closed = endpoint or replace(_begun_by_partner(message.envelope, message.priority), is_initiator=not message.envelope.from_initiator)
-    return ended_with(closed, BrokerError.ENDPOINT_GONE.document())
+    return ended_with(endpoint or _receiver(message), BrokerError.ENDPOINT_GONE.document())

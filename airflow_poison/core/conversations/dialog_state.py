@@ -15,7 +15,7 @@ from airflow_poison.core.conversations.services import Service
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERROR, is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -98,11 +98,6 @@ class Waiting(NamedTuple):
     priority: int = 5
 
     @property
-    def lock(self) -> str | None:
-        """The group that a receive of it locks (spec SB-47); None: nothing else is in it."""
-        return self.handle if self.group is None else self.group
-
-    @property
     def precedence(self) -> int:
         """0 for a DialogTimer, 1 for an Error, 2 for all others (spec SB-41); EndDialog is one of the others (spec SB-42)."""
         return AS_ARRIVED if self.handle is None else _CLASSES.get(is_system(self.message_type), AS_ARRIVED)
@@ -111,9 +106,9 @@ class Waiting(NamedTuple):
 def exceptions(rows: Iterable[Waiting]) -> Mapping[int, Place]:
     """Return the places of the messages that overtake others of their dialog, by lookup id; all others have (lookup id, 2).
 
-    Sorted by (priority descending, anchor, precedence, lookup id), messages stand in the order of ``receive_order``. The anchor is the lowest
-    lookup id of what is still waiting in the dialog when the message's turn has come: a dialog's place among others is that of its oldest
-    message, and a DialogTimer that arrived before an Error is gone when the Error's turn comes.
+    Sorted by (priority descending, anchor, precedence, lookup id), messages stand in the order in which one RECEIVE TOP(1) after the other takes
+    them. The anchor is the lowest lookup id of what is still waiting in the dialog when the message's turn has come: a dialog's place among others
+    is that of its oldest message, and a DialogTimer that arrived before an Error is gone when the Error's turn comes.
 
     :param rows: all that waits of each dialog.
     """
@@ -122,22 +117,6 @@ def exceptions(rows: Iterable[Waiting]) -> Mapping[int, Place]:
         if row.handle is not None:
             dialogs[row.handle].append(row)
     return {lookup_id: place for dialog in dialogs.values() for lookup_id, place in _places(dialog)}
-
-
-def receive_order(rows: Iterable[Waiting], locked: Collection[str] = frozenset()) -> list[int]:
-    """Return the lookup ids in the order in which one RECEIVE TOP(1) after the other takes them, each committed before the next.
-
-    It chooses as the manual says, each time anew; engines sort instead, see ``exceptions``.
-
-    :param locked: conversation groups that other sessions hold: RECEIVE skips them (spec SB-47).
-    """
-    waiting = [row for row in rows if row.lock is None or row.lock not in locked]
-    order = []
-    while waiting:
-        received = _received(waiting)
-        order.append(received.lookup_id)
-        waiting.remove(received)
-    return order
 
 
 def _places(dialog: list[Waiting]) -> Iterable[tuple[int, Place]]:
@@ -149,29 +128,5 @@ def _places(dialog: list[Waiting]) -> Iterable[tuple[int, Place]]:
             yield row.lookup_id, Place(oldest, row.precedence)
 
 
-def _received(waiting: list[Waiting]) -> Waiting:
-    """Return the next message: of the first group, in it of the first conversation, in it the first (spec SB-48).
-
-    First is the group with the conversation of the highest priority, among equals the one whose such conversation has the oldest message;
-    likewise the conversation in the group (section 11.1).
-    """
-    group = min(_apart(waiting, "lock"), key=lambda rows: min(map(_rank, _apart(rows, "handle"))))
-    conversation = min(_apart(group, "handle"), key=_rank)
-    return min(conversation, key=_in_dialog)
-
-
-def _rank(conversation: list[Waiting]) -> tuple[int, int]:
-    return -max(row.priority for row in conversation), min(row.lookup_id for row in conversation)
-
-
 def _in_dialog(row: Waiting) -> tuple[int, int]:
     return row.precedence, row.lookup_id
-
-
-def _apart(rows: Iterable[Waiting], what: str) -> list[list[Waiting]]:
-    """Return rows by lock or by handle; those without one are each by itself."""
-    found: dict[object, list[Waiting]] = defaultdict(list)
-    for row in rows:
-        name = getattr(row, what)
-        found[row.lookup_id if name is None else name].append(row)
-    return list(found.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
@@ -168,6 +168,10 @@ class Envelope:
         """The conversation group of the side that receives it; a target's group is its only conversation."""
         return self.to_handle if self.from_initiator else self.group
 
+    def turned(self) -> Self:
+        """Return the envelope of what goes the other way."""
+        return replace(self, from_initiator=not self.from_initiator, from_service=self.to_service, to_service=self.from_service)
+
     @property
     def is_local(self) -> bool:
         """Whether the local broker has made it: a timer message, or an Error about the dialog itself (spec SB-38)."""
@@ -182,10 +186,8 @@ class Envelope:
     def from_text(cls, text: str) -> Self:
         """Return the envelope of ``to_text()``. Raises ValueError, KeyError or TypeError for anything else."""
         values = json.loads(text)
-        expires_at = values.pop("expires_at", None)
-        return cls(
-            **{**values, "final": Final(values.get("final", "")), "expires_at": None if expires_at is None else datetime.fromisoformat(expires_at)}
-        )
+        at = values.pop("expires_at", None)
+        return cls(**values | {"final": Final(values.get("final", "")), "expires_at": None if at is None else datetime.fromisoformat(at)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,25 +19,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
 
 
-COLUMNS = {
-    "status": "tinyint",
-    "priority": "tinyint",
-    "queuing_order": "bigint",
-    "conversation_group_id": "uniqueidentifier",
-    "conversation_handle": "uniqueidentifier",
-    "message_sequence_number": "bigint",
-    "service_name": "nvarchar(512)",
-    "service_id": "int",
-    "service_contract_name": "nvarchar(256)",
-    "service_contract_id": "int",
-    "message_type_name": "nvarchar(256)",
-    "message_type_id": "int",
-    "validation": "nchar(2)",
-    "message_body": "varbinary(max)",
-}
-"""The columns of a RECEIVE, in their order, with SQL Server's types."""
-
-
 class StatusInQueue(IntEnum):
     """The column ``status`` of a queue, as the page of CREATE QUEUE numbers it (spec SB-51)."""
 
@@ -57,7 +38,7 @@ class StatusInReceive(IntEnum):
 def received_row(
     message: Message, services: Mapping[str, Service], status: StatusInQueue | StatusInReceive = StatusInQueue.READY
 ) -> dict[str, object]:
-    """Return the columns of a message, in their order.
+    """Return the columns of a message, in their order; beside each is SQL Server's type.
 
     The numbers of a service, a contract and a message type are None: here they have names only.
 
@@ -68,30 +49,26 @@ def received_row(
     if text is None:
         raise ValueError(f"message {message.lookup_id} belongs to no conversation: it has no property {DIALOG!r}.")
     envelope = Envelope.from_text(text)
-    values = (
-        int(status),
-        message.priority,
-        message.lookup_id,
-        message.group_id,
-        message.conversation_id,
-        envelope.sequence,
-        envelope.to_service,
-        None,
-        envelope.contract,
-        None,
-        message.message_type,
-        None,
-        _validation(message.message_type or "", services.get(envelope.to_service), envelope.contract),
-        message.body or None,
-    )
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def _validation(name: str, service: Service | None, contract: str) -> str:
-    """Return the letter, as wide as the column."""
-    agreed = None if service is None else service.contracts.get(contract)
-    kind = SYSTEM_MESSAGE_TYPES.get(is_system(name) or "") or (agreed.message_types.get(name) if agreed else None)
-    return str(Validation.NONE if kind is None else kind.validation).ljust(2)
+    service = services.get(envelope.to_service)
+    contract = None if service is None else service.contracts.get(envelope.contract)
+    name = message.message_type or ""
+    kind = SYSTEM_MESSAGE_TYPES.get(is_system(name) or "") or (contract.message_types.get(name) if contract else None)
+    return {
+        "status": int(status),  # tinyint
+        "priority": message.priority,  # tinyint
+        "queuing_order": message.lookup_id,  # bigint
+        "conversation_group_id": message.group_id,  # uniqueidentifier
+        "conversation_handle": message.conversation_id,  # uniqueidentifier
+        "message_sequence_number": envelope.sequence,  # bigint
+        "service_name": envelope.to_service,  # nvarchar(512)
+        "service_id": None,  # int
+        "service_contract_name": envelope.contract,  # nvarchar(256)
+        "service_contract_id": None,  # int
+        "message_type_name": message.message_type,  # nvarchar(256)
+        "message_type_id": None,  # int
+        "validation": str(Validation.NONE if kind is None else kind.validation).ljust(2),  # nchar(2)
+        "message_body": message.body or None,  # varbinary(max)
+    }
 
 
 # How a body is validated ------------------------------------------------------------------------------------------------

@@ -69,15 +69,18 @@ class MessageType:
 
     def check(self, body: bytes | None) -> InvalidBody | None:
         """Return why a body is none of this type; None: it is one."""
-        reason = self._reason(body or b"")
-        return None if reason is None else InvalidBody(self.name, reason)
-
-    def _reason(self, body: bytes) -> str | None:
+        body = body or b""
+        reason: str | None = None
         if self.validation is Validation.EMPTY:
-            return f"it has {counted(len(body), 'byte')}, expected none" if body else None
-        if self.validation is Validation.XML:
-            return _why_no_xml(body)
-        return None if self.schema is None else misfit(self.schema, body)
+            reason = f"it has {counted(len(body), 'byte')}, expected none" if body else None
+        elif self.validation is Validation.XML:
+            try:
+                system_messages.read_xml(body)
+            except system_messages.NotWellFormedError as error:
+                reason = f"it is no well-formed XML: {error}"
+        elif self.schema is not None:
+            reason = misfit(self.schema, body)
+        return None if reason is None else InvalidBody(self.name, reason)
 
     def to_dict(self) -> dict[str, object]:
         """Return JSON values, without the name."""
@@ -223,14 +226,6 @@ def _mapping(kind: str, values: object) -> Mapping[str, Any]:
     return values
 
 
-def _why_no_xml(body: bytes) -> str | None:
-    try:
-        system_messages.read_xml(body)
-    except system_messages.NotWellFormedError as error:
-        return f"it is no well-formed XML: {error}"
-    return None
-
-
 SYSTEM_MESSAGE_TYPES = {name: MessageType(name, _GIVEN[name]) for name in (ERROR, END_DIALOG, DIALOG_TIMER)}
 """Available to every service, whatever its contracts say (spec SB-35, SB-36)."""
 DEFAULT_CONTRACT = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
@@ -250,11 +245,16 @@ def checked_schema(schema: object) -> dict[str, Any]:
     It is read as Draft 2020-12, or as the draft that its ``$schema`` names. ``format`` says something to people and refuses nothing.
     """
     from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
 
     if not isinstance(schema, dict):
         raise SettingError("schema", schema, "a JSON Schema: a dict")
-    plain = _plain(schema)
-    _check_dialect(plain)
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(schema, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SettingError("schema", schema, f"JSON values only ({error})") from error
+    if "$schema" in plain and validator_for(plain, default=None) is None:
+        raise SettingError("$schema", plain["$schema"], "a draft of JSON Schema, for example 'https://json-schema.org/draft/2020-12/schema'")
     try:
         _validator(plain).check_schema(plain)
     except SchemaError as error:
@@ -282,21 +282,6 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     from referencing import Registry
 
     return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
-
-
-def _plain(schema: dict[Any, Any]) -> dict[str, Any]:
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(schema, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SettingError("schema", schema, f"JSON values only ({error})") from error
-    return plain
-
-
-def _check_dialect(schema: dict[str, Any]) -> None:
-    from jsonschema.validators import validator_for
-
-    if "$schema" in schema and validator_for(schema, default=None) is None:
-        raise SettingError("$schema", schema["$schema"], "a draft of JSON Schema, for example 'https://json-schema.org/draft/2020-12/schema'")
 
 
 def _check_references(schema: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 from airflow_poison.core.errors import ErrorDocumentError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import NoReturn
     from xml.etree.ElementTree import Element
 
@@ -46,23 +45,29 @@ class BrokerError(Enum):
 
     Where both sides are told, the engine has two numbers for one thing: 9615 and 9719 for the side whose message is invalid, or whose database
     was restored; 9616 and 9720 for its partner.
+
+    :ivar text: what the message says.
     """
 
-    ENDPOINT_GONE = 8462
-    SERVICE_DROPPED = 8470
-    CONTRACT_DROPPED = 8487
-    LIFETIME = 8489
-    SERVICE_UNKNOWN = 8490
-    NO_PERMISSION = 8494
-    SENT_INVALID = 9615
-    RECEIVED_INVALID = 9616
-    RESTORED = 9719
-    REMOTE_RESTORED = 9720
+    _value_: int
+    text: str
 
-    @property
-    def text(self) -> str:
-        """What the message says."""
-        return _TEXT_OF[self]
+    ENDPOINT_GONE = 8462, "The remote conversation endpoint is gone, or can exchange no more messages."
+    SERVICE_DROPPED = 8470, "The remote service was dropped."
+    CONTRACT_DROPPED = 8487, "The remote contract was dropped."
+    LIFETIME = 8489, "The dialog has exceeded its lifetime."
+    SERVICE_UNKNOWN = 8490, "The remote service does not exist."
+    NO_PERMISSION = 8494, "There is no permission on the service."
+    SENT_INVALID = 9615, "The body of a message that was sent has failed the validation of its message type at the remote service."
+    RECEIVED_INVALID = 9616, "The body of a message that has arrived has failed the validation of its message type."
+    RESTORED = 9719, "The database of this conversation endpoint was attached or restored."
+    REMOTE_RESTORED = 9720, "The database of the remote conversation endpoint was attached or restored."
+
+    def __new__(cls, number: int, text: str = "") -> Self:
+        """Make a member, which is found by its number alone."""
+        error = object.__new__(cls)
+        error._value_, error.text = number, text
+        return error
 
     def document(self, details: str = "") -> ErrorDocument:
         """Return the document of the broker's Error message.
@@ -70,20 +75,6 @@ class BrokerError(Enum):
         :param details: what is known besides, for example the name of the service.
         """
         return ErrorDocument(-self.value, f"{self.text} {details}".rstrip())
-
-
-_TEXT_OF = {
-    BrokerError.ENDPOINT_GONE: "The remote conversation endpoint is gone, or can exchange no more messages.",
-    BrokerError.SERVICE_DROPPED: "The remote service was dropped.",
-    BrokerError.CONTRACT_DROPPED: "The remote contract was dropped.",
-    BrokerError.LIFETIME: "The dialog has exceeded its lifetime.",
-    BrokerError.SERVICE_UNKNOWN: "The remote service does not exist.",
-    BrokerError.NO_PERMISSION: "There is no permission on the service.",
-    BrokerError.SENT_INVALID: "The body of a message that was sent has failed the validation of its message type at the remote service.",
-    BrokerError.RECEIVED_INVALID: "The body of a message that has arrived has failed the validation of its message type.",
-    BrokerError.RESTORED: "The database of this conversation endpoint was attached or restored.",
-    BrokerError.REMOTE_RESTORED: "The database of the remote conversation endpoint was attached or restored.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +110,8 @@ class ErrorDocument:
         if namespace not in NAMESPACES:
             raise SettingError("namespace", namespace, " or ".join(NAMESPACES))
         text = escape(_NOT_IN_XML.sub("\ufffd", self.description), {"\r": "&#13;"})
-        word = _TEXTS[0]
-        return (
-            f'<?xml version="1.0"?><{_ROOT} xmlns={quoteattr(namespace)}><{_CODE}>{self.code}</{_CODE}><{word}>{text}</{word}></{_ROOT}>'
-        ).encode()
+        inner = f"<{_CODE}>{self.code}</{_CODE}><{_TEXTS[0]}>{text}</{_TEXTS[0]}>"
+        return f'<?xml version="1.0"?><{_ROOT} xmlns={quoteattr(namespace)}>{inner}</{_ROOT}>'.encode()
 
     @classmethod
     def from_xml(cls, document: bytes) -> Self:
@@ -131,11 +120,11 @@ class ErrorDocument:
         Raises ErrorDocumentError for anything that is no Error message (spec SB-E11).
         """
         namespace, root = _root(document)
-        children = list(root)
-        codes = [child for child in children if child.tag == f"{namespace}}}{_CODE}"]
+        codes = [child for child in root if child.tag == f"{namespace}}}{_CODE}"]
         if len(codes) != 1:
             raise _refused(f"it has {len(codes)} elements {_CODE}, expected 1")
-        return cls(_number(_text(codes[0])), _description(children, namespace))
+        texts = (child for word in _TEXTS for child in root if child.tag == f"{namespace}}}{word}")
+        return cls(_number(_text(codes[0])), next(map(_text, texts), ""))
 
 
 def error_of(body: bytes) -> ErrorDocument:
@@ -164,12 +153,6 @@ def _number(text: str) -> int:
     if number is None or not _LEAST <= number <= _MOST:
         raise _refused(f"its {_CODE} is {text[:40]!r}, expected a whole number from {_LEAST} to {_MOST}")
     return number
-
-
-def _description(children: Iterable[Element], namespace: str) -> str:
-    found = {str(child.tag): child for child in reversed(list(children))}
-    texts = (found.get(f"{namespace}}}{word}") for word in _TEXTS)
-    return next((_text(child) for child in texts if child is not None), "")
 
 
 def _text(element: Element) -> str:

@@ -261,16 +261,7 @@ def _contract(table: QueueTable, service: str, contract: str) -> Contract:
 
 
 def _begun(handle: str, dialog: Dialog, contract: Contract, clock: Clock, *, service: str, far_service: str) -> Change:
-    endpoint = acts.begin(
-        handle,
-        service=service,
-        far_service=far_service,
-        contract=contract.name,
-        group_id=dialog.group_id,
-        priority=dialog.priority,
-        lifetime=dialog.lifetime,
-        now=clock.now(),
-    )
+    endpoint = acts.begin(handle, dialog, service=service, far_service=far_service, contract=contract.name, now=clock.now())
     change = _sent(endpoint, dialog.messages, contract)
     if dialog.timer is None:
         return change

@@ -11,7 +11,7 @@ from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
-from airflow_poison.core.spark.failed_jobs import readable_error
+from airflow_poison.core.spark.jobs import readable_error
 from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
@@ -117,13 +117,7 @@ class SparkEngine:
         if job.only:
             self._watched(self._alone(table, claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return
-        match job.order:
-            case Order.NONE:
-                received = self._side_by_side(table, claim, job, out)
-            case Order.GROUPS:
-                received = self._by_group(table, claim, job, out)
-            case Order.QUEUE:
-                received = self._in_order(table, claim, job, out)
+        received = (self._side_by_side if job.order is Order.NONE else self._in_order)(table, claim, job, out)
         self._watched(received.write.format("noop").mode("overwrite").save, table, claim, keep_alive)
 
     def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
@@ -150,24 +144,20 @@ class SparkEngine:
         return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=RECEIVED)
 
     def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
-        """Return the job of one task that delivers everything in queue order; Spark sorts, on disk where memory is short."""
-        frame = self._in_receive_order(self._read(table, claim), job, 1)
+        """Return the job that delivers in order; Spark sorts, on disk where memory is short.
 
-        def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with Fence(job.journal_folder):
-                yield deliver_share(job, "0", batches, out)
-
-        return frame.mapInArrow(deliver, schema=RECEIVED)
-
-    def _by_group(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
-        """Return the job whose tasks each deliver some conversation groups, every one in its order."""
+        In queue order it has one task; else each of its tasks delivers some conversation groups, every one in its order.
+        """
         from pyspark import TaskContext
         from pyspark.sql import functions as f
 
         frame = self._read(table, claim)
-        alone = f.concat(f.lit("#"), f.col("lookup_id").cast("string"))
-        group = f.coalesce(f.nullif(f.col("group_id"), f.lit("")), f.nullif(f.col("conversation_id"), f.lit("")), alone)
-        frame = self._in_receive_order(frame, job, self._executors.parallelism(), group)
+        if job.order is Order.QUEUE:
+            frame = self._in_receive_order(frame, job, 1)
+        else:
+            alone = f.concat(f.lit("#"), f.col("lookup_id").cast("string"))
+            group = f.coalesce(f.nullif(f.col("group_id"), f.lit("")), f.nullif(f.col("conversation_id"), f.lit("")), alone)
+            frame = self._in_receive_order(frame, job, self._executors.parallelism(), group)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()

@@ -18,13 +18,12 @@ from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import airflow_poison
 from airflow_poison.core.errors import ExecutorError, SettingError
-from airflow_poison.core.spark.failed_jobs import why
-from airflow_poison.core.spark.jobs import jobs_of
+from airflow_poison.core.spark.jobs import jobs_of, why
 from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ MOST_TASKS = 4_096
 class _Known:
     """What is known of the executors of one session."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     shipped: set[str] = field(default_factory=set)
     seen: set[tuple[str, object]] = field(default_factory=set)
     cores: int = 0
@@ -76,7 +75,10 @@ class Executors:
     def ship(self, py_files: Sequence[str]) -> None:
         """Let every executor import from these files; what has been shipped is not shipped again."""
         with self._known.lock:
-            self._ship(py_files)
+            for path in py_files:
+                if path not in self._known.shipped:
+                    self.jobs.ship(shippable(path))
+                    self._known.shipped.add(path)
 
     def make_ready(self, folder: str, handler: HandlerRef | None = None) -> None:
         """See to it that executors can work on a queue. Raises ExecutorError, with nothing claimed or sent.
@@ -90,15 +92,9 @@ class Executors:
         with self._known.lock:
             if wanted in self._known.seen:
                 return
-            self._ship([own_package()])
+            self.ship([own_package()])
             self._try(Path(folder), handler)
             self._known.seen.add(wanted)
-
-    def _ship(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            if path not in self._known.shipped:
-                self.jobs.ship(shippable(path))
-                self._known.shipped.add(path)
 
     def _try(self, folder: Path, handler: HandlerRef | None) -> None:
         """Have every executor import, load, read and write."""
@@ -107,7 +103,7 @@ class Executors:
         try:
             (probe / MARK).write_text(probe.name)
             parts = None if handler is None else (handler.name, handler.by_value, handler.path)
-            answers = self._look(Wanted(airflow_poison.__version__, parts, str(probe)))
+            answers = self._look((airflow_poison.__version__, parts, str(probe)))
             self._known.cores = len(answers)
             for answer in answers:
                 if answer["lacks"] or not (probe / answer["wrote"]).exists():
@@ -120,14 +116,12 @@ class Executors:
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-        task = partial(answer, None if wanted is None else tuple(wanted))
         try:
-            rows = self._spark.range(0, MOST_TASKS).mapInArrow(task, schema=ANSWER).collect()
+            rows = self._spark.range(0, MOST_TASKS).mapInArrow(partial(answer, wanted), schema="answer string").collect()
         except Exception as error:
-            message = (
+            raise ExecutorError(
                 f"Spark could not run a Python function on its executors: {why(error)}\nNothing was claimed or sent. Spark's own log has the rest."
-            )
-            raise ExecutorError(message) from error
+            ) from error
         return [json.loads(row["answer"]) for row in rows]
 
 
@@ -156,29 +150,18 @@ def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> s
 NEEDS = ("numpy", "pyarrow", "cloudpickle")
 """What this package imports on executors. Spark itself needs pyarrow and pandas there for Python functions."""
 MARK = "mark"
-ANSWER = "answer string"
+Wanted = tuple[str, tuple[str, bytes | None, tuple[str, ...]] | None, str]
+"""What an executor must be able to do: this version of the package; a handler that it must load, as the parts of a HandlerRef; the folder where it
+must see a file ``mark`` that holds the folder's name, and be able to write."""
 
 
-class Wanted(NamedTuple):
-    """What an executor must be able to do.
-
-    :param version: of this package.
-    :param handler: the parts of a HandlerRef; None: there is none.
-    :param folder: where it must see a file ``mark`` that holds the folder's name, and be able to write.
-    """
-
-    version: str
-    handler: tuple[str, bytes | None, tuple[str, ...]] | None
-    folder: str
-
-
-def answer(wanted: tuple[Any, ...] | None, batches: Any) -> Iterator[pa.RecordBatch]:
+def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
     """Look whether an executor can work on a queue. Yield one row: a JSON object: where the task ran, what it lacks, and what it wrote.
 
     It travels by value, with what it calls: what it looks for may not be there. So nothing of this package, and nothing that is not Python's own, is
     imported before its turn.
 
-    :param wanted: the parts of a Wanted; None: the task only counts.
+    :param wanted: None: the task only counts.
     """
     import pyarrow as pa
 
@@ -257,7 +240,7 @@ def import_here(py_files: Sequence[str]) -> None:
 def shippable(path: str) -> str:
     """Return a copy, which stays as it is while Spark serves it, under a name from which Spark imports: it does not know wheels for archives."""
     name = Path(path).name
-    copy = Path(tempfile.mkdtemp(dir=_folder())) / (f"{name}.zip" if name.endswith(".whl") else name)
+    copy = Path(tempfile.mkdtemp(dir=_folder().name)) / (f"{name}.zip" if name.endswith(".whl") else name)
     shutil.copyfile(path, copy)
     return str(copy)
 
@@ -268,22 +251,18 @@ def own_package() -> str:
     home = Path(airflow_poison.__file__).parent
     if not home.is_dir():  # this process has it from an archive
         return str(home.parent)
-    copy = _folder() / home.name
+    folder = Path(_folder().name)
+    copy = folder / home.name
     copy.mkdir()
     shutil.copy2(home / "__init__.py", copy)
     shutil.copytree(home / "core", copy / "core")  # with what Python has compiled of it already
-    archive = _folder() / f"{home.name}-{airflow_poison.__version__}.zip"
+    archive = folder / f"{home.name}-{airflow_poison.__version__}.zip"
     with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as file:
         file.writepy(str(copy))
     return str(archive)
 
 
 @cache
-def _folder() -> Path:
+def _folder() -> tempfile.TemporaryDirectory[str]:
     """Return a folder that goes when this process ends."""
-    made = tempfile.TemporaryDirectory(prefix="airflow-poison-", ignore_cleanup_errors=True)
-    _kept.append(made)
-    return Path(made.name)
-
-
-_kept: list[tempfile.TemporaryDirectory[str]] = []
+    return tempfile.TemporaryDirectory(prefix="airflow-poison-", ignore_cleanup_errors=True)

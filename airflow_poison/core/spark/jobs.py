@@ -1,4 +1,4 @@
-"""What the two kinds of Spark sessions do differently: one seam, chosen by the session.
+"""Spark jobs: what the two kinds of sessions do differently, one seam that is chosen by the session; and what to tell people of a job that failed.
 
 A *classic* session has its driver, a JVM, in this process's family: job groups, the status tracker, ``addPyFile``. A *Connect* session is a
 client of a server: tags, progress messages, artifacts; no JVM is started and Py4J is not used. Everything else of this package is the same.
@@ -6,9 +6,12 @@ client of a server: tags, progress messages, artifacts; no JVM is started and Py
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
+
+from airflow_poison.core import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +111,7 @@ class ClassicWatched:
             connection.close()
 
 
-class ConnectJobs:
+class _ConnectJobs:
     """What a session of Spark Connect runs jobs with: the same, of a client."""
 
     local = False
@@ -118,24 +121,20 @@ class ConnectJobs:
 
     @property
     def identity(self) -> str:
-        """The session's id."""
         return str(cast("Session", self._spark).session_id)
 
     def cores(self) -> int | None:
-        """Return None: no call tells, only a job."""
-        return None
+        return None  # no call tells, only a job
 
     def ship(self, path: str) -> None:
-        """Upload the file to the session."""
         self._spark.addArtifacts(path, pyfile=True)
 
-    def watch(self, group: str, about: str) -> ConnectWatched:
-        """Return a tag. Spark's pages have no place for ``about``."""
-        del about
-        return ConnectWatched(self._spark, group)
+    def watch(self, group: str, about: str) -> _ConnectWatched:
+        del about  # Spark's pages have no place for it
+        return _ConnectWatched(self._spark, group)
 
 
-class ConnectWatched:
+class _ConnectWatched:
     """The Spark jobs that one thread starts, by a tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
@@ -144,23 +143,19 @@ class ConnectWatched:
         self._progress: Progress | None = None
 
     def begin(self) -> None:
-        """Tag this thread's requests."""
         self._runs_on = threading.get_ident()
         self._spark.addTag(self._tag)
         self._spark.registerProgressHandler(self._take)
 
     def end(self) -> None:
-        """Tag no more of them."""
         self._spark.removeProgressHandler(self._take)
         self._spark.removeTag(self._tag)
 
     def cancel(self) -> None:
-        """Interrupt what carries the tag. A server that cannot be reached is the action's to tell."""
-        with suppress(Exception):
+        with suppress(Exception):  # a server that cannot be reached is the action's to tell
             self._spark.interruptTag(self._tag)
 
     def progress(self) -> Progress | None:
-        """Return what the server told last."""
         return self._progress
 
     def hang_up(self) -> None:
@@ -174,13 +169,13 @@ class ConnectWatched:
             self._progress = Progress(*map(sum, zip(*found, strict=True)))
 
 
-Jobs = ClassicJobs | ConnectJobs
-Watched = ClassicWatched | ConnectWatched
+Jobs = ClassicJobs | _ConnectJobs
+Watched = ClassicWatched | _ConnectWatched
 
 
 def jobs_of(spark: SparkSession) -> Jobs:
     """Return what this kind of session runs jobs with."""
-    return ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
+    return _ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -193,3 +188,63 @@ def _without_jvm() -> suppress:
     from py4j.protocol import Py4JError  # which a client of a Spark Connect server need not have
 
     return suppress(Py4JError, OSError)
+
+
+# Jobs that failed: one error of ours, without the JVM's stack traces ----------------------------------------------------
+
+
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
+_LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
+_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_PY4J = "An error occurred while calling"
+_LONGEST = 2_000
+
+
+def readable_error(error: Exception, key: str) -> errors.PoisonError:
+    """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
+    raised = _raised_by_a_task(error)
+    if raised is not None and raised[0].startswith(f"{errors.__name__}."):
+        return errors.recalled(raised[0].rpartition(".")[2], raised[1])
+    return errors.SparkJobError(
+        f"The Spark job of pass {key} failed: {why(error)}\n"
+        "Nothing was committed. Spark's own log has the rest; run the task again: it goes on where this one stopped."
+    )
+
+
+def why(error: Exception) -> str:
+    """Return a task's last words, or what Spark says."""
+    raised = _raised_by_a_task(error)
+    words = _without_python(error) if raised is None else ": ".join(filter(None, raised))
+    return words.strip()[:_LONGEST]
+
+
+def has_ended(error: Exception) -> bool:
+    """Whether an error says that the JVM is not there any more."""
+    return isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+
+
+def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
+    python = _PYTHON.search(str(error))
+    return None if python is None else _raised(python[1])
+
+
+def _without_python(error: Exception) -> str:
+    """Return what the JVM or the Connect server says, or that there is none."""
+    from airflow_poison.core.spark import session
+
+    if has_ended(error):
+        return f"its JVM has ended ({error})"
+    text = session.why(error) if session.is_of_connect(error) else str(error)
+    lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
+    task = _LOST_TASK.search(text)
+    words = task[1] if task else next(iter(lines), type(error).__name__)
+    causes = _CAUSE.findall(text)
+    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"
+
+
+def _raised(traceback: str) -> tuple[str, str] | None:
+    """Return type and text of the exception behind the last frame of a traceback."""
+    frames = [match.end() for match in re.finditer(r"^  .*\n", traceback, re.MULTILINE)]
+    match = _RAISED.search(traceback[frames[-1] :] if frames else traceback)
+    return None if match is None else (match[1], (match[2] or "").strip())

@@ -17,11 +17,12 @@ from urllib.parse import unquote, urlparse
 from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once, check_priorities, expires_at
 from airflow_poison.core.schema import DEFAULT_PRIORITY
-from airflow_poison.core.spark.failed_jobs import has_ended, why
+from airflow_poison.core.spark.jobs import has_ended, why
 from airflow_poison.core.store.disk import POSIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from datetime import timedelta
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 4_096
 _REFUSED = re.compile(r"expires_after='.*': .* are no date of the years 1 to 9999")
+_NESTED = ("struct", "map", "array")
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
 FORMATS = ("csv", "json", "orc", "parquet", "text", "xml")
 
 
@@ -57,7 +60,8 @@ class FrameSource:
                 raise InputError(f"dataframe returned {type(frame).__name__}; it must return a Spark DataFrame. Nothing was sent.")
             return frame
         try:
-            frame = spark.read.table(self.table) if self.table is not None else self._load(spark)
+            files = spark.read.format(self.format).options(**self.options)
+            frame = files.load(self.path) if self.table is None else spark.read.table(self.table)
             frame.columns  # noqa: B018  (Spark Connect looks only now)
         except Exception as error:  # of the JVM or of Connect; an unknown format is a Py4JJavaError, a missing path is none
             if has_ended(error):
@@ -74,9 +78,6 @@ class FrameSource:
             f"Check that driver and executors reach the path, and what it holds. Spark itself reads {', '.join(FORMATS)}; other formats and file "
             "systems come with packages: name them in spark_conf of the connection, as spark.jars.packages."
         )
-
-    def _load(self, spark: SparkSession) -> DataFrame:
-        return spark.read.format(self.format).options(**self.options).load(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class SendStage:
 
     def _write(self, messages: DataFrame) -> None:
         """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
+        import pyarrow.parquet as pq
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -124,7 +126,8 @@ class SendStage:
             if (refused := _REFUSED.search(words)) is not None:
                 raise InputError(f"{refused[0]}. Leave the value out (null) for messages that never expire. Nothing was sent.") from error
             raise SparkJobError(f"The Spark job that writes the messages failed: {words}\nNothing was sent.") from error
-        here, there = _rows_in(self.folder), int(written.get["rows"])
+        here = sum(pq.read_metadata(path).num_rows for path in self.folder.glob("*.parquet"))
+        there = int(written.get["rows"])
         if here != there:
             raise ExecutorError(
                 f"Spark's executors wrote {there:,} messages below {self.folder}, and {here:,} of them are there for this process. The store must be "
@@ -140,23 +143,21 @@ def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> Data
     _check_named_once(frame, mapping)
     types = {name.name: name.dataType for name in frame.schema.fields}
     columns: list[Column] = [_body(frame, mapping, types).alias("body")]
-    for name, parameter in (
-        ("group_id", "group"),
-        ("message_id", "message_id"),
-        ("message_type", "message_type"),
-        ("conversation_id", "conversation"),
-    ):
+    texts = {"group_id": "group", "message_id": "message_id", "message_type": "message_type", "conversation_id": "conversation"}
+    for name, parameter in texts.items():
         column = getattr(mapping, parameter)
         if column is not None:
-            columns.append(_plain_text(frame, column, parameter, types).alias(name))
+            if types[column].simpleString().startswith((*_NESTED, "binary", "variant")):
+                raise InputError(_wrong(types, column, parameter, "text, a number or a date: cast it"))
+            columns.append(frame[_quoted(column)].cast("string").alias(name))
     if mapping.priority is not None:
-        _want(types, mapping.priority, "priority", ("tinyint", "smallint", "int", "bigint"), "whole numbers: cast it, or read with inferSchema")
+        _want(types, mapping.priority, "priority", _WHOLE, "whole numbers: cast it, or read with inferSchema")
         columns.append(f.coalesce(frame[_quoted(mapping.priority)].cast("bigint"), f.lit(DEFAULT_PRIORITY)).alias("priority"))
     if mapping.properties:
         pairs = [part for name in mapping.properties for part in (f.lit(name), _any_text(frame, name, types))]
         columns.append(f.map_filter(f.create_map(*pairs), lambda _key, value: value.isNotNull()).alias("properties"))
     if mapping.expires_after is not None:
-        columns.append(_expires_at(frame, mapping, types, now).alias("expires_at"))
+        columns.append(_expires_at(frame, mapping.expires_after, types, now).alias("expires_at"))
     return frame.select(*columns)
 
 
@@ -174,38 +175,29 @@ def _body(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, DataType
     if isinstance(mapping.body, str):
         _want(types, mapping.body, "body", ("string", "binary"), f"text or bytes; for JSON give a list: body=[{mapping.body!r}]")
         return frame[_quoted(mapping.body)].cast("binary")
-    names = frame.columns if mapping.body is None else list(mapping.body)
-    json = f.to_json(f.struct(*[frame[_quoted(name)] for name in names]), {"ignoreNullFields": "false"})
-    return json.cast("binary")
+    names = frame.columns if mapping.body is None else mapping.body
+    return f.to_json(f.struct(*[frame[_quoted(name)] for name in names]), {"ignoreNullFields": "false"}).cast("binary")
 
 
-def _expires_at(frame: DataFrame, mapping: ColumnMapping, types: Mapping[str, DataType], now: datetime) -> Column:
+def _expires_at(frame: DataFrame, after: str | timedelta, types: Mapping[str, DataType], now: datetime) -> Column:
     from pyspark.sql import functions as f
 
-    if not isinstance(mapping.expires_after, str):
-        assert mapping.expires_after is not None
-        return f.lit(expires_at(now, mapping.expires_after.total_seconds(), mapping.expires_after))
-    numbers = ("tinyint", "smallint", "int", "bigint", "float", "double")
-    _want(types, mapping.expires_after, "expires_after", numbers, "a number of seconds")
-    seconds = frame[_quoted(mapping.expires_after)]
+    if not isinstance(after, str):
+        return f.lit(expires_at(now, after.total_seconds(), after))
+    _want(types, after, "expires_after", (*_WHOLE, "float", "double"), "a number of seconds")
+    seconds = frame[_quoted(after)]
     first, last = ((datetime(*date, tzinfo=UTC) - now).total_seconds() for date in ((1, 1, 1), (9999, 12, 31)))
     instant = f.timestamp_micros((seconds * 1_000_000 + f.lit(int(now.timestamp() * 1_000_000))).cast("bigint"))
     no_date = ~seconds.cast("double").between(first, last)  # NaN is above all numbers
-    before, after = f"expires_after={mapping.expires_after!r}: ", " seconds from now are no date of the years 1 to 9999"
-    refusal = f.raise_error(f.concat(f.lit(before), seconds.cast("string"), f.lit(after)))
+    said = (f.lit(f"expires_after={after!r}: "), seconds.cast("string"), f.lit(" seconds from now are no date of the years 1 to 9999"))
+    refusal = f.raise_error(f.concat(*said))
     return f.when(no_date, refusal.cast("timestamp")).otherwise(instant)
-
-
-def _plain_text(frame: DataFrame, column: str, parameter: str, types: Mapping[str, DataType]) -> Column:
-    if types[column].simpleString().startswith(("struct", "map", "array", "binary", "variant")):
-        raise InputError(_wrong(types, column, parameter, "text, a number or a date: cast it"))
-    return frame[_quoted(column)].cast("string")
 
 
 def _any_text(frame: DataFrame, column: str, types: Mapping[str, DataType]) -> Column:
     from pyspark.sql import functions as f
 
-    if types[column].simpleString().startswith(("struct", "map", "array")):
+    if types[column].simpleString().startswith(_NESTED):
         return f.to_json(frame[_quoted(column)])
     return frame[_quoted(column)].cast("string")
 
@@ -225,20 +217,15 @@ def _quoted(column: str) -> str:
     return f"`{column.replace('`', '``')}`"
 
 
-def _rows_in(folder: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
-
-
 def _read(folder: Path) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     try:
         names = sorted(os.listdir(folder))  # noqa: PTH208  (a folder that is gone is an error here, no empty list)
     except FileNotFoundError as error:
-        message = f"{folder} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; run the task again."
-        raise InputError(message) from error
+        raise InputError(
+            f"{folder} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; run the task again."
+        ) from error
     for path in (folder / name for name in names if name.endswith(".parquet")):
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=BATCH_ROWS)

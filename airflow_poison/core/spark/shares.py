@@ -68,12 +68,6 @@ def plan_shares(root: str, files: Sequence[DataFile], tasks: int) -> list[list[P
     return shares
 
 
-def read_share(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
-    for part in parts:
-        yield from _read(part)
-
-
 class Fence:
     """Ends a task whose driver does not rule it any more: watches, while its block runs, whether the claim is still its driver's.
 
@@ -158,6 +152,12 @@ def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) 
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
 
 
+def read_share(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
+    for part in parts:
+        yield from _read(part)
+
+
 def _read(part: Part) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
@@ -177,7 +177,8 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
                 first = before if first is None else first
             before += rows
         skip, left = part.start - (first or 0), part.rows
-        for batch in file.iter_batches(batch_size=_batch_rows(size, read), row_groups=groups, columns=names):
+        fitting = max(1, min(BATCH_ROWS, BATCH_BYTES * read // max(size, 1)))
+        for batch in file.iter_batches(batch_size=fitting, row_groups=groups, columns=names):
             wanted = batch.slice(skip, left)
             skip = max(0, skip - batch.num_rows)
             left -= wanted.num_rows
@@ -185,8 +186,3 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
                 counts = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
                 cast = [wanted.column(field.name).cast(field.type) for field in message_schema()]
                 yield pa.record_batch([*cast, counts], names=[*names, "move_count"])
-
-
-def _batch_rows(size: int, rows: int) -> int:
-    """Return how many messages a batch has when so many rows take so many bytes."""
-    return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ExecutorError, InputError, SettingError, SparkJobError
-from airflow_poison.core.spark.connect import connect_session
+from airflow_poison.core.spark.session import connect_session
 from tests.spark.places.place import CLUSTER, CONNECT, ROOT
 from tests.spark.places.servers import free_ports
 from tests.spark.places.task import Task

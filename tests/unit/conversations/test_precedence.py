@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.dialog_state import Place, Waiting, exceptions, receive_order
+from airflow_poison.core.conversations.dialog_state import Place, Waiting, exceptions
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
 
 TYPES = {"T": DIALOG_TIMER, "E": ERROR, "end": END_DIALOG}
 
@@ -30,6 +35,55 @@ def received(text: str, locked: tuple[str, ...] = (), **priorities: int) -> str:
     order = receive_order(rows, locked)
     assert [lookup_id for lookup_id in by_sorting(rows) if rows[lookup_id - 1].group not in locked] == order
     return " ".join(words[lookup_id - 1] for lookup_id in order)
+
+
+def receive_order(rows: Iterable[Waiting], locked: Collection[str] = frozenset()) -> list[int]:
+    """Return the lookup ids in the order in which one RECEIVE TOP(1) after the other takes them, each committed before the next.
+
+    It chooses as the manual says, each time anew; engines sort instead: ``by_sorting``.
+
+    :param locked: conversation groups that other sessions hold: RECEIVE skips them (spec SB-47).
+    """
+    waiting = [row for row in rows if lock(row) not in locked]
+    order = []
+    while waiting:
+        received = next_received(waiting)
+        order.append(received.lookup_id)
+        waiting.remove(received)
+    return order
+
+
+def next_received(waiting: list[Waiting]) -> Waiting:
+    """Return the next message: of the first group, in it of the first conversation, in it the first (spec SB-48).
+
+    First is the group with the conversation of the highest priority, among equals the one whose such conversation has the oldest message;
+    likewise the conversation in the group (section 11.1).
+    """
+    group = min(apart(waiting, lock), key=lambda rows: min(map(rank, apart(rows, handle))))
+    conversation = min(apart(group, handle), key=rank)
+    return min(conversation, key=lambda row: (row.precedence, row.lookup_id))
+
+
+def rank(conversation: list[Waiting]) -> tuple[int, int]:
+    return -max(row.priority for row in conversation), min(row.lookup_id for row in conversation)
+
+
+def handle(row: Waiting) -> str | None:
+    return row.handle
+
+
+def lock(row: Waiting) -> str | None:
+    """Return the group that a receive of it locks (spec SB-47); None: nothing else is in it."""
+    return row.handle if row.group is None else row.group
+
+
+def apart(rows: Iterable[Waiting], what: Callable[[Waiting], str | None]) -> list[list[Waiting]]:
+    """Return rows by lock or by handle; those without one are each by itself."""
+    found: dict[object, list[Waiting]] = defaultdict(list)
+    for row in rows:
+        name = what(row)
+        found[row.lookup_id if name is None else name].append(row)
+    return list(found.values())
 
 
 def by_sorting(rows: list[Waiting]) -> list[int]:

@@ -37,7 +37,8 @@ WAREHOUSE = {"Warehouse": Service("Warehouse", [PARTS])}
 
 
 def begun(**given: object) -> ConversationEndpoint:
-    return acts.begin("d1", service="Orders", far_service="Warehouse", contract="parts", now=NOW, **given)  # type: ignore[arg-type]
+    dialog = acts.Dialog(messages=(), **given)  # type: ignore[arg-type]
+    return acts.begin("d1", dialog, service="Orders", far_service="Warehouse", contract="parts", now=NOW)
 
 
 def in_state(state: ConversationState) -> ConversationEndpoint:
