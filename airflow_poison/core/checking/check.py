@@ -27,6 +27,7 @@ from airflow_poison.core.store.disk import why
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table import files, rows
 from airflow_poison.core.store.table.files import CONTROL
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ _SEVERITIES = tuple(Severity)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Plain):
     """What a check found.
 
     :param queue: the queue; empty: the store itself.
@@ -59,11 +60,6 @@ class CheckResult:
     version: int
     findings: tuple[Finding, ...]
     account: Account
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        found = [finding.to_dict() for finding in self.findings]
-        return {"queue": self.queue, "uri": self.uri, "version": self.version, "findings": found, "account": self.account.to_dict()}
 
 
 def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
 from airflow_poison.core.schema import OUTBOX, SubQueue
 from airflow_poison.core.store.log import SEQUENCE
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ MESSAGES = frozenset(place.value for place in SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Account(Plain):
     """What became of the messages. ``sent = settled + dropped + sent_on + removed + foreign + lost + waiting + before + unaccounted``.
 
     :param sent: messages that were ever given a lookup id.
@@ -46,10 +47,6 @@ class Account:
     waiting: int = 0
     before: int = 0
     unaccounted: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        """Return plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from airflow_poison.core.passes.history import BY_HAND, ENDED, Cursor, Subscript
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies.decisions import HALTS
 from airflow_poison.core.schema import OUTBOX, SubQueue
-from airflow_poison.core.texts import counted
+from airflow_poison.core.texts import Plain, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +54,7 @@ EVENTS: Mapping[EventType, AlertKind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Plain):
     """One alert.
 
     :param key: the same when the alert is repeated; a receiver drops keys that it has seen.
@@ -76,10 +76,6 @@ class Alert:
     reason: str
     what_to_do: str
     details: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"kind": self.kind.value, "lookup_ids": list(self.lookup_ids)}
 
 
 def send_alerts(

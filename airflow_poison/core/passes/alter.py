@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError, SystemChangeError
@@ -16,6 +16,7 @@ from airflow_poison.core.passes.transmission import tick
 from airflow_poison.core.policies import SYSTEMS, checked_policy, policy_from_dict
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ _BY_HAND = "somebody switched it off"
 
 
 @dataclass(frozen=True, slots=True)
-class EnableResult:
+class EnableResult(Plain):
     """What enabling did: the state before, which is ``enabled`` when there was nothing to do, and the reason that had halted the queue.
 
     When only the reader of the poison sub-queue had halted, they are that reader's.
@@ -40,13 +41,9 @@ class EnableResult:
     before: str
     reason: str
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class DisableResult:
+class DisableResult(Plain):
     """What disabling did.
 
     :param before: the state before, ``disabled`` when there was nothing to do.
@@ -57,13 +54,9 @@ class DisableResult:
     before: str
     receiving: int
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class AlterResult:
+class AlterResult(Plain):
     """What altering did.
 
     :param changed: the settings whose value is another now, as JSON values: before and after.
@@ -71,10 +64,6 @@ class AlterResult:
 
     queue: str
     changed: Mapping[str, tuple[object, object]]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return {"queue": self.queue, "changed": {name: list(values) for name, values in self.changed.items()}}
 
 
 def enable(table: QueueTable, clock: Clock) -> EnableResult:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from airflow_poison.core.passes.messages import find, with_columns
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
-from airflow_poison.core.texts import body_text
+from airflow_poison.core.texts import Plain, body_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
@@ -29,7 +29,7 @@ _PLACES = tuple(SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimView:
+class ClaimView(Plain):
     """A claim as people see it.
 
     :param expired: nobody has renewed it in time: the next receive task takes it over.
@@ -40,11 +40,6 @@ class ClaimView:
     messages: int
     expires_at: datetime
     expired: bool
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        instant = self.expires_at.isoformat()
-        return {"key": self.key, "sub_queue": self.sub_queue, "messages": self.messages, "expires_at": instant, "expired": self.expired}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +94,14 @@ class QueueOverview:
         """Return plain values: instants as ISO 8601 in UTC, ``restart`` for a block that no time ends."""
         same = {name: getattr(self, name) for name in ("queue", "uri", "version", "state", "reason", "poison_state", "poison_reason", "halted_by")}
         return same | {
-            "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else _instant(self.blocked_until),
+            "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else plain(self.blocked_until),
             "policy": dict(self.policy),
             "counters": dict(self.counters),
             "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
             "outbox": self.outbox,
-            "oldest_enqueued_at": _instant(self.oldest_at),
-            "next_due_at": _instant(self.next_due_at),
-            "claims": [claim.to_dict() for claim in self.claims],
+            "oldest_enqueued_at": plain(self.oldest_at),
+            "next_due_at": plain(self.next_due_at),
+            "claims": plain(self.claims),
             "expired_claims": self.expired_claims,
         }
 
@@ -203,14 +198,10 @@ def _plain(depth: SubQueueDepth) -> dict[str, object]:
         "messages": depth.messages,
         "claimed": depth.claimed,
         "due": depth.due,
-        "oldest_enqueued_at": _instant(depth.oldest_enqueued_at),
-        "next_due_at": _instant(depth.next_due_at),
+        "oldest_enqueued_at": plain(depth.oldest_enqueued_at),
+        "next_due_at": plain(depth.next_due_at),
         "by_move_count": {str(count): messages for count, messages in sorted(depth.by_move_count.items())},
     }
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
 
 
 # Messages --------------------------------------------------------------------------------------------------------------
@@ -222,7 +213,7 @@ _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Plain):
     """A message and where it is; the columns of a queue table.
 
     :param last_error: kind, type, message, fingerprint and trace of its last failure; None before the first.
@@ -279,18 +270,11 @@ class MessageRow:
 
         ``body_encoding`` says which, ``body_bytes`` how long the whole body is, ``body_cut`` whether something is missing.
         """
-        plain: dict[str, Any] = {each.name: _plain_value(getattr(self, each.name)) for each in fields(self)}
         is_text = self.text is not None
         begin = self.body[:MOST_BODY_BYTES]
-        return plain | {
+        return Plain.to_dict(self) | {
             "body": begin.decode(errors="ignore") if is_text else base64.b64encode(begin).decode(),
             "body_encoding": "text" if is_text else "base64",
             "body_bytes": len(self.body),
             "body_cut": len(self.body) > MOST_BODY_BYTES,
         }
-
-
-def _plain_value(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return dict(value) if isinstance(value, dict) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from airflow_poison.core.passes.messages import Chosen, find
 from airflow_poison.core.passes.services import services_of
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import SERVICES_DROPPED
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -151,7 +152,7 @@ COUNTED_ROWS, COUNTED_BYTES = 10_000, 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationRow:
+class ConversationRow(Plain):
     """One side of a dialog, with what has arrived for it.
 
     :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
@@ -198,10 +199,7 @@ class ConversationRow:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values; instants in ISO 8601."""
-        values = asdict(self)
-        for name in ("lifetime", "dialog_timer", "began_at"):
-            values[name] = None if values[name] is None else values[name].isoformat()
-        return values | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
+        return Plain.to_dict(self) | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
 
 
 _AS_STORED = {each.name for each in fields(ConversationRow)} & {"handle", *(each.name for each in fields(ConversationEndpoint))} - {"state"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryS
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +70,7 @@ def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: Conv
 
 
 @dataclass(frozen=True, slots=True)
-class DecideResult:
+class DecideResult(Plain):
     """What was done.
 
     :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation; or has taken out for
@@ -87,10 +88,6 @@ class DecideResult:
     to: str = ""
     repeated: bool = False
     ended: ConversationEnded | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def decide(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID, uuid5
@@ -25,6 +25,7 @@ from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.passes.services import service_in
 from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.store.files import Replacement, Transaction
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class ActResult:
+class ActResult(Plain):
     """What was done.
 
     :param conversations: their handles at this side, in the order in which they were given.
@@ -65,10 +66,6 @@ class ActResult:
     states: tuple[str, ...] = field(default=())
     arrived: int = 0
     waiting: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"conversations": list(self.conversations), "states": list(self.states)}
 
 
 def begin_dialogs(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import ReturnOrder, Waiting, returning
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -19,7 +20,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnResult:
+class ReturnResult(Plain):
     """What a return did.
 
     :param returned: messages moved from ``retry`` to ``main``; each has one more move (spec WCF-14).
@@ -33,10 +34,6 @@ class ReturnResult:
     postponed: int
     waiting: int
     next_due_at: str | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def return_due(table: QueueTable, clock: Clock, *, return_order: str = "due_time") -> ReturnResult:

@@ -6,7 +6,7 @@ An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, assert_never
@@ -17,6 +17,7 @@ from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +87,7 @@ def halted_row(control: Control, reads: SubQueue, halt: HaltRecord, endpoint: st
 
 
 @dataclass(frozen=True, slots=True)
-class HaltedEndpoint:
+class HaltedEndpoint(Plain):
     """A halt, as somebody has seen it.
 
     :param sub_queue: what the endpoint reads: ``main`` or ``poison``.
@@ -117,10 +118,6 @@ class HaltedEndpoint:
         """Whether the endpoint is still halted in this way."""
         state, reason = control.endpoint(self.sub_queue)
         return (state, reason, control.counters.get(SUSPECTS[self.sub_queue])) == (self.state, self.reason, self.lookup_id)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self) | {"sub_queue": self.sub_queue.value, "state": self.state.value}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:

@@ -21,6 +21,7 @@ from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -42,7 +43,7 @@ _PLACES = list(SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
-class InspectResult:
+class InspectResult(Plain):
     """What an inspection saw.
 
     :param mode: how it read: ``browse``, ``exempt`` or ``strict``.
@@ -56,11 +57,6 @@ class InspectResult:
     state: str
     messages: tuple[MessageRow, ...] = ()
     more: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values; bodies are cut at 64 KiB, and say so."""
-        messages = [message.to_dict() for message in self.messages]
-        return {"queue": self.queue, "mode": self.mode, "state": self.state, "messages": messages, "more": self.more}
 
 
 def inspect(

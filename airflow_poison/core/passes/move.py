@@ -16,6 +16,7 @@ from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, claimed_paths, planned_anew, with_columns
 from airflow_poison.core.policies.decisions import Counts, moved
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -137,8 +138,8 @@ class RemoveResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
-        shown = [message.to_dict() for message in self.messages[:MOST_SHOWN]]
-        return {"queue": self.queue, "removed": len(self.messages), "messages": shown, "more": len(self.messages) - len(shown)}
+        shown, all_of_them = self.messages[:MOST_SHOWN], len(self.messages)
+        return {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:

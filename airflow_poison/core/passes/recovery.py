@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
@@ -26,6 +26,7 @@ from airflow_poison.core.passes.move import MOST_SHOWN, remove_messages
 from airflow_poison.core.passes.transmission import pull, transmit
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryOrder, RecoveryStep
+from airflow_poison.core.texts import Plain, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationEnded:
+class ConversationEnded(Plain):
     """What whoever keeps state for a conversation at this side is told of its end: its application gets no message (spec SB-31).
 
     :param conversation: its handle at this side; ``conversation_id`` is the one of both sides.
@@ -59,10 +60,6 @@ class ConversationEnded:
     error: int | None = None
     description: str = ""
     cleanup: bool = False
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +218,8 @@ class RecoverResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values; of the messages the first 100, bodies cut at 64 KiB."""
-        shown = [message.to_dict() for message in self.removed[:MOST_SHOWN]]
-        ended = None if self.ended is None else self.ended.to_dict()
-        return {
-            "queue": self.queue,
-            "before": self.before,
-            "steps": list(self.steps),
-            "removed": len(self.removed),
-            "messages": shown,
-            "ended": ended,
-        }
+        said = {"queue": self.queue, "before": self.before, "steps": list(self.steps), "removed": len(self.removed)}
+        return said | {"messages": plain(self.removed[:MOST_SHOWN]), "ended": plain(self.ended)}
 
 
 def recover(

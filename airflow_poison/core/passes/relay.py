@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from airflow_poison.core.policies import policy_class
 from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, message_schema
 from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -132,7 +133,7 @@ _FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
 
 
 @dataclass(frozen=True, slots=True)
-class SendToResult:
+class SendToResult(Plain):
     """What was sent to other queues.
 
     :param sent: messages.
@@ -142,10 +143,6 @@ class SendToResult:
     queue: str
     sent: int
     to: Mapping[str, int] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"to": dict(self.to)}
 
 
 def send_to(

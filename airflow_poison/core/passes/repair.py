@@ -15,6 +15,7 @@ from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.disk import named
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -27,7 +28,7 @@ _EVERYTHING = timedelta(days=365_000)
 
 
 @dataclass(frozen=True, slots=True)
-class RepairResult:
+class RepairResult(Plain):
     """What a repair did.
 
     :param done: what was mended, a sentence each.
@@ -39,10 +40,6 @@ class RepairResult:
     done: tuple[str, ...]
     failed: tuple[str, ...]
     after: CheckResult
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return {"queue": self.queue, "done": list(self.done), "failed": list(self.failed), "after": self.after.to_dict()}
 
 
 def repair(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from airflow_poison.core.policies.opening import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ _STARTS_AGAIN = frozenset({QueueState.STOPPED, QueueState.FAULTED})
 
 
 @dataclass(frozen=True, slots=True)
-class RestartResult:
+class RestartResult(Plain):
     """What a restart did.
 
     :param what: what was restarted.
@@ -51,10 +52,6 @@ class RestartResult:
     counters: Mapping[str, int] = field(default_factory=dict)
     forgotten: int = 0
     returned: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"counters": dict(self.counters)}
 
 
 def restart(table: QueueTable, clock: Clock, what: Restart) -> RestartResult:

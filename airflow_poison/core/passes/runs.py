@@ -6,11 +6,12 @@ import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -78,7 +79,7 @@ def check_named_once(queues: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiveResult:
+class ReceiveResult(Plain):
     """What a pass did. All numbers are messages unless they say otherwise.
 
     ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + requeued + exceptioned + untouched + blocked +
@@ -134,7 +135,7 @@ class ReceiveResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
-        return asdict(self) | {"errors": [dict(error) for error in self.errors], "messages_per_second": round(self.messages_per_second, 1)}
+        return Plain.to_dict(self) | {"messages_per_second": round(self.messages_per_second, 1)}
 
 
 _NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "int")
