@@ -9,8 +9,7 @@ from rich.text import Text
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES
-from airflow_poison.core.passes.halts import named
-from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
@@ -78,13 +77,13 @@ def print_queue(queue: QueueOverview) -> None:
         line(out, f"{terminal.messages(queue.outbox)} in the outbox, on the way to other queues; the next pass sends them on.")
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
-        line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {named(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+        line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
 
 
 def _endpoints(queue: QueueOverview) -> Iterator[tuple[str, str, str]]:
     yield queue.queue, queue.state, queue.reason
     if queue.poison_state != QueueState.ENABLED:
-        yield named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason
+        yield place_name(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason
 
 
 def _policy(settings: Mapping[str, object]) -> str:
@@ -105,7 +104,7 @@ def _depths(queue: QueueOverview) -> object:
         if place in _ALWAYS or depth.messages:
             due = f"{depth.due:,}" if place in {SubQueue.RETRY, SubQueue.POSTPONED} else ""
             times = (terminal.age(depth.oldest_enqueued_at, queue.at), terminal.due(depth.next_due_at, queue.at))
-            rows.add_row(named(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
+            rows.add_row(place_name(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
     return rows
 
 
@@ -122,7 +121,7 @@ def print_messages(queue: str, messages: Sequence[MessageRow], more: Mapping[Sub
     else:
         out.print(_rows(queue, messages, now))
     for place, count in more.items():
-        line(out, f"{terminal.messages(count)} more in {named(queue, place)}; --limit shows more.")
+        line(out, f"{terminal.messages(count)} more in {place_name(queue, place)}; --limit shows more.")
 
 
 def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
@@ -133,7 +132,7 @@ def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
     for message in messages:
         rows.add_row(
             str(message.lookup_id),
-            named(queue, SubQueue(message.sub_queue)),
+            place_name(queue, SubQueue(message.sub_queue)),
             *[one_line(message.group_id or "")] * len(groups),
             *[str(message.priority)] * len(prior),
             str(message.abort_count),
@@ -146,7 +145,7 @@ def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
 
 def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime) -> None:
     facts = [f"abort count {message.abort_count}", f"move count {message.move_count}", f"sent {terminal.age(message.enqueued_at, now)} ago"]
-    place = named(queue, SubQueue(message.sub_queue))
+    place = place_name(queue, SubQueue(message.sub_queue))
     line(
         out,
         (f"message {message.lookup_id}", "bold"),
@@ -163,7 +162,7 @@ def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, mo
     out = screen()
     for message in messages:
         out.print()
-        line(out, (f"message {message.lookup_id}", "bold"), f" in {named(queue, SubQueue(message.sub_queue))}")
+        line(out, (f"message {message.lookup_id}", "bold"), f" in {place_name(queue, SubQueue(message.sub_queue))}")
         for name, value in _facts(message, now):
             line(out, (f"{name}: ", "dim"), one_line(value), indent=2)
         for text in ((message.last_error or {}).get("trace") or "").splitlines():
@@ -238,7 +237,7 @@ def _details(queue: str, event: Event) -> str:
     """Return the facts of an event in a line; a document is too long for one, and what is empty says nothing."""
     facts = {name: value for name, value in event.details.items() if value and name != "document"}
     place = facts.pop("place", "")
-    shown = named(queue, SubQueue(place)) if place in set(SubQueue) else place
+    shown = place_name(queue, SubQueue(place)) if place in set(SubQueue) else place
     return ", ".join([*([f"to {shown}"] if shown else []), *(f"{name}: {value}" for name, value in facts.items())])
 
 

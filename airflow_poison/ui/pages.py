@@ -101,9 +101,9 @@ def _overview(seen: QueueOverview) -> dict[str, object]:
 
 def _conversations(table: QueueTable) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
-    from airflow_poison.core.passes.conversations import has_conversations, number
+    from airflow_poison.core.passes.conversations import number
 
-    if not has_conversations(table.snapshot()):
+    if not table.snapshot().has_conversations:
         return {"has_conversations": False, "conversations": 0}
     try:
         return {"has_conversations": True, "conversations": number(table)}

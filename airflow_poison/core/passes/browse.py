@@ -150,7 +150,7 @@ def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodie
     snapshot, found, more = table.snapshot(), list[MessageRow](), dict[SubQueue, int]()
     for place in (place for place in _PLACES if place in places):
         files = [file for file in snapshot.files if file.sub_queue == place]
-        rows = _first(table, files, limit, bodies=bodies)
+        rows = first_rows(table, files, limit, bodies=bodies)
         left = sum(file.rows for file in files) - rows.num_rows
         more |= {place: left} if left else {}
         found += MessageRow.of(rows)
@@ -163,10 +163,13 @@ def look_up(table: QueueTable, chosen: Chosen) -> tuple[MessageRow, ...]:
     return tuple(sorted(rows, key=lambda row: row.lookup_id))
 
 
-def _first(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
-    """Return the first rows of files in queue order; files behind the last row that counts are not read."""
+def first_rows(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
+    """Return the first rows of files in queue order; files behind the last row that counts are not read.
+
+    :param files: by highest priority, then lowest lookup id.
+    """
     best = table_schema().empty_table()
-    for file in files:  # by highest priority, then lowest lookup id
+    for file in files:
         if best.num_rows >= limit and not _may_precede(file, best):
             break
         best = pa.concat_tables([best, _rows(table, file, limit, bodies=bodies)])

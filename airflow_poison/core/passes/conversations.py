@@ -88,7 +88,7 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
     found: dict[str, ConversationEndpoint] = {}
     wanted, control = pa.array(sorted(handles), pa.string()), snapshot.control
     has_had_others = bool(control.counters.get(SERVICES_DROPPED))
-    for file in snapshot.files if handles and _has_had_services(snapshot) else ():
+    for file in snapshot.files if handles and control.has_had_services else ():
         here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
         if not pc.any(here).as_py():
             continue
@@ -101,7 +101,7 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
 
 def unreceived(table: QueueTable, snapshot: Snapshot) -> dict[str, ConversationEndpoint]:
     """Return the endpoints of all dialogs whose first message waits and has not been received."""
-    if not _has_had_services(snapshot):
+    if not snapshot.control.has_had_services:  # a queue of plain messages need not be read to see that none does
         return {}
     handles = waiting(table, snapshot).keys()
     return begun(table, snapshot, handles - stored(table, snapshot, handles).keys()) if handles else {}
@@ -137,11 +137,6 @@ def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEn
 
 def _by_type(types: Collection[str]) -> dict[str, int]:
     return dict(sorted(Counter(types).items()))
-
-
-def _has_had_services(snapshot: Snapshot) -> bool:
-    """Whether dialogs begin in this queue, or have begun; a queue of plain messages need not be read to see that none does."""
-    return bool(snapshot.control.services or snapshot.control.counters.get(SERVICES_DROPPED))
 
 
 # As ``sys.conversation_endpoints`` shows them ---------------------------------------------------------------------------
@@ -295,9 +290,3 @@ def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
         for cells in zip(*(rows[name].to_pylist() for name in ARRIVALS), strict=True):
             lookup_id, handle, group, message_type, priority = cells
             yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
-
-
-def has_conversations(snapshot: Snapshot) -> bool:
-    """Whether a queue has conversations, or has had a service whose dialogs may still bring messages."""
-    control = snapshot.control
-    return bool(control.services or control.counters.get(SERVICES_DROPPED) or snapshot.conversations or snapshot.transmissions)

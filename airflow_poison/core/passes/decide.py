@@ -12,7 +12,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.alter import started
 from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.passes.halts import STARTS, SUSPECTS, named
+from airflow_poison.core.passes.halts import STARTS, SUSPECTS
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
 from airflow_poison.core.passes.move import moved_events, moved_rows
@@ -22,7 +22,7 @@ from airflow_poison.core.passes.transmission import tick
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryStep
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.texts import Plain
 
@@ -183,7 +183,7 @@ def _target(store: QueueStore, decision: Decision, halt: HaltedEndpoint, to_queu
     if decision is Decision.RETURN:
         return halt.queue
     if to_queue is None:
-        return named(halt.queue, SubQueue.POISON) if halt.sub_queue is SubQueue.MAIN else dead_letter_queue(halt.queue)
+        return place_name(halt.queue, SubQueue.POISON) if halt.sub_queue is SubQueue.MAIN else dead_letter_queue(halt.queue)
     if to_queue == halt.queue:
         raise SettingError("to_queue", to_queue, "another queue than the halted one")
     store.open(to_queue)
@@ -258,7 +258,7 @@ class _Act:
         seen, _ = suspect(self.table, self.clock, self.halt)
         chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
         now = self.clock.now()
-        if target == named(self.halt.queue, SubQueue.POISON):
+        if target == place_name(self.halt.queue, SubQueue.POISON):
             become, told = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
             change = ByHand(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
         else:

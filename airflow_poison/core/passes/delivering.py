@@ -43,15 +43,16 @@ if TYPE_CHECKING:
 class Held:
     """A claim that is renewed when a third of its lease is over."""
 
-    def __init__(self, table: QueueTable, claim: Claim, lease: timedelta, clock: Clock) -> None:
-        self.claim = claim
-        self._table, self._lease, self._clock = table, lease, clock
+    def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
+        self._receiving, self.claim = receiving, claim
 
     def keep_alive(self) -> None:
-        """Renew it when that is due. Raises ClaimLostError."""
-        now = self._clock.now()
-        if self.claim.expires_at - now < self._lease * 2 / 3:
-            self.claim = self._table.renew(self.claim, lease=self._lease, now=now)
+        """Renew it when that is due. Raises ClaimLostError, and what ``check_stopped`` of the pass raises."""
+        of = self._receiving
+        of.check_stopped()
+        now = of.clock.now()
+        if self.claim.expires_at - now < of.lease * 2 / 3:
+            self.claim = of.table.renew(self.claim, lease=of.lease, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Delivering:
         job = self._job(story, stage)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
+            of.check_stopped()
             keep_alive = telling.beating(self.held.keep_alive)
             carry = story.carry
             if story.alone and job.order is Order.NONE:

@@ -15,7 +15,7 @@ from airflow_poison.core.delivery.tally import HaltRecord
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
 from airflow_poison.core.texts import Plain
 
@@ -43,11 +43,6 @@ LONGEST_REASON = 500
 _EXHAUSTED = "its delivery attempts are exhausted"
 _FORGETS = "Msmq3"
 """The system whose listener gives a message fresh attempts when it is opened again (spec M3-10)."""
-
-
-def named(queue: str, place: SubQueue) -> str:
-    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
-    return queue if place is SubQueue.MAIN else f"{queue};{place}"
 
 
 # What records a halt ---------------------------------------------------------------------------------------------------
@@ -107,7 +102,7 @@ class HaltedEndpoint(Plain):
     @property
     def name(self) -> str:
         """The endpoint, as people write it: ``orders`` or ``orders;poison``."""
-        return named(self.queue, self.sub_queue)
+        return place_name(self.queue, self.sub_queue)
 
     @property
     def identity(self) -> tuple[str, str, str, int | None]:

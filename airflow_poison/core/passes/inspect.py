@@ -11,9 +11,9 @@ import pyarrow as pa
 from airflow_poison.core.conversations.dialog_state import Waiting
 from airflow_poison.core.delivery.tally import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.passes.browse import MessageRow, first_rows
 from airflow_poison.core.passes.halts import halt_event, halted_row
-from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
+from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, find
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts, Halt
 from airflow_poison.core.policies.opening import Opening
@@ -113,7 +113,7 @@ def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.
     snapshot = table.snapshot()
     if how.receives:
         _refuse_halted(table.name, snapshot.control)
-    hidden = claimed_paths(snapshot) if how.receives else set[str]()
+    hidden = snapshot.claimed_paths if how.receives else set[str]()
     places = frozenset({SubQueue.MAIN}) if how.receives else EVERYWHERE
     if chosen is not None:
         return _rows(table, snapshot, chosen, places, hidden)
@@ -148,27 +148,12 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
 
 def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
     """Return the message that would be received first; an empty table when there is none."""
-    head = _head(table, snapshot, hidden)
+    files = [file for file in snapshot.files if file.sub_queue == SubQueue.MAIN and file.path not in hidden]
+    head = first_rows(table, files, 1, bodies=True)
     conversation = head["conversation_id"][0].as_py() if head.num_rows else None
     if conversation is None:
         return head
     return _rows(table, snapshot, Chosen(conversation_id=conversation), {SubQueue.MAIN}, hidden).slice(0, 1)
-
-
-def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
-    """Return the oldest message of the highest priority; an empty table when there is none."""
-    best = table_schema().empty_table()
-    for file in snapshot.files:  # by highest priority, then lowest lookup id
-        if file.sub_queue != SubQueue.MAIN or file.path in hidden:
-            continue
-        if best.num_rows and (file.max_priority < _number(best, "priority") or file.min_lookup_id > _number(best, "lookup_id")):
-            break
-        best = pa.concat_tables([best, table.first(file, 1)]).sort_by("lookup_id").slice(0, 1)
-    return best
-
-
-def _number(rows: pa.Table, column: str) -> int:
-    return int(rows[column][0].as_py() or 0)
 
 
 # What a strict one counts ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import Message
 from airflow_poison.core.passes.browse import MessageRow
 from airflow_poison.core.passes.history import BY_HAND
-from airflow_poison.core.passes.messages import ByHand, Chosen, claimed_paths, planned_anew, with_columns
+from airflow_poison.core.passes.messages import ByHand, Chosen, planned_anew, with_columns
 from airflow_poison.core.policies.decisions import Counts, moved
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.texts import plain
@@ -114,7 +114,7 @@ def _put_all_back(table: QueueTable, clock: Clock) -> int:
 
 def _free_poison(table: QueueTable) -> list[DataFile]:
     snapshot = table.snapshot()
-    claimed = claimed_paths(snapshot)
+    claimed = snapshot.claimed_paths
     return [file for file in snapshot.files if file.sub_queue == SubQueue.POISON and file.path not in claimed]
 
 

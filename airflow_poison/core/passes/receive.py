@@ -14,16 +14,14 @@ from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.conversations import has_conversations
 from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
-from airflow_poison.core.passes.halts import halt_event, halted_row, named
-from airflow_poison.core.passes.messages import claimed_paths
+from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.opening import Access, Opening, Restart
-from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import counted
 
@@ -57,6 +55,7 @@ class ReceivePass:
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
     :param progress: told one line now and then.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
+    :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -73,6 +72,7 @@ class ReceivePass:
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
+    check_stopped: Callable[[], object] = lambda: None
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -153,7 +153,7 @@ class ReceivePass:
         exclusive = self._exclusive(snapshot)
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return False
-        claimed = claimed_paths(snapshot)
+        claimed = snapshot.claimed_paths
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
 
     def _is_sealed(self, claim: Claim) -> bool:
@@ -167,7 +167,7 @@ class ReceivePass:
         return self.policy.halting or self.policy.locks_groups or self._converses(snapshot or self.table.snapshot())
 
     def _converses(self, snapshot: Snapshot) -> bool:
-        return self.policy.reads is SubQueue.MAIN and has_conversations(snapshot)
+        return self.policy.reads is SubQueue.MAIN and snapshot.has_conversations
 
     def _refuse_halted(self, snapshot: Snapshot) -> None:
         state, reason = snapshot.control.endpoint(self.policy.reads)
@@ -190,7 +190,7 @@ class ReceivePass:
         """
         reach("pass.receive.before_delivery")
         manifest = self.table.manifest(claim)
-        held = Held(self.table, claim, self.lease, self.clock)
+        held = Held(self, claim)
         if manifest is None:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters
@@ -218,7 +218,7 @@ class ReceivePass:
     @property
     def endpoint(self) -> str:
         """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
-        return named(self.table.name, self.policy.reads)
+        return place_name(self.table.name, self.policy.reads)
 
 
 def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:

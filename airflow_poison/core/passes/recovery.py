@@ -9,7 +9,7 @@ import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError, MessageNotFoundError, PoisonError
 from airflow_poison.core.events import EventType
@@ -17,7 +17,6 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.conversations import has_conversations
 from airflow_poison.core.passes.dialogs import CONVERSATION, check_ending, end_conversation
 from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.inspect import inspect
@@ -148,20 +147,17 @@ class Ending:
         done: ActResult | None = None
         for step in recovery_steps(self.table.snapshot().control):
             reach("pass.ending.before_step")
-            match step:
-                case RecoveryStep.END_CONVERSATION:
-                    done, _ = self.end(handle, key)
-                case RecoveryStep.ENABLE:
-                    enable(self.table, self.clock)
-                case _:
-                    assert_never(step)
+            if step is RecoveryStep.ENABLE:
+                enable(self.table, self.clock)
+            else:
+                done, _ = self.end(handle, key)
         assert done is not None, "ending is one of the steps"
         self.carry()
         return done
 
     def carry(self) -> None:
         """Carry what is on its way from this side, and what partners have held for the queue while it was disabled (spec SB-19)."""
-        if self.store is not None and has_conversations(self.table.snapshot()):
+        if self.store is not None and self.table.snapshot().has_conversations:
             with self._whatever_partners_are():
                 transmit(self.store, self.table, self.clock)
             pull(self.store, self.table, self.clock)
@@ -253,13 +249,10 @@ def recover(
     steps = recovery_steps(control)
     for step in steps:
         reach("pass.recover.before_step")
-        match step:
-            case RecoveryStep.END_CONVERSATION:
-                removed, ended = _end(ending, wanted, gone_is_done=wanted == culprit)
-            case RecoveryStep.ENABLE:
-                enable(table, clock)
-            case _:
-                assert_never(step)
+        if step is RecoveryStep.ENABLE:
+            enable(table, clock)
+        else:
+            removed, ended = _end(ending, wanted, gone_is_done=wanted == culprit)
     ending.carry()
     return RecoverResult(table.name, control.state.value, tuple(step.value for step in steps), removed, ended)
 

@@ -16,12 +16,8 @@ from airflow_poison.core.texts import Plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.delivery.tally import HaltRecord
-    from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -273,7 +269,7 @@ def receive_many(
 
 def stoppable(receive: ReceivePass, stop: Stop) -> ReceivePass:
     """Return the same pass, ended when somebody asks for it."""
-    return replace(receive, engine=lambda: _Stoppable(receive.engine(), stop))
+    return replace(receive, check_stopped=stop.check)
 
 
 def _receive(run: QueueRun, stop: Stop) -> ReceiveResult:
@@ -287,25 +283,3 @@ def _end(error: BaseException | None) -> Exception | None:
     if error is not None and not isinstance(error, Exception):
         raise error
     return error
-
-
-class _Stoppable:
-    """An engine whose run ends soon after somebody has asked for it: it looks whenever the claim is kept alive."""
-
-    def __init__(self, engine: Engine, stop: Stop) -> None:
-        self._engine, self._stop = engine, stop
-
-    @property
-    def local(self) -> bool:
-        return self._engine.local
-
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
-        self._engine.prepare(table, handler)
-
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
-        def beat() -> None:
-            self._stop.check()
-            keep_alive()
-
-        self._stop.check()
-        self._engine.run(table, claim, job, keep_alive=beat)
