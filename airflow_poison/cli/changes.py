@@ -176,7 +176,7 @@ def alter(args: Namespace) -> None:
 )
 def restart(args: Namespace) -> None:
     """Restart what the queue's system restarts."""
-    from airflow_poison.core.passes.restart import restart as verb
+    from airflow_poison.core.passes.alter import restart as verb
     from airflow_poison.core.policies.opening import Restart
 
     output, what = args.output, Restart(values.one_of("WHAT", args.what, list(Restart)))

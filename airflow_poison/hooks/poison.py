@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.inspect import InspectResult
     from airflow_poison.core.passes.maintain import MaintainResult
     from airflow_poison.core.passes.move import RemoveResult
     from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.core.passes.relay import SendToResult
-    from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.policies.opening import Restart
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.policies.recovery import Inspection
@@ -143,7 +142,7 @@ class QueueHook(BaseHook):
 
         Raises MessageClaimedError while a pass receives, SettingError.
         """
-        from airflow_poison.core.passes.restart import restart
+        from airflow_poison.core.passes.alter import restart
         from airflow_poison.core.policies.opening import Restart
         from airflow_poison.core.policies.settings import choice
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
-    from airflow_poison.core.passes.restart import RestartResult
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.policies.policy import Policy
 
 

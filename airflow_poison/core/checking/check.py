@@ -1,7 +1,7 @@
 """Check: hold a queue table against everything that a store promises, over its whole history. Reads numbers and footers, never a body.
 
-The log is read version by version (`checking.ledger`), messages one by one as far as files of both sides of a commit are still there
-(`checking.rows`), then files, claims and state as they are now. Nothing is repaired: see ``table_repair`` and the verb ``repair``.
+The log is read version by version, messages one by one as far as files of both sides of a commit are still there (`checking.ledger`), then files,
+claims and state as they are now. Nothing is repaired: see ``table_repair`` and the verb ``repair``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.checking.claims import check_claims, check_staged, check_stages, read_claims
 from airflow_poison.core.checking.files import check_events, check_files, check_foreign, check_log, check_orphans, check_protection
 from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
-from airflow_poison.core.checking.ledger import Account, account, check_account, check_steps, steps
-from airflow_poison.core.checking.rows import check_dialogs, check_ids, check_rows
+from airflow_poison.core.checking.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.schema import OUTBOX, SubQueue
