@@ -50,8 +50,6 @@ class CheckResult(Plain):
 
     :param queue: the queue; empty: the store itself.
     :param version: the newest version that can be read, -1: none.
-    :param findings: the worst first.
-    :param account: what became of every message that was ever sent.
     """
 
     queue: str

@@ -60,8 +60,6 @@ class Alert(Plain):
     :param key: the same when the alert is repeated; a receiver drops keys that it has seen.
     :param event: the event's name (spec 0.3), or ``BACKLOG_TOO_OLD``.
     :param lookup_ids: the messages, at most 20; ``count`` is how many there are.
-    :param reason: what happened, one line.
-    :param what_to_do: the next step, one line.
     :param details: what is recorded of the event, as text; where the alert is about several events, of the first one. For example
         ``document``, the event document of a disabled queue (spec SB-17), ``warning`` (CWSIP0291), or the exception properties
         (``JMS_IBM_ExceptionReason``, spec DMP-18).
@@ -289,7 +287,6 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
     too old is told, and the one that was told before is not.
 
-    :param subscriber: who is told, the same name in every run.
     Raises AlertError when telling failed: it is told again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()

@@ -209,7 +209,6 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
     The state (enabled, faulted …) of a queue that exists is never touched: that is people's decision. A new one begins as its policy says
     (spec WMQ-27). Other settings than the recorded ones are recorded, with an event and a warning in the log.
 
-    :param run: who declares, for the event.
     Raises SettingError for what is no policy, QueueNameError, StoreUnreachableError, NewerFormatError, and SystemChangeError for a policy of
     another messaging system.
     """
@@ -278,9 +277,7 @@ _STARTS_AGAIN = frozenset({QueueState.STOPPED, QueueState.FAULTED})
 class RestartResult(Plain):
     """What a restart did.
 
-    :param what: what was restarted.
     :param before: the state of the queue's endpoint before; ``after``: now.
-    :param counters: what the endpoint remembers now.
     :param forgotten: messages whose counts are others now.
     :param returned: messages that waited because their destination was blocked, and that are in ``main`` now.
     """

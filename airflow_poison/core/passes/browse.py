@@ -47,10 +47,8 @@ class QueueOverview:
     """A queue at one moment; messages are counted by statistics alone.
 
     :param state: of the endpoint that reads ``main``; ``poison_state``: of the one that reads ``poison``.
-    :param halted_by: the message that halted an endpoint.
     :param blocked_until: the queue is blocked until then; the year 9999: until a restart or a removal.
     :param policy: the recorded settings, with ``system``.
-    :param sub_queues: what waits, by sub-queue.
     :param outbox: messages on their way to other queues.
     """
 
@@ -220,7 +218,6 @@ class MessageRow(Plain):
     """A message and where it is; the columns of a queue table.
 
     :param last_error: kind, type, message, fingerprint and trace of its last failure; None before the first.
-    :param reason: its last failure, one line.
     """
 
     lookup_id: int
@@ -258,10 +255,7 @@ class MessageRow(Plain):
             return None
 
     def shown(self, most: int | None = None) -> BodyText | None:
-        """Return the body as people read it: XML as it says itself, all else as UTF-8. None: it is no text.
-
-        :param most: so many bytes of it.
-        """
+        """Return the body as people read it: XML as it says itself, all else as UTF-8. None: it is no text."""
         return body_text(self.body, most)
 
     def without_body(self) -> dict[str, object]:

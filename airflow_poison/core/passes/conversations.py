@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from airflow_poison.core.store.control import SERVICES_DROPPED
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from airflow_poison.core.passes.browse import MessageRow
@@ -60,18 +60,22 @@ def due(table: QueueTable, snapshot: Snapshot, now: datetime) -> dict[str, Conve
 
 def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the types of the messages of each conversation that are in the queue, claimed or held back ones, and those put aside, too."""
+    return _types(table, snapshot.files, handles)
+
+
+def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
+    return _types(table, (file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION), handles)
+
+
+def _types(table: QueueTable, files: Iterable[DataFile], handles: Collection[str] | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for file in snapshot.files:
+    for file in files:
         rows = members(table, file)
         for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
             if handle is not None and (handles is None or handle in handles):
                 found.setdefault(handle, []).append(message_type or "")
     return found
-
-
-def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
-    return waiting(table, replace(snapshot, files=tuple(file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION)), handles)
 
 
 def members(table: QueueTable, file: DataFile) -> pa.Table:
@@ -131,8 +135,7 @@ def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEn
     there = _arrived(table, snapshot) if snapshot.control.holds_sends else types
     known_here |= begun(table, snapshot, types.keys() - known_here.keys())
     for handle, known in sorted(known_here.items()):
-        here = types.get(handle, [])
-        yield arrivals.arrived(known, there.get(handle, ())), _by_type(here)
+        yield arrivals.arrived(known, there.get(handle, ())), _by_type(types.get(handle, []))
 
 
 def _by_type(types: Collection[str]) -> dict[str, int]:
@@ -152,8 +155,6 @@ class ConversationRow(Plain):
 
     :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
     :param lifetime: when the dialog's lifetime ends. :param dialog_timer: when the conversation timer expires.
-    :param waiting: how many messages of each type wait in the queue.
-    :param error: code and text of the Error message that was received.
     :param cleaned: this side has ended it with cleanup: the partner was not told.
     """
 
@@ -230,7 +231,6 @@ class ConversationView:
     """One side of a dialog, and what lies in the queue for it and for its partner.
 
     :param messages: the first that wait for this side, in the order in which they came, wherever in the queue.
-    :param more: how many were left out.
     :param unsent: how many messages of each type are here on their way to the partner: its queue does not take them, or nobody has carried them yet
         (spec SB-19).
     """
@@ -250,17 +250,8 @@ def conversation(table: QueueTable, handle: str, limit: int) -> ConversationView
     snapshot = table.snapshot()
     numbers = sorted(number for holder in find(table, snapshot, Chosen(conversation_id=handle)) for number in holder.lookup_ids)
     first = look_up(table, Chosen.ids(numbers[:limit]))
-    return ConversationView(row, first, len(numbers) - len(first), _unsent(table, snapshot, row.far_handle))
-
-
-def _unsent(table: QueueTable, snapshot: Snapshot, far_handle: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for file in snapshot.transmissions:
-        rows = table.read(file, ["conversation_id", "message_type"])
-        for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
-            if handle == far_handle:
-                found[message_type or ""] = found.get(message_type or "", 0) + 1
-    return dict(sorted(found.items()))
+    unsent = _types(table, snapshot.transmissions, {row.far_handle}).get(row.far_handle, [])
+    return ConversationView(row, first, len(numbers) - len(first), _by_type(unsent))
 
 
 # For the tasks of a pass -----------------------------------------------------------------------------------------------

@@ -61,7 +61,6 @@ def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: Conv
     """Return what can be decided about a halt.
 
     :param message: its suspect; None: there is none, or it is gone.
-    :param conversation: of the suspect, see ``suspect_conversation``.
     """
     if message is None or halt.lookup_id is None:
         return Decision.ENABLE, Decision.LEAVE
@@ -77,7 +76,6 @@ class DecideResult(Plain):
         good with their conversation.
     :param to: where they went: ``orders;poison``, another queue, or ``orders``; empty when the decision moves none.
     :param repeated: an earlier try of the same run had done it, or part of it.
-    :param ended: the conversation that was ended.
     """
 
     queue: str

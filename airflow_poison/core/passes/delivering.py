@@ -59,9 +59,6 @@ class Held:
 class Delivering:
     """What a pass does between its claim and its account.
 
-    :param engine: the pass's.
-    :param handler: checked.
-    :param opening: what the endpoint finds.
     :param converses: whether messages of conversations may be among the claimed.
     """
 
@@ -176,9 +173,6 @@ AT_LEAST_EVERY = 60.0
 class PassProgress:
     """Tells of a pass while its block runs.
 
-    :param journal_folder: of the claim's holder.
-    :param messages: of the claim.
-    :param progress: told a line now and then.
     :param seconds: what time it is, in seconds that never go back.
     """
 
@@ -245,8 +239,6 @@ def released_on_error(
     """Give the claim up when an error or an interrupt ends the block.
 
     :param claim: returns it as it was renewed last.
-    :param tell: told a line.
-    :param interrupts: what is no Exception.
     Raises ClaimLostError where a missing file means that.
     """
     ends: tuple[type[BaseException], ...] = (Exception, *interrupts)

@@ -103,9 +103,7 @@ def send_on(
 ) -> ActResult:
     """Send on a conversation, once for each key. They leave with ``transmit``.
 
-    :param messages: types and bodies.
     :param key: tells this call from others on the same conversation.
-    :param wait: how long to wait while a pass holds the conversation's group.
     Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError and InputError; nothing was sent
     then.
     """

@@ -87,7 +87,6 @@ class HaltedEndpoint(Plain):
 
     :param sub_queue: what the endpoint reads: ``main`` or ``poison``.
     :param state: ``disabled``, ``stopped`` or ``faulted``.
-    :param reason: why, one line.
     :param lookup_id: the suspect: the message that halted it; None: no single one.
     :param version: of the queue, when it was seen.
     """
@@ -140,10 +139,7 @@ def halted_endpoint(table: QueueTable, which: Endpoints | str = Endpoints.ANY) -
 
 
 def what_halted(halt: HaltRecord, endpoint: str) -> str:
-    """Say which message halted an endpoint and why, one line.
-
-    :param endpoint: ``orders``, or ``orders;poison``.
-    """
+    """Say which message halted an endpoint and why, one line."""
     lookup_id, how = halt["lookup_id"], halt["how"]
     if lookup_id is None:
         happened = f"Queue {endpoint!r} was halted ({how}) after a commit."

@@ -49,7 +49,6 @@ class InspectResult(Plain):
     :param mode: how it read: ``browse``, ``exempt`` or ``strict``.
     :param state: the state of the queue's endpoint afterwards: a strict inspection may have disabled it.
     :param messages: in the order in which they would be received; none: no message was available.
-    :param more: messages that were left out because there are so many.
     """
 
     queue: str

@@ -92,7 +92,6 @@ class ByHand:
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
     :param told: the events of what ``become`` is given.
-    :param places: the sub-queues that they are looked for in.
     :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """

@@ -157,7 +157,6 @@ def remove_messages(
 ) -> RemoveResult:
     """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
 
-    :param lookup_ids: which.
     :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
     :param run: a key: that a message is gone because a removal with the same key has taken it out is no error.
     Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.

@@ -46,14 +46,10 @@ LEASE = timedelta(minutes=2)
 class ReceivePass:
     """The parts of a pass that stay the same for all its claims.
 
-    :param table: the queue.
-    :param policy: its rules.
     :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
-    :param max_messages: how many messages a pass claims at most.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
-    :param progress: told one line now and then.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
     :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
@@ -185,7 +181,6 @@ class ReceivePass:
     def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, *, crashed: bool) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
-        :param engine: returns the pass's, made when it is first asked for.
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
         """
         reach("pass.receive.before_delivery")

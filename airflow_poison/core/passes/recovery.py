@@ -200,8 +200,6 @@ def ended_with(table: QueueTable, lookup_id: int) -> str | None:
 class RecoverResult:
     """What a recovery did.
 
-    :param before: the state that the queue was in.
-    :param steps: what was done, in order.
     :param removed: the messages that are gone: the one that halted the queue, with all of its conversation (spec SB-30).
     :param ended: the conversation that was ended with an error, which its partner is told (spec SB-32); None: the messages belonged to none.
     """
@@ -233,8 +231,6 @@ def recover(
     processed. The local application gets no message (spec SB-31).
 
     :param lookup_id: another message than the one that halted the queue.
-    :param store: where the partner's queue is; None: the next pass of the queue tells it.
-    :param told: called when a conversation has ended, at least once, for whoever keeps state for it at this side.
     Raises MessageNotFoundError when no message halted the queue and none is named, MessageClaimedError and ConversationLockedError while a pass
     has one of them.
     """

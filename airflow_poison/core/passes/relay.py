@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,7 +53,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     snapshot = table.snapshot()
     for file in snapshot.outbox:
         rows = table.read(file)
-        targets = _targets(rows, table.name)
+        targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
             queue = _made(store, target, table.name, snapshot.control, clock)
@@ -89,11 +90,6 @@ def _neutral(control: Control) -> Control:
         return Control(policy_class(str(control.policy.get("system"))).from_dict({}).to_dict())
     except SettingError:  # a policy that this version does not know: no message may stop the relay
         return Control(control.policy)
-
-
-def _targets(rows: pa.Table, queue: str) -> list[str]:
-    """Return each message's queue."""
-    return [_target(dict(cell or ()), queue) for cell in rows.column("properties").to_pylist()]
 
 
 def _target(properties: Mapping[str, str], queue: str) -> str:
@@ -134,11 +130,7 @@ _FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
 
 @dataclass(frozen=True, slots=True)
 class SendToResult(Plain):
-    """What was sent to other queues.
-
-    :param sent: messages.
-    :param to: how many to each queue.
-    """
+    """What was sent to other queues."""
 
     queue: str
     sent: int
@@ -160,12 +152,28 @@ def send_to(
     """
     relay(store, table, clock)
     now = clock.now()
-    targets = _Targets(table.name, store, queue)
+
+    @cache
+    def check(name: str) -> None:
+        if name == table.name:
+            raise SettingError("queue", name, "another queue than the one that the messages are in")
+        store.open(name)  # a typing error must not make one
+
+    def targets(rows: pa.Table) -> list[str]:
+        wished = [queue or dict(cell or ()).get(ORIGIN_QUEUE) or "" for cell in rows["properties"].to_pylist()]
+        lost = [number for number, name in zip(rows["lookup_id"].to_pylist(), wished, strict=True) if not name]
+        if lost:
+            raise InputError(
+                f"Messages {lost[:20]} of queue {table.name!r} have no property {ORIGIN_QUEUE!r}: say which queue they go to. Nothing was moved."
+            )
+        for name in set(wished):
+            check(name)
+        return wished
 
     change = ByHand(
-        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets.of(rows)), lambda rows: sent_events(rows, targets.of(rows), now), _FROM, run
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), _FROM, run
     )
-    sent = targets.of(change.commit(table, now))
+    sent = targets(change.commit(table, now))
     reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
@@ -182,32 +190,3 @@ def sent_events(rows: pa.Table, targets: Iterable[str], now: datetime) -> Iterat
     numbers = (rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count"))
     for lookup_id, abort_count, move_count, target in zip(*numbers, targets, strict=True):
         yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
-
-
-@dataclass(slots=True)
-class _Targets:
-    """Where messages go: one queue for all, or each to its own."""
-
-    origin: str
-    store: QueueStore
-    queue: str | None
-    known: set[str] = field(default_factory=set)
-
-    def of(self, rows: pa.Table) -> list[str]:
-        """Return each message's queue."""
-        wished = [self.queue or dict(cell or ()).get(ORIGIN_QUEUE) or "" for cell in rows["properties"].to_pylist()]
-        lost = [number for number, name in zip(rows["lookup_id"].to_pylist(), wished, strict=True) if not name]
-        if lost:
-            raise InputError(
-                f"Messages {lost[:20]} of queue {self.origin!r} have no property {ORIGIN_QUEUE!r}: say which queue they go to. Nothing was moved."
-            )
-        for name in set(wished) - self.known:
-            self._check(name)
-        return wished
-
-    def _check(self, name: str) -> None:
-        """Refuse a queue that is not there: a typing error must not make one."""
-        if name == self.origin:
-            raise SettingError("queue", name, "another queue than the one that the messages are in")
-        self.store.open(name)
-        self.known.add(name)

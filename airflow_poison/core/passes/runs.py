@@ -84,12 +84,10 @@ class ReceiveResult(Plain):
     :param discarded: of the dropped, those whose conversation had ended, or that could not be of it (spec SB-30, SB-55).
     :param sent: messages that partners get from this pass, EndDialog and Error messages among them.
     :param requeued: sent to the backout queue (spec WMQ-10); ``exceptioned``: to the exception destination (spec DMP-7).
-    :param deliveries: calls of the handler.
     :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
     :param untouched: not reached before the endpoint halted; they are where they were.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
-    :param counters: what the endpoint leaves behind for the next one.
     :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
@@ -140,10 +138,7 @@ _COUNTED = {name: {"settled": "committed", "halted_messages": "halted"}.get(name
 
 
 def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
-    """Return the sum of the claims that a run finished.
-
-    :param sent_on: messages that have arrived in other queues, by queue.
-    """
+    """Return the sum of the claims that a run finished."""
     total = Tally()
     for tally in tallies:
         total.add(tally)

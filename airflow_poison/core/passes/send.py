@@ -70,10 +70,7 @@ def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> It
 
 
 def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.RecordBatch:
-    """Return the batch with the columns' right types, or raise an error that names the column.
-
-    :param columns_given: the columns that may have values.
-    """
+    """Return the batch with the columns' right types, or raise an error that names the column."""
     names = set(batch.schema.names)
     if "body" not in names:
         raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")
