@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
@@ -169,7 +169,7 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    from airflow_poison.core.passes.engine import SupervisedEngine
+    from airflow_poison.core.passes.delivering import SupervisedEngine
 
     return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 

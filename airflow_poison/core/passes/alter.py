@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -157,6 +158,13 @@ def policy_changed(before: Control, after: Control, clock: Clock) -> Sequence[Ev
     changed = changed_settings(before, after)
     told = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
     return [Event(EventType.POLICY_CHANGED, clock.now(), details={"system": str(after.policy["system"]), "changed": told})] if changed else []
+
+
+def receiving(control: Control, reads: SubQueue) -> Control:
+    """Return the row with one of the queue's endpoints enabled."""
+    if reads is SubQueue.POISON:
+        return replace(control, poison_state=QueueState.ENABLED, poison_reason="")
+    return replace(control, state=QueueState.ENABLED, reason="")
 
 
 def started(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
@@ -322,7 +330,7 @@ def _restart_broker(table: QueueTable, clock: Clock) -> RestartResult:
         if snapshot.claims:
             raise MessageClaimedError(_received(table.name))
         reach("pass.restart.before_change")
-        policy, counted, rows = policy_from_dict(snapshot.control.policy), _Counted(), list[Control]()
+        policy, counted, rows = policy_from_dict(snapshot.control.policy), Counter[str](), list[Control]()
 
         def change(control: Control) -> Control:
             rows.append(_forgetting(control, Restart.BROKER).unblocked())
@@ -330,7 +338,7 @@ def _restart_broker(table: QueueTable, clock: Clock) -> RestartResult:
 
         table.replace_files(_changes(table, snapshot.files, policy, counted), [], clock.now(), change=change, alone=True)
         state, counters = rows[-1].state.value, dict(rows[-1].endpoint_counters)
-        return RestartResult(table.name, Restart.BROKER.value, state, state, counters, counted.forgotten, counted.returned)
+        return RestartResult(table.name, Restart.BROKER.value, state, state, counters, counted["forgotten"], counted["returned"])
 
     return planned_anew(act)
 
@@ -352,21 +360,13 @@ def _forgetting(control: Control, what: Restart) -> Control:
 
 def _started(control: Control) -> Control:
     """Return the row with every endpoint receiving that was stopped or faulted."""
-    halted = {reads for reads in ENDPOINTS if control.endpoint(reads)[0] in _STARTS_AGAIN}
-    if SubQueue.MAIN in halted:
-        control = replace(control, state=QueueState.ENABLED, reason="")
-    if SubQueue.POISON in halted:
-        control = replace(control, poison_state=QueueState.ENABLED, poison_reason="")
+    for reads in ENDPOINTS:
+        if control.endpoint(reads)[0] in _STARTS_AGAIN:
+            control = receiving(control, reads)
     return control
 
 
-@dataclass(slots=True)
-class _Counted:
-    forgotten: int = 0
-    returned: int = 0
-
-
-def _changes(table: QueueTable, files: tuple[DataFile, ...], policy: Policy, counted: _Counted) -> Iterator[Replacement]:
+def _changes(table: QueueTable, files: tuple[DataFile, ...], policy: Policy, counted: Counter[str]) -> Iterator[Replacement]:
     """Yield the files whose messages have other counts or another place afterwards."""
     for file in files:
         returns = file.sub_queue == SubQueue.POSTPONED
@@ -386,7 +386,7 @@ def _blocked(rows: pa.Table) -> list[bool]:
     return [error is None or error["kind"] != FailureKind.POSTPONED for error in rows["last_error"].to_pylist()]
 
 
-def _restarted(rows: pa.Table, counts: Mapping[int, Counts], counted: _Counted) -> pa.Table:
+def _restarted(rows: pa.Table, counts: Mapping[int, Counts], counted: Counter[str]) -> pa.Table:
     before = [number or 0 for number in rows["abort_count"].to_pylist()]
     after = [counts[number] for number in before]
     places = rows["sub_queue"].to_pylist()
@@ -394,6 +394,6 @@ def _restarted(rows: pa.Table, counts: Mapping[int, Counts], counted: _Counted) 
     if places[0] == SubQueue.POSTPONED:
         blocked = _blocked(rows)
         places = [SubQueue.MAIN.value if waits else place for waits, place in zip(blocked, places, strict=True)]
-        counted.returned += sum(blocked)
-    counted.forgotten += sum(new != Counts(old, move or 0) for new, old, move in zip(after, before, moves, strict=True))
+        counted["returned"] += sum(blocked)
+    counted["forgotten"] += sum(new != Counts(old, move or 0) for new, old, move in zip(after, before, moves, strict=True))
     return with_columns(rows, abort_count=[one.abort_count for one in after], move_count=[one.move_count for one in after], sub_queue=places)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.alter import receiving, started
 from airflow_poison.core.passes.conversations import conversations
 from airflow_poison.core.passes.halts import STARTS, SUSPECTS
 from airflow_poison.core.passes.inspect import inspect
@@ -23,7 +23,6 @@ from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryStep
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue, place_name
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
@@ -215,11 +214,10 @@ class _Act:
         check(self.halt, control)
         place = self.halt.sub_queue
         row = control.with_counters({SUSPECTS[place]: None})
-        if place is SubQueue.POISON:
-            return replace(row, poison_state=QueueState.ENABLED, poison_reason="")
         left = row.endpoint_counters
-        after = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left)) if left else row
-        return replace(after, state=QueueState.ENABLED, reason="")
+        if place is SubQueue.MAIN and left:
+            row = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left))
+        return receiving(row, place)
 
     def end(self, ending: Ending, result: DecideResult) -> DecideResult:
         """End the suspect's conversation; the result says nothing of it when somebody else had taken the suspect out."""

@@ -88,7 +88,7 @@ def begin_dialogs(
 
     def plan(snapshot: Snapshot) -> Transaction:
         for group in {dialog.group_id for dialog in dialogs} - {None}:
-            _refuse_locked(table, snapshot, f"Conversation group {group!r}")
+            refuse_locked(table, snapshot, f"Conversation group {group!r}")
         return Transaction(_rows(changes, clock))
 
     done = table.transact(plan, f"begin:{key}", now) if dialogs else True
@@ -143,33 +143,15 @@ def end_conversation(
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
     """
-    act = _ending(error=error, description=description, cleanup=cleanup)
+    act = ending(error=error, description=description, cleanup=cleanup)
     return _act(table, handle, act, f"end:{check_key(key)}", clock, wait, removes=True, allowed=allowed)
-
-
-def check_ending(
-    table: QueueTable,
-    handle: str,
-    *,
-    error: int | None,
-    description: str,
-    cleanup: bool,
-    wait: timedelta,
-    allowed: Callable[[Control], object],
-) -> None:
-    """Raise what ``end_conversation`` would raise now, but for a lock that it would wait for. Nothing is changed."""
-    snapshot = table.snapshot()
-    allowed(snapshot.control)
-    if not wait:
-        _refuse_locked(table, snapshot, f"Conversation {handle!r}")
-    _ending(error=error, description=description, cleanup=cleanup)(conversations.endpoint(table, snapshot, handle))
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
-    """Return the act. Raises SettingError."""
+def ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
+    """Return the act that ends this side of a conversation. Raises SettingError."""
     if cleanup and (error is not None or description):
         raise SettingError("cleanup", cleanup, "without an error: the partner is not told")
 
@@ -194,7 +176,7 @@ def _act(  # noqa: PLR0917  (its own parts)
 
     def plan(snapshot: Snapshot) -> Transaction:
         allowed(snapshot.control)
-        _refuse_locked(table, snapshot, f"Conversation {handle!r}")
+        refuse_locked(table, snapshot, f"Conversation {handle!r}")
         change = act(conversations.endpoint(table, snapshot, handle, clock.now()))
         replacements, events = _without(table, snapshot, handle, clock) if removes else ([], [])
         changed[:] = [(change, sum(replacement.removed for replacement in replacements))]
@@ -224,7 +206,7 @@ def _patiently(act: Callable[[], T], wait: timedelta) -> T:
             time.sleep(_POLL_SECONDS)
 
 
-def _refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
+def refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
     """Raise ConversationLockedError while a pass has claimed messages of the queue: it holds the locks of its groups (spec SB-47, SB-53)."""
     if snapshot.claims:
         raise ConversationLockedError(

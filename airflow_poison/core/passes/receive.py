@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import BlockRecord
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
@@ -189,8 +189,8 @@ class ReceivePass:
         if manifest is None:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters
-            with released_on_error(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
-                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
+            with released_on_error(held):
+                earlier = Delivering(engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)

@@ -17,7 +17,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.dialogs import CONVERSATION, check_ending, end_conversation
+from airflow_poison.core.passes.dialogs import CONVERSATION, end_conversation, ending, refuse_locked
 from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import Chosen
@@ -85,7 +85,12 @@ class Ending:
 
     def check(self, handle: str) -> None:
         """Raise what ``end`` would raise now; nothing is changed. That a pass receives is no reason where it is waited for."""
-        check_ending(self.table, handle, error=self.error, description=self.description, cleanup=self.cleanup, wait=self.wait, allowed=self.allowed)
+        snapshot = self.table.snapshot()
+        self.allowed(snapshot.control)
+        if not self.wait:
+            refuse_locked(self.table, snapshot, f"Conversation {handle!r}")
+        act = ending(error=self.error, description=self.description, cleanup=self.cleanup)
+        act(conversations.endpoint(self.table, snapshot, handle))
 
     def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
         """End a conversation, once for each key; a repetition tells again. Raises what ``end_conversation`` raises, and what ``told`` does."""
@@ -239,7 +244,7 @@ def recover(
     wanted = lookup_id if lookup_id is not None else culprit
     if wanted is None:
         raise MessageNotFoundError(f"No message halted queue {table.name!r}: name the one to remove, or enable the queue. Nothing was changed.")
-    ending = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, told=told)
+    how = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, told=told)
     removed: tuple[MessageRow, ...] = ()
     ended: ConversationEnded | None = None
     steps = recovery_steps(control)
@@ -248,26 +253,26 @@ def recover(
         if step is RecoveryStep.ENABLE:
             enable(table, clock)
         else:
-            removed, ended = _end(ending, wanted, gone_is_done=wanted == culprit)
-    ending.carry()
+            removed, ended = _end(how, wanted, gone_is_done=wanted == culprit)
+    how.carry()
     return RecoverResult(table.name, control.state.value, tuple(step.value for step in steps), removed, ended)
 
 
-def _end(ending: Ending, lookup_id: int, *, gone_is_done: bool) -> tuple[tuple[MessageRow, ...], ConversationEnded | None]:
+def _end(how: Ending, lookup_id: int, *, gone_is_done: bool) -> tuple[tuple[MessageRow, ...], ConversationEnded | None]:
     """Remove a message, with its whole conversation when it belongs to one.
 
     :param gone_is_done: that it is gone means that an earlier try was killed behind this step.
     """
-    table, clock = ending.table, ending.clock
+    table, clock = how.table, how.clock
     found = inspect(table, clock, lookup_id=lookup_id, mode=Inspection.BROWSE).messages
     if not found and (handle := ended_with(table, lookup_id)) is not None:
-        return (), ending.end_again(handle, _key(handle))[1]
+        return (), how.end_again(handle, _key(handle))[1]
     if not found and gone_is_done:
         return (), None
     conversation = found[0].conversation_id if found else None
     if conversation and open_endpoint(table, conversation) is not None:
         removed = look_up(table, Chosen(conversation_id=conversation))
-        return removed, ending.end(conversation, _key(conversation))[1]
+        return removed, how.end(conversation, _key(conversation))[1]
     if conversation:
         return remove_messages(table, clock, conversation_id=conversation).messages, None
     return remove_messages(table, clock, lookup_ids=[lookup_id]).messages, None

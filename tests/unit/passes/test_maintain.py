@@ -21,7 +21,7 @@ from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.conversations_as_rows import endpoints_to_table
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.maintain import MaintainResult, maintain
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
