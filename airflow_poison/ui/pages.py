@@ -174,10 +174,10 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.services import Directory
+    from airflow_poison.core.passes.services import found_queue
 
     try:
-        found = Directory(store).queue_of(service)
+        found = found_queue(store, service)
         return None if found is None else {"queue": found.name, "state": found.snapshot().control.state.value}
     except DAMAGED as error:
         log.warning("The queue of service %r cannot be looked for: %s", service, error)

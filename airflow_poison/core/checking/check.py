@@ -138,11 +138,6 @@ def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
         yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, f"{REPAIR}, or maintain any queue of the store", mendable=True)
 
 
-def worst(results: Sequence[CheckResult]) -> Severity | None:
-    """Return how bad the worst finding is; None when there is none."""
-    return min((finding.severity for result in results for finding in result.findings), key=_SEVERITIES.index, default=None)
-
-
 # The control row: policy, blocks, subscriptions, held messages; and the outbox ----------------------------------------
 
 

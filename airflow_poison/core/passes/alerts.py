@@ -185,7 +185,9 @@ def reason(queue: str, event: Event, count: int) -> str:
     facts = event.details
     if event.type in HALTS:
         return what_halted(halt_of(event), facts.get("endpoint", queue))
-    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type] + _named(_destination(event))
+    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type]
+    if place := _destination(event):
+        became = f"{became} {place!r}"
     sentences = [f"{counted(count, 'message')} of queue {queue!r}: {became}"]
     sentences += [facts[name].rstrip(".") for name in ("reason", "obstacle", "warning") if facts.get(name)]
     return f"{'. '.join(sentences)}."
@@ -212,10 +214,6 @@ def _destination(event: Event) -> str:
     """Return the queue that the messages went to, where the event names it."""
     place = event.details.get("place", "")
     return place if event.type in _SENT_ON and place != OUTBOX else ""
-
-
-def _named(place: str) -> str:
-    return f" {place!r}" if place else ""
 
 
 def _blocked(facts: Mapping[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -132,7 +131,7 @@ def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], sy
     Raises SettingError for a setting, a value or a system that is not allowed, and MessageClaimedError for another system while a pass receives;
     then nothing has changed.
     """
-    _warn(_altered(table.snapshot().control, settings, system))
+    replace(cast("Any", _altered(table.snapshot().control, settings, system)))  # made anew: one that is read from settings warns of nothing
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
@@ -200,11 +199,6 @@ def _refuse_change_of_system(table: QueueTable, control: Control, policy: Policy
         )
 
 
-def _warn(policy: Policy) -> None:
-    """Construct the policy once more: a policy that is read from settings warns of nothing."""
-    dataclasses.replace(cast("Any", policy))
-
-
 # Declared by a DAG -----------------------------------------------------------------------------------------------------
 
 
@@ -222,7 +216,10 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
     """
     checked_policy(policy)
     settings = policy.to_dict()
-    table = store.create(queue, _new(policy, settings), clock.now())
+    control, halted = Control(settings), policy.starts_halted
+    if halted is not None:
+        control = Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")
+    table = store.create(queue, control, clock.now())
     told: list[Event] = []
 
     def change(control: Control) -> Control:
@@ -267,13 +264,6 @@ def _refuse_other_system(queue: str, control: Control, policy: Policy) -> None:
             f"system, alter it first: 'airflow poison alter {queue} --system {policy.system}', or QueueAlterOperator(queue_name={queue!r}, "
             f"action='alter', system={policy.system!r})."
         )
-
-
-def _new(policy: Policy, settings: Mapping[str, object]) -> Control:
-    halted = policy.starts_halted
-    if halted is None:
-        return Control(settings)
-    return Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")
 
 
 # Restarts: what one of the endpoint, of the application's host or of the broker does to what a queue remembers --------

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, DataFile, SubQueueDepth
+    from airflow_poison.core.store.files import DataFile, SubQueueDepth
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.texts import BodyText
 
@@ -123,7 +123,9 @@ def overview(table: QueueTable, clock: Clock) -> QueueOverview:
         counters=control.endpoint_counters,
         sub_queues={place: snapshot.depth(place, now) for place in SubQueue},
         outbox=sum(file.rows for file in snapshot.outbox),
-        claims=tuple(_view(claim, now) for claim in snapshot.claims),
+        claims=tuple(
+            ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims
+        ),
     )
 
 
@@ -188,10 +190,6 @@ def _rows(table: QueueTable, file: DataFile, limit: int, *, bodies: bool) -> pa.
     there |= {name: pa.nulls(light.num_rows, table_schema().field(name).type) for name in ("body", "sub_queue", "move_count")}
     rows = pa.table([there[name] for name in table_schema().names], schema=table_schema())
     return with_columns(rows, sub_queue=file.sub_queue, move_count=file.move_count)
-
-
-def _view(claim: Claim, now: datetime) -> ClaimView:
-    return ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now)
 
 
 def _plain(depth: SubQueueDepth) -> dict[str, object]:

@@ -60,13 +60,11 @@ def return_held(table: QueueTable, now: datetime) -> int:
 
     Enabling does so in its own commit. This is for a table that somebody has restored to an earlier version.
     """
-    return table.move_files(_held_files, SubQueue.MAIN, now, count_move=False).messages
 
+    def held(snapshot: Snapshot) -> list[DataFile]:
+        return [] if snapshot.control.holds_sends else [file for file in snapshot.files if file.sub_queue == SubQueue.TRANSMISSION]
 
-def _held_files(snapshot: Snapshot) -> list[DataFile]:
-    if snapshot.control.holds_sends:
-        return []
-    return [file for file in snapshot.files if file.sub_queue == SubQueue.TRANSMISSION]
+    return table.move_files(held, SubQueue.MAIN, now, count_move=False).messages
 
 
 def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[DataFile]:

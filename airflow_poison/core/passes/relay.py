@@ -106,7 +106,10 @@ def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
     for start in range(0, rows.num_rows, _ROWS):
         part = rows.slice(start, _ROWS)
         origins = zip(*(part.column(name).to_pylist() for name in ("properties", "lookup_id", "reason")), strict=True)
-        properties = [_with_origin(dict(cell or ()), queue, lookup_id, reason) for cell, lookup_id, reason in origins]
+        properties = []
+        for cell, lookup_id, reason in origins:
+            kept = {name: value for name, value in cell or () if name != DESTINATION}
+            properties.append(list((kept | {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}).items()))
         changed: dict[str, pa.Array[Any]] = {
             "properties": pa.array(properties, message_schema().field("properties").type),
             "abort_count": pa.repeat(pa.scalar(0, pa.int32()), part.num_rows),
@@ -114,12 +117,6 @@ def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
         }
         columns = [changed.get(name, part.column(name)) for name in message_schema().names]
         yield from pa.table(columns, schema=message_schema()).combine_chunks().to_batches()
-
-
-def _with_origin(properties: dict[str, str], queue: str, lookup_id: int, reason: str | None) -> list[tuple[str, str]]:
-    properties.pop(DESTINATION, None)
-    properties |= {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}
-    return list(properties.items())
 
 
 # By hand ---------------------------------------------------------------------------------------------------------------

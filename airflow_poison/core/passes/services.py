@@ -43,7 +43,7 @@ def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Se
     if not policy_from_dict(control.policy).locks_groups:
         raise SettingError("services", sorted(definitions), f"only on a queue with Service Broker's rules; queue {table.name!r} has others")
     for name in definitions.keys() - control.services.keys():
-        other = _queue_of(store, name)
+        other = found_queue(store, name)
         if other is not None and other.name != table.name:
             raise SettingError("services", name, f"a name that no other queue's service has; queue {other.name!r} has one")
     if any(control.services.get(name) != definition for name, definition in definitions.items()):
@@ -64,7 +64,7 @@ def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
 
 def queue_of(store: QueueStore, service: str) -> QueueTable:
     """Return the queue of a service. Raises ServiceNotFoundError."""
-    found = _queue_of(store, service)
+    found = found_queue(store, service)
     if found is None:
         known = {name for table in _queues(store) for name in table.snapshot().control.services}
         raise ServiceNotFoundError(_not_found(service, store.uri, known))
@@ -85,21 +85,7 @@ def printed_body(table: QueueTable, message: MessageRow) -> Printed | None:
     return None if validation is None else printed(message.body[:MOST_BODY_BYTES], validation)
 
 
-class Directory:
-    """The queues of services, looked up once each."""
-
-    def __init__(self, store: QueueStore) -> None:
-        self._store = store
-        self._found: dict[str, QueueTable | None] = {}
-
-    def queue_of(self, service: str) -> QueueTable | None:
-        """Return the queue of a service; None when there is none."""
-        if service not in self._found:
-            self._found[service] = _queue_of(self._store, service)
-        return self._found[service]
-
-
-def _queue_of(store: QueueStore, service: str) -> QueueTable | None:
+def found_queue(store: QueueStore, service: str) -> QueueTable | None:
     """Return the queue of a service; None when there is none. Raises what a queue does that cannot be read, unless another one has the service."""
     return next((table for table in _queues(store) if service in table.snapshot().control.services), None)
 
