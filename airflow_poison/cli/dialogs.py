@@ -48,7 +48,7 @@ _TYPE = option("--message-type", "TYPE", "type of every message (default: the on
 def services(args: Namespace) -> None:
     """Print the services of queues. Ends with exit code 1 when there is none; a queue that cannot be opened is an error behind the others."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.services import services_of
+    from airflow_poison.core.passes.conversations import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
@@ -116,8 +116,8 @@ def begin_dialog(args: Namespace) -> None:
     """Begin a dialog, and print its handle."""
     from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.core.conversations.services import SentBy
+    from airflow_poison.core.passes.conversations import service_in
     from airflow_poison.core.passes.dialogs import begin_dialogs
-    from airflow_poison.core.passes.services import service_in
 
     output, table = args.output, opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
@@ -155,8 +155,8 @@ def send_on(args: Namespace) -> None:
     """Send on a conversation."""
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.conversations import conversations as look
+    from airflow_poison.core.passes.conversations import service_in
     from airflow_poison.core.passes.dialogs import send_on as verb
-    from airflow_poison.core.passes.services import service_in
 
     output, table = args.output, opened_queue(args)
     [row] = look(table, handle=args.conversation)

@@ -84,9 +84,9 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 )
 def receive(args: Namespace) -> None:
     """Receive, and print the account. Ends with exit code 1 when the queue is halted, before or by this pass."""
+    from airflow_poison.core.passes.conversations import declare_services
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.executors import checked_files
 

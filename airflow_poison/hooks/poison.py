@@ -97,7 +97,7 @@ class QueueHook(BaseHook):
         store, clock = self.store(), SystemClock()
         table = opened(store, queue_name, policy, clock, _this_run())
         if services:
-            from airflow_poison.core.passes.services import declare_services
+            from airflow_poison.core.passes.conversations import declare_services
 
             declare_services(store, table, services, clock)
         return table

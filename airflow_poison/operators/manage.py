@@ -140,7 +140,7 @@ class QueueInspectOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
-        from airflow_poison.core.passes.services import printed_body
+        from airflow_poison.core.passes.conversations import printed_body
         from airflow_poison.core.policies.recovery import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)

@@ -174,7 +174,7 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.services import found_queue
+    from airflow_poison.core.passes.conversations import found_queue
 
     try:
         found = found_queue(store, service)

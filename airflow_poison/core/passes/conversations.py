@@ -1,9 +1,9 @@
-"""Conversations of a queue: their endpoints as they are stored, what has arrived for them and waits, and how both are shown and shipped to tasks."""
+"""Conversations of a queue: endpoints as they are stored, what has arrived for them and waits, both as people and tasks get them, and services."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.dialog_state import DialogState, Waiting, exceptions
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations.receive_columns import validation_of
+from airflow_poison.core.conversations.services import Service
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
-from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.passes.browse import look_up
+from airflow_poison.core.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
+from airflow_poison.core.passes.browse import MOST_BODY_BYTES, look_up
 from airflow_poison.core.passes.messages import Chosen, find
-from airflow_poison.core.passes.services import services_of
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.recovery import printed
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import SERVICES_DROPPED
 from airflow_poison.core.texts import Plain
@@ -25,7 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.policies.recovery import Printed
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, DataFile, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -281,3 +288,82 @@ def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
         for cells in zip(*(rows[name].to_pylist() for name in ARRIVALS), strict=True):
             lookup_id, handle, group, message_type, priority = cells
             yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
+
+
+# Services: which of them a queue has, and which queue a service has --------------------------------------------------
+
+
+def services_of(control: Control) -> dict[str, Service]:
+    """Return a queue's services by name."""
+    return {name: Service.from_dict(definition) for name, definition in control.services.items()}  # type: ignore[arg-type]  # JSON
+
+
+def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Service], clock: Clock) -> None:
+    """Let services receive from a queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. The queue's other services stay.
+
+    Raises SettingError when its policy does not lock conversation groups, or another queue has a service of this name; then nothing has changed.
+    """
+    services = tuple(services)
+    for service in services:
+        if not isinstance(service, Service):
+            raise SettingError("services", service, "a list of Service, for example [Service('warehouse', contracts=[…])]")
+    definitions = {service.name: service.to_dict() for service in services}
+    control = table.snapshot().control
+    if not policy_from_dict(control.policy).locks_groups:
+        raise SettingError("services", sorted(definitions), f"only on a queue with Service Broker's rules; queue {table.name!r} has others")
+    for name in definitions.keys() - control.services.keys():
+        other = found_queue(store, name)
+        if other is not None and other.name != table.name:
+            raise SettingError("services", name, f"a name that no other queue's service has; queue {other.name!r} has one")
+    if any(control.services.get(name) != definition for name, definition in definitions.items()):
+        table.alter(lambda row: replace(row, services={**row.services, **definitions}), lambda _before, _after: (), clock.now())
+
+
+def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
+    """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
+    if name not in table.snapshot().control.services:
+        raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", table.snapshot().control.services))
+
+    def change(row: Control) -> Control:
+        left = {other: definition for other, definition in row.services.items() if other != name}
+        return replace(row.with_counters({SERVICES_DROPPED: row.counters.get(SERVICES_DROPPED, 0) + 1}), services=left)
+
+    table.alter(change, lambda _before, _after: (), clock.now())
+
+
+def service_in(table: QueueTable, name: str) -> Service:
+    """Return a service of a queue. Raises ServiceNotFoundError."""
+    services = services_of(table.snapshot().control)
+    if name not in services:
+        raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", services))
+    return services[name]
+
+
+def printed_body(table: QueueTable, message: MessageRow) -> Printed | None:
+    """Return what an inspection prints of a message, of its first 64 KiB (spec SB-27); None when no contract of the queue names its type."""
+    validation = validation_of(services_of(table.snapshot().control), message.message_type, message.properties)
+    return None if validation is None else printed(message.body[:MOST_BODY_BYTES], validation)
+
+
+def found_queue(store: QueueStore, service: str) -> QueueTable | None:
+    """Return the queue of a service; None when there is none. Raises what a queue does that cannot be read, unless another one has the service."""
+    return next((table for table in _queues(store) if service in table.snapshot().control.services), None)
+
+
+def _queues(store: QueueStore) -> Iterator[QueueTable]:
+    """Yield the queues; at last raise what one did that could not be read."""
+    unread: PoisonError | None = None
+    for name in store.names():
+        try:
+            yield store.open(name, upgrade=False)
+        except QueueNotFoundError:  # removed meanwhile
+            continue
+        except PoisonError as error:
+            unread = unread or error
+    if unread is not None:
+        raise unread
+
+
+def _not_found(name: str, place: str, known: Iterable[str] | Mapping[str, object]) -> str:
+    names = ", ".join(sorted(known)) or "none yet"
+    return f"There is no service {name!r} in {place}. Services there: {names}. Declare it on its queue, or correct the name."

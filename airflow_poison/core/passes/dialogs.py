@@ -19,10 +19,10 @@ from airflow_poison.core.errors import ConversationLockedError, InputError, Sett
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.conversations import service_in
 from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.messages import Chosen, find
 from airflow_poison.core.passes.runs import check_key
-from airflow_poison.core.passes.services import service_in
 from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.texts import Plain

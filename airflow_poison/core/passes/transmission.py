@@ -19,8 +19,8 @@ from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.conversations import found_queue
 from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.services import found_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
