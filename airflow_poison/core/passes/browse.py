@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from airflow_poison.core.passes.messages import find, with_columns
+from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import Plain, body_text, plain
@@ -245,6 +246,21 @@ class MessageRow(Plain):
             yield cls(**{**row, **numbers, **texts})
 
     @property
+    def counts(self) -> Counts:
+        """What rules count."""
+        return Counts(self.abort_count, self.move_count)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
+
+    @property
+    def group(self) -> str:
+        """Its conversation group; a message without one is a group of its own."""
+        return self.group_id or self.conversation_id or f"#{self.lookup_id}"
+
+    @property
     def text(self) -> str | None:
         """The body as UTF-8 text; None when it is none."""
         try:
@@ -270,6 +286,6 @@ class MessageRow(Plain):
         return Plain.to_dict(self) | {
             "body": begin.decode(errors="ignore") if is_text else base64.b64encode(begin).decode(),
             "body_encoding": "text" if is_text else "base64",
-            "body_bytes": len(self.body),
-            "body_cut": len(self.body) > MOST_BODY_BYTES,
+            "body_bytes": self.size,
+            "body_cut": self.size > MOST_BODY_BYTES,
         }

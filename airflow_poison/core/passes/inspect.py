@@ -15,7 +15,7 @@ from airflow_poison.core.passes.browse import MessageRow, first_rows
 from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, find
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Counts, Halt
+from airflow_poison.core.policies.decisions import Halt
 from airflow_poison.core.policies.opening import Opening
 from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
@@ -24,7 +24,7 @@ from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
@@ -160,7 +160,7 @@ def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
 
 def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueState:
     """Count one rollback of a receiving transaction, whatever the number of its messages, and disable the queue at the limit, in one commit."""
-    entry = _entry(shown)
+    entry = next(MessageRow.of(shown))
     told: list[Event] = []
 
     def change(control: Control) -> Control:
@@ -178,22 +178,3 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         return halted_row(after, SubQueue.MAIN, halt, table.name)
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A message as rules see it."""
-
-    lookup_id: int
-    counts: Counts
-    size: int
-    expires_at: datetime | None
-    group: str
-    properties: Mapping[str, str]
-
-
-def _entry(shown: pa.Table) -> _Entry:
-    message = next(MessageRow.of(shown))
-    group = message.group_id or message.conversation_id or f"#{message.lookup_id}"
-    counts = Counts(message.abort_count, message.move_count)
-    return _Entry(message.lookup_id, counts, len(message.body), message.expires_at, group, message.properties)
