@@ -142,7 +142,6 @@ def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
 
 
 def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control | Finding:
-    """Return the control row, or why there is none."""
     import pyarrow as pa
 
     paths = [file.path for file in live.values() if file.sub_queue == CONTROL]
@@ -160,7 +159,6 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
 
 
 def _check_state(control: Control, live: Mapping[str, DataFile], version: int, now: datetime) -> Iterator[Finding]:
-    """Yield what the control row says that cannot be."""
     if control.format_version < FORMAT_VERSION:
         what = f"the table has format {control.format_version}; this version writes format {FORMAT_VERSION}"
         yield Finding(Kind.FORMAT_OLDER, Severity.NOTE, what, "", f"{REPAIR}, or let the next verb upgrade it", mendable=True)

@@ -397,7 +397,6 @@ def _impossible_for_dialogs(entry: Version) -> Iterator[Finding]:
 
 
 def _misplaced(entry: Version) -> Iterator[Finding]:
-    """Yield files of dialog messages whose name does not say their version."""
     for file in entry.adds:
         if file.sub_queue == TRANSMISSION_QUEUE and commit_version(file.path) != entry.version:
             what = f"dialog messages that were committed with version {entry.version} say another in their name: they are sent out of order"

@@ -119,8 +119,6 @@ def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: 
 
 @dataclass(slots=True)
 class _Group:
-    """The events of one alert."""
-
     first: Event
     count: int = 0
     lookup_ids: list[int] = field(default_factory=list)

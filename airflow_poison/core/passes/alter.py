@@ -349,7 +349,6 @@ def _forgetting(control: Control, what: Restart) -> Control:
 
 
 def _started(control: Control) -> Control:
-    """Return the row with every endpoint receiving that was stopped or faulted."""
     for reads in ENDPOINTS:
         if control.endpoint(reads)[0] in _STARTS_AGAIN:
             control = receiving(control, reads)

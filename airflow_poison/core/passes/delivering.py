@@ -150,7 +150,6 @@ class Delivering:
 
 
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
-    """Write what tasks have to know into the stage; return where, None when there is nothing."""
     if not len(carry.lookup_ids):
         return None
     path = stage / "carry.npy"

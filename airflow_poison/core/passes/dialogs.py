@@ -216,7 +216,6 @@ def refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
 
 
 def _without(table: QueueTable, snapshot: Snapshot, handle: str, clock: Clock) -> tuple[list[Replacement], list[Event]]:
-    """Return what takes all messages of a conversation out of the queue."""
     chosen, now = Chosen(conversation_id=handle), clock.now()
     replacements, events = list[Replacement](), list[Event]()
     for holder in find(table, snapshot, chosen):

@@ -198,12 +198,10 @@ class ReceivePass:
         return tally
 
     def _opening(self, found: Mapping[str, int], *, crashed: bool) -> Opening:
-        """Return what the endpoint finds when it opens."""
         kept = self.policy.counters_after(found, Restart.SERVER) if crashed else found
         return Opening(self.table.name, dict(kept), _access(self.store, self.policy))
 
     def _after(self, control: Control, tally: Tally) -> Control:
-        """Return what the queue's control row says after the pass."""
         if self.policy.reads is SubQueue.MAIN:
             control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
         if tally.halt is None:
