@@ -91,6 +91,7 @@ class Delivering:
                 engine.run(of.table, claim, alone, keep_alive=keep_alive)
                 carry = carry.merged(read_journals([Path(job.journal_folder)]))
                 reach("pass.receive.after_alone")
+                of.check_stopped()
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
