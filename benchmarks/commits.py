@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send

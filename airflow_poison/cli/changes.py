@@ -149,7 +149,7 @@ def restart(args: Namespace) -> None:
 
     Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.core.passes.restart import restart as verb
+    from airflow_poison.core.passes.alter import restart as verb
     from airflow_poison.core.policies.policy import Restart
 
     what = Restart(values.one_of("WHAT", args.what, list(Restart)))

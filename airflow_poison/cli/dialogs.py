@@ -32,7 +32,7 @@ def services(args: Namespace) -> None:
     List the services of a store: their queues, contracts and message types. Exit code 0: listed, 1: there is no service, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.services import services_of
+    from airflow_poison.core.passes.conversations import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
@@ -100,8 +100,8 @@ def begin_dialog(args: Namespace) -> None:
     """
     from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.core.conversations.services import SentBy
+    from airflow_poison.core.passes.conversations import service_in
     from airflow_poison.core.passes.dialogs import begin_dialogs
-    from airflow_poison.core.passes.services import service_in
 
     table = opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
@@ -135,8 +135,8 @@ def send_on(args: Namespace) -> None:
     """
     from airflow_poison.core.conversations.services import SentBy
     from airflow_poison.core.passes.conversations import conversations as look
+    from airflow_poison.core.passes.conversations import service_in
     from airflow_poison.core.passes.dialogs import send_on as verb
-    from airflow_poison.core.passes.services import service_in
 
     table = opened_queue(args)
     [row] = look(table, handle=args.conversation)

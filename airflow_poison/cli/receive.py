@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
@@ -67,9 +67,9 @@ def receive(args: Namespace) -> None:
 
     Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
     """
+    from airflow_poison.core.passes.conversations import declare_services
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.passes.services import declare_services
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.executors import checked_files
     from airflow_poison.operators.account import account
@@ -145,7 +145,7 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    from airflow_poison.core.passes.engine import SupervisedEngine
+    from airflow_poison.core.passes.delivering import SupervisedEngine
 
     return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 

@@ -9,8 +9,7 @@ from rich.text import Text
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES
-from airflow_poison.core.passes.halts import named
-from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def print_queue(queue: QueueOverview) -> None:
     out = screen()
     endpoints = [(queue.queue, queue.state, queue.reason)]
     if queue.poison_state != QueueState.ENABLED:
-        endpoints.append((named(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason))
+        endpoints.append((place_name(queue.queue, SubQueue.POISON), queue.poison_state, queue.poison_reason))
     for endpoint, state, reason in endpoints:
         line(out, (endpoint, "bold"), ": ", (state, _STYLES.get(state, "bold red")), f": {one_line(reason)}" if reason else "")
     if queue.blocked_until is not None:
@@ -78,7 +77,7 @@ def print_queue(queue: QueueOverview) -> None:
         line(out, f"{terminal.messages(queue.outbox)} in the outbox, on the way to other queues; the next pass sends them on.")
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
-        line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {named(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+        line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
 
 
 def _policy(settings: Mapping[str, object]) -> str:
@@ -99,7 +98,7 @@ def _depths(queue: QueueOverview) -> object:
         if place in _ALWAYS or depth.messages:
             due = f"{depth.due:,}" if place in {SubQueue.RETRY, SubQueue.POSTPONED} else ""
             times = (terminal.age(depth.oldest_enqueued_at, queue.at), terminal.due(depth.next_due_at, queue.at))
-            rows.add_row(named(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
+            rows.add_row(place_name(queue.queue, place), f"{depth.messages:,}", *[f"{depth.claimed:,}"] * len(claimed), due, *times)
     return rows
 
 
@@ -116,7 +115,7 @@ def print_messages(queue: str, messages: Sequence[MessageRow], more: Mapping[Sub
     else:
         out.print(_rows(queue, messages, now))
     for place, count in more.items():
-        line(out, f"{terminal.messages(count)} more in {named(queue, place)}; --limit shows more.")
+        line(out, f"{terminal.messages(count)} more in {place_name(queue, place)}; --limit shows more.")
 
 
 def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
@@ -127,7 +126,7 @@ def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
     for message in messages:
         rows.add_row(
             str(message.lookup_id),
-            named(queue, SubQueue(message.sub_queue)),
+            place_name(queue, SubQueue(message.sub_queue)),
             *[one_line(message.group_id or "")] * len(groups),
             *[str(message.priority)] * len(prior),
             str(message.abort_count),
@@ -140,7 +139,7 @@ def _rows(queue: str, messages: Sequence[MessageRow], now: datetime) -> object:
 
 def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime) -> None:
     facts = [f"abort count {message.abort_count}", f"move count {message.move_count}", f"sent {terminal.age(message.enqueued_at, now)} ago"]
-    where = f" in {named(queue, SubQueue(message.sub_queue))}: {', '.join(facts)}{'; ' if message.reason else ''}"
+    where = f" in {place_name(queue, SubQueue(message.sub_queue))}: {', '.join(facts)}{'; ' if message.reason else ''}"
     line(out, (f"message {message.lookup_id}", "bold"), where, one_line(message.reason or ""))
 
 
@@ -152,7 +151,7 @@ def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, mo
     out = screen()
     for message in messages:
         out.print()
-        line(out, (f"message {message.lookup_id}", "bold"), f" in {named(queue, SubQueue(message.sub_queue))}")
+        line(out, (f"message {message.lookup_id}", "bold"), f" in {place_name(queue, SubQueue(message.sub_queue))}")
         _print_facts(out, _facts(message, now))
         for text in ((message.last_error or {}).get("trace") or "").splitlines():
             line(out, (block(text), "dim"), indent=4)
@@ -226,7 +225,7 @@ def _details(queue: str, event: Event) -> str:
     """Return the facts of an event in a line; a document is too long for one, and what is empty says nothing."""
     facts = {name: value for name, value in event.details.items() if value and name != "document"}
     place = facts.pop("place", "")
-    shown = named(queue, SubQueue(place)) if place in set(SubQueue) else place
+    shown = place_name(queue, SubQueue(place)) if place in set(SubQueue) else place
     return ", ".join([*([f"to {shown}"] if shown else []), *(f"{name}: {value}" for name, value in facts.items())])
 
 

@@ -30,6 +30,11 @@ class SubQueue(StrEnum):
     TRANSMISSION = "transmission"
 
 
+def place_name(queue: str, place: SubQueue) -> str:
+    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
+    return queue if place is SubQueue.MAIN else f"{queue};{place}"
+
+
 EVENT = "_event"
 """Partition of the events that commits recorded."""
 OUTBOX = "_outbox"

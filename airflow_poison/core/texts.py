@@ -1,12 +1,15 @@
-"""Texts for people: bodies of messages, the known word that somebody may have meant, and numbers of things."""
+"""Texts for people: bodies of messages, the known word that somebody may have meant, numbers of things, and records as plain values."""
 
 from __future__ import annotations
 
 import codecs
 import difflib
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,3 +98,30 @@ def counted(number: int, one: str, many: str = "") -> str:
     :param many: the plural; empty: with an s.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+class Plain:
+    """A dataclass that JSON can hold as plain values: its results are shown to people and to other tasks."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values by the names of the fields: instants as ISO 8601, tuples as lists, records as their own plain values."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}  # type: ignore[arg-type]  # its heirs are dataclasses
+
+
+def plain(value: object) -> Any:
+    """Return a value as JSON can hold it."""
+    match value:
+        case Plain():
+            return value.to_dict()
+        case Enum():
+            return value.value
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return {plain(key): plain(each) for key, each in value.items()}
+        case tuple() | list():
+            return [plain(each) for each in value]
+        case _:
+            return value

@@ -43,7 +43,7 @@ class ConversationHook(QueueHook):
 
     def drop_service(self, queue_name: str, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
-        from airflow_poison.core.passes.services import drop_service
+        from airflow_poison.core.passes.conversations import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
 

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.inspect import InspectResult
     from airflow_poison.core.passes.maintain import MaintainResult
     from airflow_poison.core.passes.move import RemoveResult
     from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.core.passes.relay import SendToResult
-    from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.policies.policy import Policy, Restart
     from airflow_poison.core.policies.recovery import Inspection
     from airflow_poison.core.schema import SubQueue
@@ -96,7 +95,7 @@ class QueueHook(BaseHook):
         store, clock = self.store(), SystemClock()
         table = opened(store, queue_name, policy, clock, _this_run())
         if services:
-            from airflow_poison.core.passes.services import declare_services
+            from airflow_poison.core.passes.conversations import declare_services
 
             declare_services(store, table, services, clock)
         return table
@@ -141,7 +140,7 @@ class QueueHook(BaseHook):
 
         Raises MessageClaimedError while a pass receives, SettingError.
         """
-        from airflow_poison.core.passes.restart import restart
+        from airflow_poison.core.passes.alter import restart
         from airflow_poison.core.policies.policy import Restart
         from airflow_poison.core.policies.settings import choice
 

@@ -83,14 +83,13 @@ def cancel_jobs(log: Log) -> None:
 def leave_server() -> None:
     """End this process's sessions with Spark Connect servers, if it has any: they forget what was shipped to them."""
     if "pyspark.sql.connect.session" in sys.modules:
-        from airflow_poison.core.spark.connect import leave
+        from airflow_poison.core.spark.session import leave
 
         leave()
 
 
 def _cancel(log: Log) -> None:
-    from airflow_poison.core.spark.connect import connected_sessions
-    from airflow_poison.core.spark.session import running_session
+    from airflow_poison.core.spark.session import connected_sessions, running_session
 
     try:
         for session in connected_sessions():

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult
+    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.move import RemoveResult
-    from airflow_poison.core.passes.restart import RestartResult
     from airflow_poison.core.policies.policy import Policy
 
 
@@ -134,7 +133,7 @@ class QueueInspectOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
-        from airflow_poison.core.passes.services import printed_body
+        from airflow_poison.core.passes.conversations import printed_body
         from airflow_poison.core.policies.recovery import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.passes.alerts import Alert, AlertKind
 from airflow_poison.core.passes.decide import Decision, choices
-from airflow_poison.core.passes.halts import named
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.notifications import tell_all
 from airflow_poison.ui.pages import neutral_text
 
@@ -104,7 +103,7 @@ def _ends(conversation: ConversationRow | None, end: EndConversation) -> str:
 def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, to_queue: str | None) -> str:
     match decision:
         case Decision.REMOVE:
-            apart = dead_letter_queue(halt.queue) if halt.sub_queue is SubQueue.POISON else named(halt.queue, SubQueue.POISON)
+            apart = dead_letter_queue(halt.queue) if halt.sub_queue is SubQueue.POISON else place_name(halt.queue, SubQueue.POISON)
             together = f", with {others:,} other messages of its conversation" if others else ""
             return f"it is kept in {_code(to_queue or apart)}{together}; what is behind it is received."
         case Decision.RETURN:

@@ -24,8 +24,8 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import SENT, checked
 from airflow_poison.core.schema import SubQueue, message_schema

@@ -101,9 +101,9 @@ def _overview(seen: QueueOverview) -> dict[str, object]:
 
 def _conversations(table: QueueTable) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
-    from airflow_poison.core.passes.conversations import has_conversations, number
+    from airflow_poison.core.passes.conversations import number
 
-    if not has_conversations(table.snapshot()):
+    if not table.snapshot().has_conversations:
         return {"has_conversations": False, "conversations": 0}
     try:
         return {"has_conversations": True, "conversations": number(table)}
@@ -173,10 +173,10 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.services import Directory
+    from airflow_poison.core.passes.conversations import found_queue
 
     try:
-        found = Directory(store).queue_of(service)
+        found = found_queue(store, service)
         return None if found is None else {"queue": found.name, "state": found.snapshot().control.state.value}
     except DAMAGED as error:
         log.warning("The queue of service %r cannot be looked for: %s", service, error)

@@ -64,7 +64,7 @@ def called(calls: Path, what: str = "call") -> Counter[int]:
 def main(calls: str, run_id: str) -> None:
     """Run one try."""
     from airflow_poison.core.fault_points import install
-    from airflow_poison.core.passes.engine import LocalEngine
+    from airflow_poison.core.passes.delivering import LocalEngine
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
 

@@ -18,7 +18,7 @@ from airflow_poison.core.errors import (
     SettingError,
 )
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.schema import SubQueue

@@ -23,7 +23,7 @@ from airflow_poison.core.errors import (
 )
 from airflow_poison.core.passes.alter import disable
 from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.hooks.conversations import ConversationHook

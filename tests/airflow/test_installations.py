@@ -13,7 +13,7 @@ from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError, SettingError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.runs import is_known
 from airflow_poison.core.passes.send import messages_to_batches, send

@@ -13,7 +13,7 @@ from airflow_poison import ActivationSpecification, Message, Msmq4, PoisonSubQue
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueuesFailedError, SettingError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.connection import cores_of

@@ -14,7 +14,7 @@ from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import QueueNotFoundError, SettingError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.move import put_back, remove_messages
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send

@@ -17,7 +17,7 @@ from airflow_poison.core import fault_points
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError
 from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.schema import SubQueue

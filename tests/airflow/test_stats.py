@@ -13,7 +13,7 @@ from airflow_poison import Msmq4, stats
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare, disable
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.send import send

@@ -26,11 +26,11 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import declare_services
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.schema import CONVERSATION, table_schema
 from airflow_poison.core.store.files import Transaction

@@ -6,9 +6,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.passes.alter import alter, disable, enable
+from airflow_poison.core.passes.alter import alter, disable, enable, restart
 from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.simulation.script import Action, Verb

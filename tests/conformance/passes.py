@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control

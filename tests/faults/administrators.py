@@ -6,11 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.alter import alter, disable, enable
+from airflow_poison.core.passes.alter import alter, disable, enable, restart
 from airflow_poison.core.passes.move import move, put_back, remove_messages
 from airflow_poison.core.passes.recovery import recover
 from airflow_poison.core.passes.relay import dead_letter_queue, send_to
-from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.errors import ConversationError, ConversationLockedError
 from airflow_poison.core.passes import conversations as endpoints
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.alter import declare, disable, enable, restart
+from airflow_poison.core.passes.conversations import conversations, declare_services
 from airflow_poison.core.passes.dialogs import begin_dialogs, send_on, set_timer
 from airflow_poison.core.passes.recovery import Ending, recover
-from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.store.control import QueueState

@@ -14,7 +14,7 @@ from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import PoisonError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.policies.msmq4 import Msmq4

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from tests.faults.ledger import note

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.move import put_back, remove_messages
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send

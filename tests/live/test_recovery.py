@@ -10,7 +10,7 @@ import pytest
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare, enable
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.control import QueueState

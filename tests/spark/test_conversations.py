@@ -14,10 +14,9 @@ from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.conversations import conversations, declare_services
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore

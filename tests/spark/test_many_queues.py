@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable

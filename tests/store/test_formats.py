@@ -15,9 +15,8 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.conversations.system_messages import END_DIALOG
 from airflow_poison.core.errors import NewerFormatError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.restart import restart
-from airflow_poison.core.passes.services import declare_services
+from airflow_poison.core.passes.alter import declare, restart
+from airflow_poison.core.passes.conversations import declare_services
 from airflow_poison.core.passes.transmission import pull
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.policy import Restart

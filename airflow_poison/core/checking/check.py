@@ -1,7 +1,7 @@
 """Check: hold a queue table against everything that a store promises, over its whole history. Reads numbers and footers, never a body.
 
-The log is read version by version (`checking.ledger`), messages one by one as far as files of both sides of a commit are still there
-(`checking.rows`), then files, claims and state as they are now. Nothing is repaired: see ``table_repair`` and the verb ``repair``.
+The log is read version by version, messages one by one as far as files of both sides of a commit are still there (`checking.ledger`), then files,
+claims and state as they are now. Nothing is repaired: see ``table_repair`` and the verb ``repair``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.checking.claims import check_claims, check_staged, check_stages, read_claims
 from airflow_poison.core.checking.files import check_events, check_files, check_foreign, check_log, check_orphans, check_protection
 from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
-from airflow_poison.core.checking.ledger import Account, account, check_account, check_steps, steps
-from airflow_poison.core.checking.rows import check_dialogs, check_ids, check_rows
+from airflow_poison.core.checking.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.schema import OUTBOX, SubQueue
@@ -27,6 +26,7 @@ from airflow_poison.core.store.disk import why
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.files import CONTROL
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,13 +45,11 @@ _SEVERITIES = tuple(Severity)
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Plain):
     """What a check found.
 
     :param queue: the queue; empty: the store itself.
     :param version: the newest version that can be read, -1: none.
-    :param findings: the worst first.
-    :param account: what became of every message that was ever sent.
     """
 
     queue: str
@@ -59,11 +57,6 @@ class CheckResult:
     version: int
     findings: tuple[Finding, ...]
     account: Account
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        found = [finding.to_dict() for finding in self.findings]
-        return {"queue": self.queue, "uri": self.uri, "version": self.version, "findings": found, "account": self.account.to_dict()}
 
 
 def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:
@@ -145,16 +138,10 @@ def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
         yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, f"{REPAIR}, or maintain any queue of the store", mendable=True)
 
 
-def worst(results: Sequence[CheckResult]) -> Severity | None:
-    """Return how bad the worst finding is; None when there is none."""
-    return min((finding.severity for result in results for finding in result.findings), key=_SEVERITIES.index, default=None)
-
-
 # The control row: policy, blocks, subscriptions, held messages; and the outbox ----------------------------------------
 
 
 def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control | Finding:
-    """Return the control row, or why there is none."""
     import pyarrow as pa
 
     paths = [file.path for file in live.values() if file.sub_queue == CONTROL]
@@ -172,7 +159,6 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
 
 
 def _check_state(control: Control, live: Mapping[str, DataFile], version: int, now: datetime) -> Iterator[Finding]:
-    """Yield what the control row says that cannot be."""
     if control.format_version < FORMAT_VERSION:
         what = f"the table has format {control.format_version}; this version writes format {FORMAT_VERSION}"
         yield Finding(Kind.FORMAT_OLDER, Severity.NOTE, what, "", f"{REPAIR}, or let the next verb upgrade it", mendable=True)

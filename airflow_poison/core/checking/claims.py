@@ -96,23 +96,17 @@ def worked(root: str, claim: Claim) -> str:
 
 def check_stages(root: str, claims: Claims, past: Past, safe_age: timedelta) -> Iterator[Finding]:
     """Yield folders of the stage without a claim. Young ones may be about to get one."""
-    if claims.unreadable:
+    stages = Path(root, STAGE)
+    if claims.unreadable or not stages.is_dir():
         return  # whose they are cannot be told
     held = {stage_folder(claim.key) for claim in claims.found}
     finished = {stage_folder(name.removeprefix("run:")) for name in past.numbers() if name.startswith("run:")}
-    for folder in _folders(Path(root, STAGE)):
+    for folder in sorted(path for path in stages.iterdir() if path.is_dir()):
         where = f"{STAGE}/{folder.name}"
         if where in held or _age(folder) < safe_age.total_seconds():
             continue
         whose = "of a pass that has ended" if where in finished else "that no claim names: its pass was released, or its claim was removed"
         yield Finding(Kind.STAGE_LEFT, Severity.NOTE, f"a stage {whose}", where, REPAIR, mendable=True)
-
-
-def _folders(parent: Path) -> list[Path]:
-    try:
-        return sorted(path for path in parent.iterdir() if path.is_dir())
-    except FileNotFoundError:
-        return []
 
 
 def _age(folder: Path) -> float:

@@ -39,16 +39,13 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
         try:
             difference = footer_difference(root, file, names)
         except StoreUnreachableError as error:
-            yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, _cause(error), file.path, "give this user the right to read it")
+            what = f"it cannot be read: {error.__cause__}"
+            yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, what, file.path, "give this user the right to read it")
         except TableChangedError:
             yield _changed(root, file)
         else:
             if difference:
                 yield Finding(Kind.FILE_CHANGED, Severity.ERROR, difference, file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
-
-
-def _cause(error: StoreUnreachableError) -> str:
-    return f"it cannot be read: {error.__cause__}"
 
 
 def _changed(root: str, file: DataFile) -> Finding:
@@ -68,28 +65,19 @@ def _ids(file: DataFile) -> str:
 # Orphans --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Orphans:
-    files: int = 0
-    size: int = 0
-    example: str = ""
-
-    def add(self, name: str, size: int) -> None:
-        self.files, self.size, self.example = self.files + 1, self.size + size, self.example or name
-
-
 def check_orphans(root: str, past: Past, safe_age: timedelta) -> Iterator[Finding]:
     """Yield files that no version names, a finding for each folder. Young ones may be a send's or a pass's that is under way."""
     for folder in sorted(Path(root).glob("sub_queue=*/move_count=*")):
-        found = _Orphans()
+        found: dict[str, int] = {}  # their sizes
         below = folder.relative_to(root).as_posix()
         for entry in os.scandir(folder):
             if entry.is_file(follow_symlinks=False) and f"{below}/{entry.name}" not in past.named:
                 seen = entry.stat(follow_symlinks=False)
                 if time.time() - max(seen.st_mtime, seen.st_ctime) >= safe_age.total_seconds():
-                    found.add(entry.name, seen.st_size)
-        if found.files:
-            what = f"{found.files} file(s) with {found.size} bytes are named by no version, such as {found.example}: a verb that was killed left them"
+                    found[entry.name] = seen.st_size
+        if found:
+            size = sum(found.values())
+            what = f"{len(found)} file(s) with {size} bytes are named by no version, such as {next(iter(found))}: a verb that was killed left them"
             yield Finding(Kind.ORPHANED_FILES, Severity.NOTE, what, below, REPAIR, mendable=True)
 
 
@@ -246,7 +234,8 @@ def check_foreign(past: Past) -> Iterator[Finding]:
         first, last = found.entries[0], found.entries[-1]
         where = f"version {first.version}" + ("" if first is last else f" to {last.version}")
         who = ", ".join(dict.fromkeys(f"{entry.operation} by {entry.writer or 'somebody'}" for entry in found.entries))
-        what = [f"{verb} {len(files)} file(s) with {sum(file.rows for file in files)} row(s)" for verb, files in _verbs(found) if files]
+        changed = (("removed", found.removed), ("added", found.added))
+        what = [f"{verb} {len(files)} file(s) with {sum(file.rows for file in files)} row(s)" for verb, files in changed if files]
         what += (
             ["changed the table's properties"] * found.properties
             + ["changed the columns"] * found.columns
@@ -262,10 +251,6 @@ def check_foreign(past: Past) -> Iterator[Finding]:
             f"find who writes there and stop that; {todo}, or run the check with --accept to go on with the table as it is",
             mendable,
         )
-
-
-def _verbs(found: Intrusion) -> tuple[tuple[str, Sequence[DataFile]], ...]:
-    return ("removed", found.removed), ("added", found.added)
 
 
 def restorable(found: Intrusion) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
+
+from airflow_poison.core.texts import Plain
 
 
 class Severity(StrEnum):
@@ -61,7 +63,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Plain):
     """One thing that is wrong.
 
     :param what: what is wrong, a sentence without a full stop.
@@ -76,10 +78,6 @@ class Finding:
     where: str
     todo: str
     mendable: bool = False
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 REPAIR = "run the check with --repair"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from airflow_poison.core.passes.history import BY_HAND, ENDED, Cursor, Subscript
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies.decisions import HALTS
 from airflow_poison.core.schema import OUTBOX, SubQueue
-from airflow_poison.core.texts import counted
+from airflow_poison.core.texts import Plain, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -54,14 +54,12 @@ EVENTS: Mapping[EventType, AlertKind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Plain):
     """One alert.
 
     :param key: the same when the alert is repeated; a receiver drops keys that it has seen.
     :param event: the event's name (spec 0.3), or ``BACKLOG_TOO_OLD``.
     :param lookup_ids: the messages, at most 20; ``count`` is how many there are.
-    :param reason: what happened, one line.
-    :param what_to_do: the next step, one line.
     :param details: what is recorded of the event, as text; where the alert is about several events, of the first one. For example
         ``document``, the event document of a disabled queue (spec SB-17), ``warning`` (CWSIP0291), or the exception properties
         (``JMS_IBM_ExceptionReason``, spec DMP-18).
@@ -76,10 +74,6 @@ class Alert:
     reason: str
     what_to_do: str
     details: Mapping[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"kind": self.kind.value, "lookup_ids": list(self.lookup_ids)}
 
 
 def send_alerts(
@@ -125,8 +119,6 @@ def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: 
 
 @dataclass(slots=True)
 class _Group:
-    """The events of one alert."""
-
     first: Event
     count: int = 0
     lookup_ids: list[int] = field(default_factory=list)
@@ -191,7 +183,9 @@ def reason(queue: str, event: Event, count: int) -> str:
     facts = event.details
     if event.type in HALTS:
         return what_halted(halt_of(event), facts.get("endpoint", queue))
-    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type] + _named(_destination(event))
+    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type]
+    if place := _destination(event):
+        became = f"{became} {place!r}"
     sentences = [f"{counted(count, 'message')} of queue {queue!r}: {became}"]
     sentences += [facts[name].rstrip(".") for name in ("reason", "obstacle", "warning") if facts.get(name)]
     return f"{'. '.join(sentences)}."
@@ -218,10 +212,6 @@ def _destination(event: Event) -> str:
     """Return the queue that the messages went to, where the event names it."""
     place = event.details.get("place", "")
     return place if event.type in _SENT_ON and place != OUTBOX else ""
-
-
-def _named(place: str) -> str:
-    return f" {place!r}" if place else ""
 
 
 def _blocked(facts: Mapping[str, str]) -> str:
@@ -293,7 +283,6 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
     too old is told, and the one that was told before is not.
 
-    :param subscriber: who is told, the same name in every run.
     Raises AlertError when telling failed: it is told again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from airflow_poison.core.passes.messages import find, with_columns
+from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
-from airflow_poison.core.texts import body_text
+from airflow_poison.core.texts import Plain, body_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, DataFile, SubQueueDepth
+    from airflow_poison.core.store.files import DataFile, SubQueueDepth
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.texts import BodyText
 
@@ -29,7 +30,7 @@ _PLACES = tuple(SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimView:
+class ClaimView(Plain):
     """A claim as people see it.
 
     :param expired: nobody has renewed it in time: the next receive task takes it over.
@@ -41,21 +42,14 @@ class ClaimView:
     expires_at: datetime
     expired: bool
 
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        instant = self.expires_at.isoformat()
-        return {"key": self.key, "sub_queue": self.sub_queue, "messages": self.messages, "expires_at": instant, "expired": self.expired}
-
 
 @dataclass(frozen=True, slots=True)
 class QueueOverview:
     """A queue at one moment; messages are counted by statistics alone.
 
     :param state: of the endpoint that reads ``main``; ``poison_state``: of the one that reads ``poison``.
-    :param halted_by: the message that halted an endpoint.
     :param blocked_until: the queue is blocked until then; the year 9999: until a restart or a removal.
     :param policy: the recorded settings, with ``system``.
-    :param sub_queues: what waits, by sub-queue.
     :param outbox: messages on their way to other queues.
     """
 
@@ -99,14 +93,14 @@ class QueueOverview:
         """Return plain values: instants as ISO 8601 in UTC, ``restart`` for a block that no time ends."""
         same = {name: getattr(self, name) for name in ("queue", "uri", "version", "state", "reason", "poison_state", "poison_reason", "halted_by")}
         return same | {
-            "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else _instant(self.blocked_until),
+            "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else plain(self.blocked_until),
             "policy": dict(self.policy),
             "counters": dict(self.counters),
             "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
             "outbox": self.outbox,
-            "oldest_enqueued_at": _instant(self.oldest_at),
-            "next_due_at": _instant(self.next_due_at),
-            "claims": [claim.to_dict() for claim in self.claims],
+            "oldest_enqueued_at": plain(self.oldest_at),
+            "next_due_at": plain(self.next_due_at),
+            "claims": plain(self.claims),
             "expired_claims": self.expired_claims,
         }
 
@@ -130,7 +124,9 @@ def overview(table: QueueTable, clock: Clock) -> QueueOverview:
         counters=control.endpoint_counters,
         sub_queues={place: snapshot.depth(place, now) for place in SubQueue},
         outbox=sum(file.rows for file in snapshot.outbox),
-        claims=tuple(_view(claim, now) for claim in snapshot.claims),
+        claims=tuple(
+            ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims
+        ),
     )
 
 
@@ -155,7 +151,7 @@ def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodie
     snapshot, found, more = table.snapshot(), list[MessageRow](), dict[SubQueue, int]()
     for place in (place for place in _PLACES if place in places):
         files = [file for file in snapshot.files if file.sub_queue == place]
-        rows = _first(table, files, limit, bodies=bodies)
+        rows = first_rows(table, files, limit, bodies=bodies)
         left = sum(file.rows for file in files) - rows.num_rows
         more |= {place: left} if left else {}
         found += MessageRow.of(rows)
@@ -168,10 +164,13 @@ def look_up(table: QueueTable, chosen: Chosen) -> tuple[MessageRow, ...]:
     return tuple(sorted(rows, key=lambda row: row.lookup_id))
 
 
-def _first(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
-    """Return the first rows of files in queue order; files behind the last row that counts are not read."""
+def first_rows(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
+    """Return the first rows of files in queue order; files behind the last row that counts are not read.
+
+    :param files: by highest priority, then lowest lookup id.
+    """
     best = table_schema().empty_table()
-    for file in files:  # by highest priority, then lowest lookup id
+    for file in files:
         if best.num_rows >= limit and not _may_precede(file, best):
             break
         best = pa.concat_tables([best, _rows(table, file, limit, bodies=bodies)])
@@ -194,23 +193,15 @@ def _rows(table: QueueTable, file: DataFile, limit: int, *, bodies: bool) -> pa.
     return with_columns(rows, sub_queue=file.sub_queue, move_count=file.move_count)
 
 
-def _view(claim: Claim, now: datetime) -> ClaimView:
-    return ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now)
-
-
 def _plain(depth: SubQueueDepth) -> dict[str, object]:
     return {
         "messages": depth.messages,
         "claimed": depth.claimed,
         "due": depth.due,
-        "oldest_enqueued_at": _instant(depth.oldest_enqueued_at),
-        "next_due_at": _instant(depth.next_due_at),
+        "oldest_enqueued_at": plain(depth.oldest_enqueued_at),
+        "next_due_at": plain(depth.next_due_at),
         "by_move_count": {str(count): messages for count, messages in sorted(depth.by_move_count.items())},
     }
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
 
 
 # Messages --------------------------------------------------------------------------------------------------------------
@@ -222,11 +213,10 @@ _BODY = ("body", "body_encoding", "body_bytes", "body_cut")
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(Plain):
     """A message and where it is; the columns of a queue table.
 
     :param last_error: kind, type, message, fingerprint and trace of its last failure; None before the first.
-    :param reason: its last failure, one line.
     """
 
     lookup_id: int
@@ -256,6 +246,21 @@ class MessageRow:
             yield cls(**{**row, **numbers, **texts})
 
     @property
+    def counts(self) -> Counts:
+        """What rules count."""
+        return Counts(self.abort_count, self.move_count)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.body)
+
+    @property
+    def group(self) -> str:
+        """Its conversation group; a message without one is a group of its own."""
+        return self.group_id or self.conversation_id or f"#{self.lookup_id}"
+
+    @property
     def text(self) -> str | None:
         """The body as UTF-8 text; None when it is none."""
         try:
@@ -264,10 +269,7 @@ class MessageRow:
             return None
 
     def shown(self, most: int | None = None) -> BodyText | None:
-        """Return the body as people read it: XML as it says itself, all else as UTF-8. None: it is no text.
-
-        :param most: so many bytes of it.
-        """
+        """Return the body as people read it: XML as it says itself, all else as UTF-8. None: it is no text."""
         return body_text(self.body, most)
 
     def without_body(self) -> dict[str, object]:
@@ -279,18 +281,11 @@ class MessageRow:
 
         ``body_encoding`` says which, ``body_bytes`` how long the whole body is, ``body_cut`` whether something is missing.
         """
-        plain: dict[str, Any] = {each.name: _plain_value(getattr(self, each.name)) for each in fields(self)}
         is_text = self.text is not None
         begin = self.body[:MOST_BODY_BYTES]
-        return plain | {
+        return Plain.to_dict(self) | {
             "body": begin.decode(errors="ignore") if is_text else base64.b64encode(begin).decode(),
             "body_encoding": "text" if is_text else "base64",
-            "body_bytes": len(self.body),
-            "body_cut": len(self.body) > MOST_BODY_BYTES,
+            "body_bytes": self.size,
+            "body_cut": self.size > MOST_BODY_BYTES,
         }
-
-
-def _plain_value(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return dict(value) if isinstance(value, dict) else value

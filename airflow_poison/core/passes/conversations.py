@@ -1,9 +1,9 @@
-"""Conversations of a queue: their endpoints as they are stored, what has arrived for them and waits, and how both are shown and shipped to tasks."""
+"""Conversations of a queue: endpoints as they are stored, what has arrived for them and waits, both as people and tasks get them, and services."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,19 +12,27 @@ import pyarrow.compute as pc
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.dialog_state import DialogState, Waiting, exceptions
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations.receive_columns import validation_of
+from airflow_poison.core.conversations.services import Service
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
-from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.passes.browse import look_up
+from airflow_poison.core.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
+from airflow_poison.core.passes.browse import MOST_BODY_BYTES, look_up
 from airflow_poison.core.passes.messages import Chosen, find
-from airflow_poison.core.passes.services import services_of
+from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.core.policies.recovery import printed
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import SERVICES_DROPPED
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.browse import MessageRow
+    from airflow_poison.core.policies.recovery import Printed
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import Claim, DataFile, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -59,18 +67,22 @@ def due(table: QueueTable, snapshot: Snapshot, now: datetime) -> dict[str, Conve
 
 def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the types of the messages of each conversation that are in the queue, claimed or held back ones, and those put aside, too."""
+    return _types(table, snapshot.files, handles)
+
+
+def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
+    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
+    return _types(table, (file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION), handles)
+
+
+def _types(table: QueueTable, files: Iterable[DataFile], handles: Collection[str] | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for file in snapshot.files:
+    for file in files:
         rows = members(table, file)
         for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
             if handle is not None and (handles is None or handle in handles):
                 found.setdefault(handle, []).append(message_type or "")
     return found
-
-
-def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
-    return waiting(table, replace(snapshot, files=tuple(file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION)), handles)
 
 
 def members(table: QueueTable, file: DataFile) -> pa.Table:
@@ -87,7 +99,7 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
     found: dict[str, ConversationEndpoint] = {}
     wanted, control = pa.array(sorted(handles), pa.string()), snapshot.control
     has_had_others = bool(control.counters.get(SERVICES_DROPPED))
-    for file in snapshot.files if handles and _has_had_services(snapshot) else ():
+    for file in snapshot.files if handles and control.has_had_services else ():
         here = pc.is_in(table.read(file, ["conversation_id"])["conversation_id"], wanted)
         if not pc.any(here).as_py():
             continue
@@ -100,7 +112,7 @@ def begun(table: QueueTable, snapshot: Snapshot, handles: Collection[str]) -> di
 
 def unreceived(table: QueueTable, snapshot: Snapshot) -> dict[str, ConversationEndpoint]:
     """Return the endpoints of all dialogs whose first message waits and has not been received."""
-    if not _has_had_services(snapshot):
+    if not snapshot.control.has_had_services:  # a queue of plain messages need not be read to see that none does
         return {}
     handles = waiting(table, snapshot).keys()
     return begun(table, snapshot, handles - stored(table, snapshot, handles).keys()) if handles else {}
@@ -130,17 +142,11 @@ def seen(table: QueueTable, snapshot: Snapshot) -> Iterator[tuple[ConversationEn
     there = _arrived(table, snapshot) if snapshot.control.holds_sends else types
     known_here |= begun(table, snapshot, types.keys() - known_here.keys())
     for handle, known in sorted(known_here.items()):
-        here = types.get(handle, [])
-        yield arrivals.arrived(known, there.get(handle, ())), _by_type(here)
+        yield arrivals.arrived(known, there.get(handle, ())), _by_type(types.get(handle, []))
 
 
 def _by_type(types: Collection[str]) -> dict[str, int]:
     return dict(sorted(Counter(types).items()))
-
-
-def _has_had_services(snapshot: Snapshot) -> bool:
-    """Whether dialogs begin in this queue, or have begun; a queue of plain messages need not be read to see that none does."""
-    return bool(snapshot.control.services or snapshot.control.counters.get(SERVICES_DROPPED))
 
 
 # As ``sys.conversation_endpoints`` shows them ---------------------------------------------------------------------------
@@ -151,13 +157,11 @@ COUNTED_ROWS, COUNTED_BYTES = 10_000, 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationRow:
+class ConversationRow(Plain):
     """One side of a dialog, with what has arrived for it.
 
     :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
     :param lifetime: when the dialog's lifetime ends. :param dialog_timer: when the conversation timer expires.
-    :param waiting: how many messages of each type wait in the queue.
-    :param error: code and text of the Error message that was received.
     :param cleaned: this side has ended it with cleanup: the partner was not told.
     """
 
@@ -198,10 +202,7 @@ class ConversationRow:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values; instants in ISO 8601."""
-        values = asdict(self)
-        for name in ("lifetime", "dialog_timer", "began_at"):
-            values[name] = None if values[name] is None else values[name].isoformat()
-        return values | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
+        return Plain.to_dict(self) | {"error": None if self.error is None else {"code": self.error[0], "description": self.error[1]}}
 
 
 _AS_STORED = {each.name for each in fields(ConversationRow)} & {"handle", *(each.name for each in fields(ConversationEndpoint))} - {"state"}
@@ -237,7 +238,6 @@ class ConversationView:
     """One side of a dialog, and what lies in the queue for it and for its partner.
 
     :param messages: the first that wait for this side, in the order in which they came, wherever in the queue.
-    :param more: how many were left out.
     :param unsent: how many messages of each type are here on their way to the partner: its queue does not take them, or nobody has carried them yet
         (spec SB-19).
     """
@@ -257,17 +257,8 @@ def conversation(table: QueueTable, handle: str, limit: int) -> ConversationView
     snapshot = table.snapshot()
     numbers = sorted(number for holder in find(table, snapshot, Chosen(conversation_id=handle)) for number in holder.lookup_ids)
     first = look_up(table, Chosen.ids(numbers[:limit]))
-    return ConversationView(row, first, len(numbers) - len(first), _unsent(table, snapshot, row.far_handle))
-
-
-def _unsent(table: QueueTable, snapshot: Snapshot, far_handle: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for file in snapshot.transmissions:
-        rows = table.read(file, ["conversation_id", "message_type"])
-        for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):
-            if handle == far_handle:
-                found[message_type or ""] = found.get(message_type or "", 0) + 1
-    return dict(sorted(found.items()))
+    unsent = _types(table, snapshot.transmissions, {row.far_handle}).get(row.far_handle, [])
+    return ConversationView(row, first, len(numbers) - len(first), _by_type(unsent))
 
 
 # For the tasks of a pass -----------------------------------------------------------------------------------------------
@@ -299,7 +290,80 @@ def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
             yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
 
 
-def has_conversations(snapshot: Snapshot) -> bool:
-    """Whether a queue has conversations, or has had a service whose dialogs may still bring messages."""
-    control = snapshot.control
-    return bool(control.services or control.counters.get(SERVICES_DROPPED) or snapshot.conversations or snapshot.transmissions)
+# Services: which of them a queue has, and which queue a service has --------------------------------------------------
+
+
+def services_of(control: Control) -> dict[str, Service]:
+    """Return a queue's services by name."""
+    return {name: Service.from_dict(definition) for name, definition in control.services.items()}  # type: ignore[arg-type]  # JSON
+
+
+def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Service], clock: Clock) -> None:
+    """Let services receive from a queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. The queue's other services stay.
+
+    Raises SettingError when its policy does not lock conversation groups, or another queue has a service of this name; then nothing has changed.
+    """
+    services = tuple(services)
+    for service in services:
+        if not isinstance(service, Service):
+            raise SettingError("services", service, "a list of Service, for example [Service('warehouse', contracts=[…])]")
+    definitions = {service.name: service.to_dict() for service in services}
+    control = table.snapshot().control
+    if not policy_from_dict(control.policy).locks_groups:
+        raise SettingError("services", sorted(definitions), f"only on a queue with Service Broker's rules; queue {table.name!r} has others")
+    for name in definitions.keys() - control.services.keys():
+        other = found_queue(store, name)
+        if other is not None and other.name != table.name:
+            raise SettingError("services", name, f"a name that no other queue's service has; queue {other.name!r} has one")
+    if any(control.services.get(name) != definition for name, definition in definitions.items()):
+        table.alter(lambda row: replace(row, services={**row.services, **definitions}), lambda _before, _after: (), clock.now())
+
+
+def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
+    """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
+    if name not in table.snapshot().control.services:
+        raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", table.snapshot().control.services))
+
+    def change(row: Control) -> Control:
+        left = {other: definition for other, definition in row.services.items() if other != name}
+        return replace(row.with_counters({SERVICES_DROPPED: row.counters.get(SERVICES_DROPPED, 0) + 1}), services=left)
+
+    table.alter(change, lambda _before, _after: (), clock.now())
+
+
+def service_in(table: QueueTable, name: str) -> Service:
+    """Return a service of a queue. Raises ServiceNotFoundError."""
+    services = services_of(table.snapshot().control)
+    if name not in services:
+        raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", services))
+    return services[name]
+
+
+def printed_body(table: QueueTable, message: MessageRow) -> Printed | None:
+    """Return what an inspection prints of a message, of its first 64 KiB (spec SB-27); None when no contract of the queue names its type."""
+    validation = validation_of(services_of(table.snapshot().control), message.message_type, message.properties)
+    return None if validation is None else printed(message.body[:MOST_BODY_BYTES], validation)
+
+
+def found_queue(store: QueueStore, service: str) -> QueueTable | None:
+    """Return the queue of a service; None when there is none. Raises what a queue does that cannot be read, unless another one has the service."""
+    return next((table for table in _queues(store) if service in table.snapshot().control.services), None)
+
+
+def _queues(store: QueueStore) -> Iterator[QueueTable]:
+    """Yield the queues; at last raise what one did that could not be read."""
+    unread: PoisonError | None = None
+    for name in store.names():
+        try:
+            yield store.open(name, upgrade=False)
+        except QueueNotFoundError:  # removed meanwhile
+            continue
+        except PoisonError as error:
+            unread = unread or error
+    if unread is not None:
+        raise unread
+
+
+def _not_found(name: str, place: str, known: Iterable[str] | Mapping[str, object]) -> str:
+    names = ", ".join(sorted(known)) or "none yet"
+    return f"There is no service {name!r} in {place}. Services there: {names}. Declare it on its queue, or correct the name."

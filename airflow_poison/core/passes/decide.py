@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.alter import started
+from airflow_poison.core.passes.alter import receiving, started
 from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.passes.halts import STARTS, SUSPECTS, named
+from airflow_poison.core.passes.halts import STARTS, SUSPECTS
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
 from airflow_poison.core.passes.move import moved_events, moved_rows
@@ -22,8 +22,8 @@ from airflow_poison.core.passes.transmission import tick
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryStep
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.schema import SubQueue, place_name
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,6 @@ def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: Conv
     """Return what can be decided about a halt.
 
     :param message: its suspect; None: there is none, or it is gone.
-    :param conversation: of the suspect, see ``suspect_conversation``.
     """
     if message is None or halt.lookup_id is None:
         return Decision.ENABLE, Decision.LEAVE
@@ -69,14 +68,13 @@ def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: Conv
 
 
 @dataclass(frozen=True, slots=True)
-class DecideResult:
+class DecideResult(Plain):
     """What was done.
 
     :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation; or has taken out for
         good with their conversation.
     :param to: where they went: ``orders;poison``, another queue, or ``orders``; empty when the decision moves none.
     :param repeated: an earlier try of the same run had done it, or part of it.
-    :param ended: the conversation that was ended.
     """
 
     queue: str
@@ -87,10 +85,6 @@ class DecideResult:
     to: str = ""
     repeated: bool = False
     ended: ConversationEnded | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def decide(
@@ -186,7 +180,7 @@ def _target(store: QueueStore, decision: Decision, halt: HaltedEndpoint, to_queu
     if decision is Decision.RETURN:
         return halt.queue
     if to_queue is None:
-        return named(halt.queue, SubQueue.POISON) if halt.sub_queue is SubQueue.MAIN else dead_letter_queue(halt.queue)
+        return place_name(halt.queue, SubQueue.POISON) if halt.sub_queue is SubQueue.MAIN else dead_letter_queue(halt.queue)
     if to_queue == halt.queue:
         raise SettingError("to_queue", to_queue, "another queue than the halted one")
     store.open(to_queue)
@@ -220,11 +214,10 @@ class _Act:
         check(self.halt, control)
         place = self.halt.sub_queue
         row = control.with_counters({SUSPECTS[place]: None})
-        if place is SubQueue.POISON:
-            return replace(row, poison_state=QueueState.ENABLED, poison_reason="")
         left = row.endpoint_counters
-        after = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left)) if left else row
-        return replace(after, state=QueueState.ENABLED, reason="")
+        if place is SubQueue.MAIN and left:
+            row = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left))
+        return receiving(row, place)
 
     def end(self, ending: Ending, result: DecideResult) -> DecideResult:
         """End the suspect's conversation; the result says nothing of it when somebody else had taken the suspect out."""
@@ -261,7 +254,7 @@ class _Act:
         seen, _ = suspect(self.table, self.clock, self.halt)
         chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
         now = self.clock.now()
-        if target == named(self.halt.queue, SubQueue.POISON):
+        if target == place_name(self.halt.queue, SubQueue.POISON):
             become, told = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
             change = ByHand(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
         else:

@@ -1,4 +1,4 @@
-"""Delivering: hand a claim's messages to the handler, going on where earlier holders of the claim stopped.
+"""Delivering: have an engine hand a claim's messages to the handler, going on where earlier holders of the claim stopped.
 
 A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
 journals hold attempts that count. It only expires now instead of in two minutes, and only when nobody can write to its journals any more; else it
@@ -8,31 +8,37 @@ expires by itself.
 from __future__ import annotations
 
 import fcntl
+import threading
 import time
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.core.conversations.dialog_state import AS_ARRIVED, Place
 from airflow_poison.core.delivery.log_forwarding import ForwardedLog
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import Story, read_journals, read_story
 from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, JournalProgress, Progress, TryNote
-from airflow_poison.core.delivery.stage import Order, StageJob
-from airflow_poison.core.errors import ClaimLostError, PoisonError
+from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
+from airflow_poison.core.errors import ClaimLostError, PoisonError, ReceiveStoppedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import dialog_state
+from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store.disk import named
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Opening, Policy
     from airflow_poison.core.store.files import Claim
@@ -42,28 +48,25 @@ if TYPE_CHECKING:
 class Held:
     """A claim that is renewed when a third of its lease is over."""
 
-    def __init__(self, table: QueueTable, claim: Claim, lease: timedelta, clock: Clock) -> None:
-        self.claim = claim
-        self._table, self._lease, self._clock = table, lease, clock
+    def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
+        self.receiving, self.claim = receiving, claim
 
     def keep_alive(self) -> None:
-        """Renew it when that is due. Raises ClaimLostError."""
-        now = self._clock.now()
-        if self.claim.expires_at - now < self._lease * 2 / 3:
-            self.claim = self._table.renew(self.claim, lease=self._lease, now=now)
+        """Renew it when that is due. Raises ClaimLostError, and what ``check_stopped`` of the pass raises."""
+        of = self.receiving
+        of.check_stopped()
+        now = of.clock.now()
+        if self.claim.expires_at - now < of.lease * 2 / 3:
+            self.claim = of.table.renew(self.claim, lease=of.lease, now=now)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivering:
     """What a pass does between its claim and its account.
 
-    :param engine: the pass's.
-    :param handler: checked.
-    :param opening: what the endpoint finds.
     :param converses: whether messages of conversations may be among the claimed.
     """
 
-    receiving: ReceivePass
     engine: Engine
     held: Held
     handler: HandlerRef
@@ -72,12 +75,13 @@ class Delivering:
 
     def run(self) -> RecoveredAttempts:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
-        of, claim = self.receiving, self.held.claim
+        of, claim = self.held.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
         story = read_story([Path(path) for path in of.table.journals(claim)])
         job = self._job(story, stage)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
+            of.check_stopped()
             keep_alive = telling.beating(self.held.keep_alive)
             carry = story.carry
             if story.alone and job.order is Order.NONE:
@@ -86,12 +90,13 @@ class Delivering:
                 engine.run(of.table, claim, alone, keep_alive=keep_alive)
                 carry = carry.merged(read_journals([Path(job.journal_folder)]))
                 reach("pass.receive.after_alone")
+                of.check_stopped()
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
     def _job(self, story: Story, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
-        of, dialogs = self.receiving, self._dialogs(stage)
+        of, dialogs = self.held.receiving, self._dialogs(stage)
         order = _order(of.policy)
         if dialogs is not None and order is Order.NONE:
             order = Order.GROUPS  # the messages of a conversation are in one task
@@ -123,7 +128,7 @@ class Delivering:
             return None
         path = stage / "dialogs.json"
         with named(str(stage)):
-            dialog_state(self.receiving.table, self.held.claim).save(path)
+            dialog_state(self.held.receiving.table, self.held.claim).save(path)
         return str(path)
 
     @contextmanager
@@ -132,7 +137,7 @@ class Delivering:
         folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
-        self.receiving.table.begin(self.held.claim, TryNote(machine, forced).told())
+        self.held.receiving.table.begin(self.held.claim, TryNote(machine, forced).told())
         try:
             yield
         except BaseException:
@@ -145,7 +150,6 @@ class Delivering:
 
 
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
-    """Write what tasks have to know into the stage; return where, None when there is nothing."""
     if not len(carry.lookup_ids):
         return None
     path = stage / "carry.npy"
@@ -173,9 +177,6 @@ AT_LEAST_EVERY = 60.0
 class PassProgress:
     """Tells of a pass while its block runs.
 
-    :param journal_folder: of the claim's holder.
-    :param messages: of the claim.
-    :param progress: told a line now and then.
     :param seconds: what time it is, in seconds that never go back.
     """
 
@@ -236,25 +237,18 @@ INTERRUPTS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
 
 
 @contextmanager
-def released_on_error(
-    table: QueueTable, claim: Callable[[], Claim], clock: Clock, tell: Callable[[str], None], interrupts: tuple[type[BaseException], ...] = INTERRUPTS
-) -> Iterator[None]:
-    """Give the claim up when an error or an interrupt ends the block.
-
-    :param claim: returns it as it was renewed last.
-    :param tell: told a line.
-    :param interrupts: what is no Exception.
-    Raises ClaimLostError where a missing file means that.
-    """
-    ends: tuple[type[BaseException], ...] = (Exception, *interrupts)
+def released_on_error(held: Held) -> Iterator[None]:
+    """Give the claim up when an error or an interrupt ends the block. Raises ClaimLostError where a missing file means that."""
+    of = held.receiving
+    ends: tuple[type[BaseException], ...] = (Exception, *of.interrupts)
     try:
         yield
     except ClaimLostError:
         raise
     except ends as error:
         if isinstance(error, FileNotFoundError):
-            table.stage(claim())  # says so when a later holder has shut this one out, and its folder is gone with that
-        release(table, claim(), clock, tell)
+            of.table.stage(held.claim)  # says so when a later holder has shut this one out, and its folder is gone with that
+        release(of.table, held.claim, of.clock, of.progress)
         raise
 
 
@@ -283,3 +277,142 @@ def _is_left(journal: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+# Engines: what carries a receive stage out, Spark or this very process -----------------------------------------------
+
+
+class Engine(Protocol):
+    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage. A pass makes one, and uses it for all its claims."""
+
+    @property
+    def local(self) -> bool:
+        """Whether all its processes run on this machine, and end with this one."""
+        ...
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """See whether it can deliver, before anything is claimed. Raises ExecutorError."""
+        ...
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim, in the job's order; with ``job.only`` just these, and no row is left for them.
+
+        :param keep_alive: renews the claim; called every few seconds. What it raises (ClaimLostError) ends the run.
+        """
+        ...
+
+
+class LocalEngine:
+    """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
+
+    local = True
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """There is nothing to make ready: the handler has been checked in this process."""
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim in queue order."""
+        batches = self._batches(table, claim, job, keep_alive)
+        if job.only:
+            deliver_alone(job, batches)
+            return
+        rows = pa.Table.from_batches(deliver_partition(job, "0", batches), table_schema())
+        reach("pass.deliver.before_staging")
+        table.stage_table(claim, rows)
+        reach("pass.deliver.after_staging")
+
+    @staticmethod
+    def _batches(table: QueueTable, claim: Claim, job: StageJob, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        read = pa.concat_tables([table.read(file) for file in claim.files])
+        if job.only:
+            read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))
+        ordered = _in_receive_order(read, exceptions_of(job))
+        for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
+            keep_alive()
+            yield batch
+
+
+def _in_receive_order(rows: pa.Table, exceptions: Mapping[int, Place]) -> pa.Table:
+    """Sort messages as they are received: by priority, then by arrival, but for those that overtake others of their dialog (spec SB-41)."""
+    if not exceptions:
+        return rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    ids = cast("list[int]", rows["lookup_id"].to_pylist())
+    places = [exceptions.get(number, Place(number, AS_ARRIVED)) for number in ids]
+    placed = rows.append_column("anchor", pa.array([place.anchor for place in places], pa.int64()))
+    placed = placed.append_column("precedence", pa.array([place.precedence for place in places], pa.int32()))
+    ordered = placed.sort_by([("priority", "descending"), ("anchor", "ascending"), ("precedence", "ascending"), ("lookup_id", "ascending")])
+    return ordered.drop_columns(["anchor", "precedence"])
+
+
+# Supervised, so that the claim is kept meanwhile ---------------------------------------------------------------------
+
+
+SECONDS = 1.0
+
+
+class SupervisedEngine:
+    """Runs an engine on a thread of its own, while the caller's thread renews the claim and can be interrupted.
+
+    When the claim is lost or the caller is interrupted, the engine is told with its next beat, and the run ends; what the thread still does it
+    does until its batch, or the process, ends. What it had journalled counts for whoever finishes the claim.
+
+    :param engine: makes what delivers, once, on such a thread: a Spark that is started there leaves the interrupts of the process alone.
+    :param seconds: between two beats.
+    :param patience: how many seconds an engine that is told to end has to do so.
+    """
+
+    def __init__(self, engine: Callable[[], Engine] = LocalEngine, *, seconds: float = SECONDS, patience: float = 0) -> None:
+        self._make, self._seconds, self._patience = engine, seconds, patience
+        self._made: Engine | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether all processes of the engine run on this machine."""
+        self._supervise(self._engine)
+        return self._engine().local
+
+    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+        """Make the engine, and let it see whether it can deliver. Raises what it raises."""
+        self._supervise(lambda: self._engine().prepare(table, handler))
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""
+        left = threading.Event()
+
+        def check() -> None:
+            if left.is_set():
+                raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+
+        self._supervise(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
+
+    def _engine(self) -> Engine:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _supervise(self, work: Callable[[], object], beat: Callable[[], None] = lambda: None, left: threading.Event | None = None) -> None:
+        """Do something on a thread of its own. Raises what it raises, and what the beat raises.
+
+        :param left: set when the caller goes away; the work then has ``patience`` seconds to end.
+        """
+        ended, raised = threading.Event(), list[BaseException]()
+
+        def do() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
+                raised.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=copy_context().run, args=(do,), name="poison-deliver", daemon=True).start()
+        try:
+            while not ended.wait(self._seconds):
+                beat()
+        except BaseException:
+            if left is not None:
+                left.set()
+                ended.wait(self._patience)
+            raise
+        if raised:
+            raise raised[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID, uuid5
@@ -19,12 +19,13 @@ from airflow_poison.core.errors import ConversationLockedError, InputError, Sett
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.conversations import service_in
 from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.messages import Chosen, find
 from airflow_poison.core.passes.runs import check_key
-from airflow_poison.core.passes.services import service_in
 from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.store.files import Replacement, Transaction
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ _POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class ActResult:
+class ActResult(Plain):
     """What was done.
 
     :param conversations: their handles at this side, in the order in which they were given.
@@ -65,10 +66,6 @@ class ActResult:
     states: tuple[str, ...] = field(default=())
     arrived: int = 0
     waiting: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"conversations": list(self.conversations), "states": list(self.states)}
 
 
 def begin_dialogs(
@@ -91,7 +88,7 @@ def begin_dialogs(
 
     def plan(snapshot: Snapshot) -> Transaction:
         for group in {dialog.group_id for dialog in dialogs} - {None}:
-            _refuse_locked(table, snapshot, f"Conversation group {group!r}")
+            refuse_locked(table, snapshot, f"Conversation group {group!r}")
         return Transaction(_rows(changes, clock))
 
     done = table.transact(plan, f"begin:{key}", now) if dialogs else True
@@ -106,9 +103,7 @@ def send_on(
 ) -> ActResult:
     """Send on a conversation, once for each key. They leave with ``transmit``.
 
-    :param messages: types and bodies.
     :param key: tells this call from others on the same conversation.
-    :param wait: how long to wait while a pass holds the conversation's group.
     Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError and InputError; nothing was sent
     then.
     """
@@ -148,33 +143,15 @@ def end_conversation(
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
     """
-    act = _ending(error=error, description=description, cleanup=cleanup)
+    act = ending(error=error, description=description, cleanup=cleanup)
     return _act(table, handle, act, f"end:{check_key(key)}", clock, wait, removes=True, allowed=allowed)
-
-
-def check_ending(
-    table: QueueTable,
-    handle: str,
-    *,
-    error: int | None,
-    description: str,
-    cleanup: bool,
-    wait: timedelta,
-    allowed: Callable[[Control], object],
-) -> None:
-    """Raise what ``end_conversation`` would raise now, but for a lock that it would wait for. Nothing is changed."""
-    snapshot = table.snapshot()
-    allowed(snapshot.control)
-    if not wait:
-        _refuse_locked(table, snapshot, f"Conversation {handle!r}")
-    _ending(error=error, description=description, cleanup=cleanup)(conversations.endpoint(table, snapshot, handle))
 
 
 # Parts ----------------------------------------------------------------------------------------------------------------
 
 
-def _ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
-    """Return the act. Raises SettingError."""
+def ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
+    """Return the act that ends this side of a conversation. Raises SettingError."""
     if cleanup and (error is not None or description):
         raise SettingError("cleanup", cleanup, "without an error: the partner is not told")
 
@@ -199,7 +176,7 @@ def _act(  # noqa: PLR0917  (its own parts)
 
     def plan(snapshot: Snapshot) -> Transaction:
         allowed(snapshot.control)
-        _refuse_locked(table, snapshot, f"Conversation {handle!r}")
+        refuse_locked(table, snapshot, f"Conversation {handle!r}")
         change = act(conversations.endpoint(table, snapshot, handle, clock.now()))
         replacements, events = _without(table, snapshot, handle, clock) if removes else ([], [])
         changed[:] = [(change, sum(replacement.removed for replacement in replacements))]
@@ -229,7 +206,7 @@ def _patiently(act: Callable[[], T], wait: timedelta) -> T:
             time.sleep(_POLL_SECONDS)
 
 
-def _refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
+def refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
     """Raise ConversationLockedError while a pass has claimed messages of the queue: it holds the locks of its groups (spec SB-47, SB-53)."""
     if snapshot.claims:
         raise ConversationLockedError(
@@ -239,7 +216,6 @@ def _refuse_locked(table: QueueTable, snapshot: Snapshot, what: str) -> None:
 
 
 def _without(table: QueueTable, snapshot: Snapshot, handle: str, clock: Clock) -> tuple[list[Replacement], list[Event]]:
-    """Return what takes all messages of a conversation out of the queue."""
     chosen, now = Chosen(conversation_id=handle), clock.now()
     replacements, events = list[Replacement](), list[Event]()
     for holder in find(table, snapshot, chosen):

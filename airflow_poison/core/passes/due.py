@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import ReturnOrder, Waiting, returning
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
@@ -19,7 +20,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnResult:
+class ReturnResult(Plain):
     """What a return did.
 
     :param returned: messages moved from ``retry`` to ``main``; each has one more move (spec WCF-14).
@@ -33,10 +34,6 @@ class ReturnResult:
     postponed: int
     waiting: int
     next_due_at: str | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def return_due(table: QueueTable, clock: Clock, *, return_order: str = "due_time") -> ReturnResult:
@@ -63,13 +60,11 @@ def return_held(table: QueueTable, now: datetime) -> int:
 
     Enabling does so in its own commit. This is for a table that somebody has restored to an earlier version.
     """
-    return table.move_files(_held_files, SubQueue.MAIN, now, count_move=False).messages
 
+    def held(snapshot: Snapshot) -> list[DataFile]:
+        return [] if snapshot.control.holds_sends else [file for file in snapshot.files if file.sub_queue == SubQueue.TRANSMISSION]
 
-def _held_files(snapshot: Snapshot) -> list[DataFile]:
-    if snapshot.control.holds_sends:
-        return []
-    return [file for file in snapshot.files if file.sub_queue == SubQueue.TRANSMISSION]
+    return table.move_files(held, SubQueue.MAIN, now, count_move=False).messages
 
 
 def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[DataFile]:

@@ -6,7 +6,7 @@ An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, assert_never
@@ -15,8 +15,9 @@ from airflow_poison.core.delivery.tally import HaltRecord
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,11 +43,6 @@ LONGEST_REASON = 500
 _EXHAUSTED = "its delivery attempts are exhausted"
 _FORGETS = "Msmq3"
 """The system whose listener gives a message fresh attempts when it is opened again (spec M3-10)."""
-
-
-def named(queue: str, place: SubQueue) -> str:
-    """Return a sub-queue's name as people write it: ``orders`` or ``orders;poison``."""
-    return queue if place is SubQueue.MAIN else f"{queue};{place}"
 
 
 # What records a halt ---------------------------------------------------------------------------------------------------
@@ -86,12 +82,11 @@ def halted_row(control: Control, reads: SubQueue, halt: HaltRecord, endpoint: st
 
 
 @dataclass(frozen=True, slots=True)
-class HaltedEndpoint:
+class HaltedEndpoint(Plain):
     """A halt, as somebody has seen it.
 
     :param sub_queue: what the endpoint reads: ``main`` or ``poison``.
     :param state: ``disabled``, ``stopped`` or ``faulted``.
-    :param reason: why, one line.
     :param lookup_id: the suspect: the message that halted it; None: no single one.
     :param version: of the queue, when it was seen.
     """
@@ -106,7 +101,7 @@ class HaltedEndpoint:
     @property
     def name(self) -> str:
         """The endpoint, as people write it: ``orders`` or ``orders;poison``."""
-        return named(self.queue, self.sub_queue)
+        return place_name(self.queue, self.sub_queue)
 
     @property
     def identity(self) -> tuple[str, str, str, int | None]:
@@ -117,10 +112,6 @@ class HaltedEndpoint:
         """Whether the endpoint is still halted in this way."""
         state, reason = control.endpoint(self.sub_queue)
         return (state, reason, control.counters.get(SUSPECTS[self.sub_queue])) == (self.state, self.reason, self.lookup_id)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self) | {"sub_queue": self.sub_queue.value, "state": self.state.value}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
@@ -148,10 +139,7 @@ def halted_endpoint(table: QueueTable, which: Endpoints | str = Endpoints.ANY) -
 
 
 def what_halted(halt: HaltRecord, endpoint: str) -> str:
-    """Say which message halted an endpoint and why, one line.
-
-    :param endpoint: ``orders``, or ``orders;poison``.
-    """
+    """Say which message halted an endpoint and why, one line."""
     lookup_id, how = halt["lookup_id"], halt["how"]
     if lookup_id is None:
         happened = f"Queue {endpoint!r} was halted ({how}) after a commit."

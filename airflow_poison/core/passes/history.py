@@ -57,8 +57,6 @@ def recorded_events(
     """Return the newest events of a queue. Deliveries, commits and rollbacks are there when a pass was told to record them.
 
     :param lookup_ids: only those of these messages; None: all, also of the queue itself.
-    :param types: only those of these types.
-    :param since: only those from then on.
     :param limit: at most so many, the newest; None: all.
     """
     if limit is not None:
@@ -130,7 +128,6 @@ class Subscription:
     """Somebody who is told of a queue's recorded events, at least once and in ranges that stay the same when repeated; its cursor counts versions.
 
     :param name: who, the same in every run.
-    :param types: the events to be told of.
     """
 
     table: QueueTable

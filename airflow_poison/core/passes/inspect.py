@@ -11,19 +11,20 @@ import pyarrow as pa
 from airflow_poison.core.conversations.dialog_state import Waiting
 from airflow_poison.core.delivery.tally import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.passes.browse import MessageRow, first_rows
 from airflow_poison.core.passes.halts import halt_event, halted_row
-from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, claimed_paths, find
+from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, find
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Counts, Halt
+from airflow_poison.core.policies.decisions import Halt
 from airflow_poison.core.policies.policy import Opening
 from airflow_poison.core.policies.recovery import WAIT, Inspection
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
     from datetime import datetime, timedelta
 
     from airflow_poison.core.clock import Clock
@@ -42,13 +43,12 @@ _PLACES = list(SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
-class InspectResult:
+class InspectResult(Plain):
     """What an inspection saw.
 
     :param mode: how it read: ``browse``, ``exempt`` or ``strict``.
     :param state: the state of the queue's endpoint afterwards: a strict inspection may have disabled it.
     :param messages: in the order in which they would be received; none: no message was available.
-    :param more: messages that were left out because there are so many.
     """
 
     queue: str
@@ -56,11 +56,6 @@ class InspectResult:
     state: str
     messages: tuple[MessageRow, ...] = ()
     more: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values; bodies are cut at 64 KiB, and say so."""
-        messages = [message.to_dict() for message in self.messages]
-        return {"queue": self.queue, "mode": self.mode, "state": self.state, "messages": messages, "more": self.more}
 
 
 def inspect(
@@ -117,7 +112,7 @@ def _available(table: QueueTable, chosen: Chosen | None, how: Inspection) -> pa.
     snapshot = table.snapshot()
     if how.receives:
         _refuse_halted(table.name, snapshot.control)
-    hidden = claimed_paths(snapshot) if how.receives else set[str]()
+    hidden = snapshot.claimed_paths if how.receives else set[str]()
     places = frozenset({SubQueue.MAIN}) if how.receives else EVERYWHERE
     if chosen is not None:
         return _rows(table, snapshot, chosen, places, hidden)
@@ -152,27 +147,12 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
 
 def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
     """Return the message that would be received first; an empty table when there is none."""
-    head = _head(table, snapshot, hidden)
+    files = [file for file in snapshot.files if file.sub_queue == SubQueue.MAIN and file.path not in hidden]
+    head = first_rows(table, files, 1, bodies=True)
     conversation = head["conversation_id"][0].as_py() if head.num_rows else None
     if conversation is None:
         return head
     return _rows(table, snapshot, Chosen(conversation_id=conversation), {SubQueue.MAIN}, hidden).slice(0, 1)
-
-
-def _head(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
-    """Return the oldest message of the highest priority; an empty table when there is none."""
-    best = table_schema().empty_table()
-    for file in snapshot.files:  # by highest priority, then lowest lookup id
-        if file.sub_queue != SubQueue.MAIN or file.path in hidden:
-            continue
-        if best.num_rows and (file.max_priority < _number(best, "priority") or file.min_lookup_id > _number(best, "lookup_id")):
-            break
-        best = pa.concat_tables([best, table.first(file, 1)]).sort_by("lookup_id").slice(0, 1)
-    return best
-
-
-def _number(rows: pa.Table, column: str) -> int:
-    return int(rows[column][0].as_py() or 0)
 
 
 # What a strict one counts ---------------------------------------------------------------------------------------------
@@ -180,7 +160,7 @@ def _number(rows: pa.Table, column: str) -> int:
 
 def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueState:
     """Count one rollback of a receiving transaction, whatever the number of its messages, and disable the queue at the limit, in one commit."""
-    entry = _entry(shown)
+    entry = next(MessageRow.of(shown))
     told: list[Event] = []
 
     def change(control: Control) -> Control:
@@ -198,22 +178,3 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         return halted_row(after, SubQueue.MAIN, halt, table.name)
 
     return table.alter(change, lambda _before, _after: tuple(told), now).state
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A message as rules see it."""
-
-    lookup_id: int
-    counts: Counts
-    size: int
-    expires_at: datetime | None
-    group: str
-    properties: Mapping[str, str]
-
-
-def _entry(shown: pa.Table) -> _Entry:
-    message = next(MessageRow.of(shown))
-    group = message.group_id or message.conversation_id or f"#{message.lookup_id}"
-    counts = Counts(message.abort_count, message.move_count)
-    return _Entry(message.lookup_id, counts, len(message.body), message.expires_at, group, message.properties)

@@ -10,6 +10,7 @@ from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ MIN_FILES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class MaintainResult:
+class MaintainResult(Plain):
     """What a maintenance did.
 
     :param relayed: messages that a killed pass had left in the outbox, sent on now.
@@ -51,11 +52,6 @@ class MaintainResult:
     oldest_version: int = 0
     checkpoint: int = -1
     expired_claims: tuple[Mapping[str, object], ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        parts = {name: dict(getattr(self, name)) for name in ("compacted", "removed", "kept")}
-        return asdict(self) | parts | {"expired_claims": [dict(claim) for claim in self.expired_claims]}
 
 
 def maintain(

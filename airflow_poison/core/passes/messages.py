@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.passes.halts import named
-from airflow_poison.core.schema import SubQueue, table_schema
+from airflow_poison.core.schema import SubQueue, place_name, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY
 from airflow_poison.core.store.files import Replacement
 
@@ -93,7 +92,6 @@ class ByHand:
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
     :param told: the events of what ``become`` is given.
-    :param places: the sub-queues that they are looked for in.
     :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
@@ -152,12 +150,12 @@ class ByHand:
     def _where(self, queue: str) -> str:
         if self.places == EVERYWHERE:
             return f"queue {queue!r}"
-        return " or ".join(repr(named(queue, place)) for place in SubQueue if place in self.places)
+        return " or ".join(repr(place_name(queue, place)) for place in SubQueue if place in self.places)
 
 
 def refuse_claimed(table: QueueTable, snapshot: Snapshot, found: Iterable[Found]) -> None:
     """Raise MessageClaimedError while a pass has one of these messages."""
-    claimed = claimed_paths(snapshot)
+    claimed = snapshot.claimed_paths
     taken = sorted(number for holder in found if holder.file.path in claimed for number in holder.lookup_ids)
     if taken:
         are = f"Message {taken[0]} of queue {table.name!r} is" if len(taken) == 1 else f"Messages {_some(taken)} of queue {table.name!r} are"
@@ -167,11 +165,6 @@ def refuse_claimed(table: QueueTable, snapshot: Snapshot, found: Iterable[Found]
 def signed(event: Event, run: str | None) -> Event:
     """Return an event that says which run made it."""
     return event if run is None else replace(event, details={**event.details, RUN: run})
-
-
-def claimed_paths(snapshot: Snapshot) -> set[str]:
-    """Return the paths that a pass has claimed."""
-    return {file.path for claim in snapshot.claims for file in claim.files}
 
 
 def with_columns(rows: pa.Table, **cells: object) -> pa.Table:

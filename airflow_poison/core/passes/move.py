@@ -13,9 +13,10 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import Message
 from airflow_poison.core.passes.browse import MessageRow
 from airflow_poison.core.passes.history import BY_HAND
-from airflow_poison.core.passes.messages import ByHand, Chosen, claimed_paths, planned_anew, with_columns
+from airflow_poison.core.passes.messages import ByHand, Chosen, planned_anew, with_columns
 from airflow_poison.core.policies.decisions import Counts, moved
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -113,7 +114,7 @@ def _put_all_back(table: QueueTable, clock: Clock) -> int:
 
 def _free_poison(table: QueueTable) -> list[DataFile]:
     snapshot = table.snapshot()
-    claimed = claimed_paths(snapshot)
+    claimed = snapshot.claimed_paths
     return [file for file in snapshot.files if file.sub_queue == SubQueue.POISON and file.path not in claimed]
 
 
@@ -137,8 +138,8 @@ class RemoveResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
-        shown = [message.to_dict() for message in self.messages[:MOST_SHOWN]]
-        return {"queue": self.queue, "removed": len(self.messages), "messages": shown, "more": len(self.messages) - len(shown)}
+        shown, all_of_them = self.messages[:MOST_SHOWN], len(self.messages)
+        return {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
@@ -156,7 +157,6 @@ def remove_messages(
 ) -> RemoveResult:
     """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
 
-    :param lookup_ids: which.
     :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
     :param run: a key: that a message is gone because a removal with the same key has taken it out is no error.
     Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.

@@ -14,16 +14,14 @@ from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.conversations import has_conversations
 from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
-from airflow_poison.core.passes.halts import halt_event, halted_row, named
-from airflow_poison.core.passes.messages import claimed_paths
+from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.policy import Access, Opening, Restart
-from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import counted
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.tally import BlockRecord
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
@@ -48,15 +46,12 @@ LEASE = timedelta(minutes=2)
 class ReceivePass:
     """The parts of a pass that stay the same for all its claims.
 
-    :param table: the queue.
-    :param policy: its rules.
     :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
-    :param max_messages: how many messages a pass claims at most.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
-    :param progress: told one line now and then.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
+    :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -73,6 +68,7 @@ class ReceivePass:
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
+    check_stopped: Callable[[], object] = lambda: None
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -153,7 +149,7 @@ class ReceivePass:
         exclusive = self._exclusive(snapshot)
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return False
-        claimed = claimed_paths(snapshot)
+        claimed = snapshot.claimed_paths
         return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
 
     def _is_sealed(self, claim: Claim) -> bool:
@@ -167,7 +163,7 @@ class ReceivePass:
         return self.policy.halting or self.policy.locks_groups or self._converses(snapshot or self.table.snapshot())
 
     def _converses(self, snapshot: Snapshot) -> bool:
-        return self.policy.reads is SubQueue.MAIN and has_conversations(snapshot)
+        return self.policy.reads is SubQueue.MAIN and snapshot.has_conversations
 
     def _refuse_halted(self, snapshot: Snapshot) -> None:
         state, reason = snapshot.control.endpoint(self.policy.reads)
@@ -185,17 +181,16 @@ class ReceivePass:
     def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, *, crashed: bool) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
-        :param engine: returns the pass's, made when it is first asked for.
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
         """
         reach("pass.receive.before_delivery")
         manifest = self.table.manifest(claim)
-        held = Held(self.table, claim, self.lease, self.clock)
+        held = Held(self, claim)
         if manifest is None:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters
-            with released_on_error(self.table, lambda: held.claim, self.clock, self.progress, self.interrupts):
-                earlier = Delivering(self, engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
+            with released_on_error(held):
+                earlier = Delivering(engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
@@ -203,12 +198,10 @@ class ReceivePass:
         return tally
 
     def _opening(self, found: Mapping[str, int], *, crashed: bool) -> Opening:
-        """Return what the endpoint finds when it opens."""
         kept = self.policy.counters_after(found, Restart.SERVER) if crashed else found
         return Opening(self.table.name, dict(kept), _access(self.store, self.policy))
 
     def _after(self, control: Control, tally: Tally) -> Control:
-        """Return what the queue's control row says after the pass."""
         if self.policy.reads is SubQueue.MAIN:
             control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
         if tally.halt is None:
@@ -218,7 +211,7 @@ class ReceivePass:
     @property
     def endpoint(self) -> str:
         """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
-        return named(self.table.name, self.policy.reads)
+        return place_name(self.table.name, self.policy.reads)
 
 
 def _access(store: QueueStore | None, policy: Policy) -> Mapping[str, Access]:

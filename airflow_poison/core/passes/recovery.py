@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ConversationEndedError, ConversationNotFoundError, MessageNotFoundError, PoisonError
 from airflow_poison.core.events import EventType
@@ -17,8 +17,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.conversations import has_conversations
-from airflow_poison.core.passes.dialogs import CONVERSATION, check_ending, end_conversation
+from airflow_poison.core.passes.dialogs import CONVERSATION, end_conversation, ending, refuse_locked
 from airflow_poison.core.passes.history import ENDED
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.messages import Chosen
@@ -26,6 +25,7 @@ from airflow_poison.core.passes.move import MOST_SHOWN, remove_messages
 from airflow_poison.core.passes.transmission import pull, transmit
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.recovery import REMOVAL, Inspection, RecoveryOrder, RecoveryStep
+from airflow_poison.core.texts import Plain, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationEnded:
+class ConversationEnded(Plain):
     """What whoever keeps state for a conversation at this side is told of its end: its application gets no message (spec SB-31).
 
     :param conversation: its handle at this side; ``conversation_id`` is the one of both sides.
@@ -59,10 +59,6 @@ class ConversationEnded:
     error: int | None = None
     description: str = ""
     cleanup: bool = False
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,12 @@ class Ending:
 
     def check(self, handle: str) -> None:
         """Raise what ``end`` would raise now; nothing is changed. That a pass receives is no reason where it is waited for."""
-        check_ending(self.table, handle, error=self.error, description=self.description, cleanup=self.cleanup, wait=self.wait, allowed=self.allowed)
+        snapshot = self.table.snapshot()
+        self.allowed(snapshot.control)
+        if not self.wait:
+            refuse_locked(self.table, snapshot, f"Conversation {handle!r}")
+        act = ending(error=self.error, description=self.description, cleanup=self.cleanup)
+        act(conversations.endpoint(self.table, snapshot, handle))
 
     def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
         """End a conversation, once for each key; a repetition tells again. Raises what ``end_conversation`` raises, and what ``told`` does."""
@@ -151,20 +152,17 @@ class Ending:
         done: ActResult | None = None
         for step in recovery_steps(self.table.snapshot().control):
             reach("pass.ending.before_step")
-            match step:
-                case RecoveryStep.END_CONVERSATION:
-                    done, _ = self.end(handle, key)
-                case RecoveryStep.ENABLE:
-                    enable(self.table, self.clock)
-                case _:
-                    assert_never(step)
+            if step is RecoveryStep.ENABLE:
+                enable(self.table, self.clock)
+            else:
+                done, _ = self.end(handle, key)
         assert done is not None, "ending is one of the steps"
         self.carry()
         return done
 
     def carry(self) -> None:
         """Carry what is on its way from this side, and what partners have held for the queue while it was disabled (spec SB-19)."""
-        if self.store is not None and has_conversations(self.table.snapshot()):
+        if self.store is not None and self.table.snapshot().has_conversations:
             with self._whatever_partners_are():
                 transmit(self.store, self.table, self.clock)
             pull(self.store, self.table, self.clock)
@@ -207,8 +205,6 @@ def ended_with(table: QueueTable, lookup_id: int) -> str | None:
 class RecoverResult:
     """What a recovery did.
 
-    :param before: the state that the queue was in.
-    :param steps: what was done, in order.
     :param removed: the messages that are gone: the one that halted the queue, with all of its conversation (spec SB-30).
     :param ended: the conversation that was ended with an error, which its partner is told (spec SB-32); None: the messages belonged to none.
     """
@@ -221,16 +217,8 @@ class RecoverResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values; of the messages the first 100, bodies cut at 64 KiB."""
-        shown = [message.to_dict() for message in self.removed[:MOST_SHOWN]]
-        ended = None if self.ended is None else self.ended.to_dict()
-        return {
-            "queue": self.queue,
-            "before": self.before,
-            "steps": list(self.steps),
-            "removed": len(self.removed),
-            "messages": shown,
-            "ended": ended,
-        }
+        said = {"queue": self.queue, "before": self.before, "steps": list(self.steps), "removed": len(self.removed)}
+        return said | {"messages": plain(self.removed[:MOST_SHOWN]), "ended": plain(self.ended)}
 
 
 def recover(
@@ -248,8 +236,6 @@ def recover(
     processed. The local application gets no message (spec SB-31).
 
     :param lookup_id: another message than the one that halted the queue.
-    :param store: where the partner's queue is; None: the next pass of the queue tells it.
-    :param told: called when a conversation has ended, at least once, for whoever keeps state for it at this side.
     Raises MessageNotFoundError when no message halted the queue and none is named, MessageClaimedError and ConversationLockedError while a pass
     has one of them.
     """
@@ -258,38 +244,35 @@ def recover(
     wanted = lookup_id if lookup_id is not None else culprit
     if wanted is None:
         raise MessageNotFoundError(f"No message halted queue {table.name!r}: name the one to remove, or enable the queue. Nothing was changed.")
-    ending = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, told=told)
+    how = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, told=told)
     removed: tuple[MessageRow, ...] = ()
     ended: ConversationEnded | None = None
     steps = recovery_steps(control)
     for step in steps:
         reach("pass.recover.before_step")
-        match step:
-            case RecoveryStep.END_CONVERSATION:
-                removed, ended = _end(ending, wanted, gone_is_done=wanted == culprit)
-            case RecoveryStep.ENABLE:
-                enable(table, clock)
-            case _:
-                assert_never(step)
-    ending.carry()
+        if step is RecoveryStep.ENABLE:
+            enable(table, clock)
+        else:
+            removed, ended = _end(how, wanted, gone_is_done=wanted == culprit)
+    how.carry()
     return RecoverResult(table.name, control.state.value, tuple(step.value for step in steps), removed, ended)
 
 
-def _end(ending: Ending, lookup_id: int, *, gone_is_done: bool) -> tuple[tuple[MessageRow, ...], ConversationEnded | None]:
+def _end(how: Ending, lookup_id: int, *, gone_is_done: bool) -> tuple[tuple[MessageRow, ...], ConversationEnded | None]:
     """Remove a message, with its whole conversation when it belongs to one.
 
     :param gone_is_done: that it is gone means that an earlier try was killed behind this step.
     """
-    table, clock = ending.table, ending.clock
+    table, clock = how.table, how.clock
     found = inspect(table, clock, lookup_id=lookup_id, mode=Inspection.BROWSE).messages
     if not found and (handle := ended_with(table, lookup_id)) is not None:
-        return (), ending.end_again(handle, _key(handle))[1]
+        return (), how.end_again(handle, _key(handle))[1]
     if not found and gone_is_done:
         return (), None
     conversation = found[0].conversation_id if found else None
     if conversation and open_endpoint(table, conversation) is not None:
         removed = look_up(table, Chosen(conversation_id=conversation))
-        return removed, ending.end(conversation, _key(conversation))[1]
+        return removed, how.end(conversation, _key(conversation))[1]
     if conversation:
         return remove_messages(table, clock, conversation_id=conversation).messages, None
     return remove_messages(table, clock, lookup_ids=[lookup_id]).messages, None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from airflow_poison.core.policies import policy_class
 from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, message_schema
 from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -51,7 +53,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     snapshot = table.snapshot()
     for file in snapshot.outbox:
         rows = table.read(file)
-        targets = _targets(rows, table.name)
+        targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
             queue = _made(store, target, table.name, snapshot.control, clock)
@@ -90,11 +92,6 @@ def _neutral(control: Control) -> Control:
         return Control(control.policy)
 
 
-def _targets(rows: pa.Table, queue: str) -> list[str]:
-    """Return each message's queue."""
-    return [_target(dict(cell or ()), queue) for cell in rows.column("properties").to_pylist()]
-
-
 def _target(properties: Mapping[str, str], queue: str) -> str:
     """Return where a message goes; the dead-letter queue when that is no name of another queue: no message may stop the relay, or go round in it."""
     wished = properties.get(DESTINATION, properties.get(DEAD_LETTER_PROPERTY))
@@ -109,7 +106,10 @@ def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
     for start in range(0, rows.num_rows, _ROWS):
         part = rows.slice(start, _ROWS)
         origins = zip(*(part.column(name).to_pylist() for name in ("properties", "lookup_id", "reason")), strict=True)
-        properties = [_with_origin(dict(cell or ()), queue, lookup_id, reason) for cell, lookup_id, reason in origins]
+        properties = []
+        for cell, lookup_id, reason in origins:
+            kept = {name: value for name, value in cell or () if name != DESTINATION}
+            properties.append(list((kept | {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}).items()))
         changed: dict[str, pa.Array[Any]] = {
             "properties": pa.array(properties, message_schema().field("properties").type),
             "abort_count": pa.repeat(pa.scalar(0, pa.int32()), part.num_rows),
@@ -119,12 +119,6 @@ def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
         yield from pa.table(columns, schema=message_schema()).combine_chunks().to_batches()
 
 
-def _with_origin(properties: dict[str, str], queue: str, lookup_id: int, reason: str | None) -> list[tuple[str, str]]:
-    properties.pop(DESTINATION, None)
-    properties |= {ORIGIN_QUEUE: queue, ORIGIN_LOOKUP_ID: str(lookup_id), REASON: reason or ""}
-    return list(properties.items())
-
-
 # By hand ---------------------------------------------------------------------------------------------------------------
 
 
@@ -132,20 +126,12 @@ _FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
 
 
 @dataclass(frozen=True, slots=True)
-class SendToResult:
-    """What was sent to other queues.
-
-    :param sent: messages.
-    :param to: how many to each queue.
-    """
+class SendToResult(Plain):
+    """What was sent to other queues."""
 
     queue: str
     sent: int
     to: Mapping[str, int] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self) | {"to": dict(self.to)}
 
 
 def send_to(
@@ -163,12 +149,28 @@ def send_to(
     """
     relay(store, table, clock)
     now = clock.now()
-    targets = _Targets(table.name, store, queue)
+
+    @cache
+    def check(name: str) -> None:
+        if name == table.name:
+            raise SettingError("queue", name, "another queue than the one that the messages are in")
+        store.open(name)  # a typing error must not make one
+
+    def targets(rows: pa.Table) -> list[str]:
+        wished = [queue or dict(cell or ()).get(ORIGIN_QUEUE) or "" for cell in rows["properties"].to_pylist()]
+        lost = [number for number, name in zip(rows["lookup_id"].to_pylist(), wished, strict=True) if not name]
+        if lost:
+            raise InputError(
+                f"Messages {lost[:20]} of queue {table.name!r} have no property {ORIGIN_QUEUE!r}: say which queue they go to. Nothing was moved."
+            )
+        for name in set(wished):
+            check(name)
+        return wished
 
     change = ByHand(
-        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets.of(rows)), lambda rows: sent_events(rows, targets.of(rows), now), _FROM, run
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), _FROM, run
     )
-    sent = targets.of(change.commit(table, now))
+    sent = targets(change.commit(table, now))
     reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))
@@ -185,32 +187,3 @@ def sent_events(rows: pa.Table, targets: Iterable[str], now: datetime) -> Iterat
     numbers = (rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count"))
     for lookup_id, abort_count, move_count, target in zip(*numbers, targets, strict=True):
         yield Event(EventType.REQUEUED, now, lookup_id, abort_count or 0, move_count or 0, {"place": target, "by": BY_HAND})
-
-
-@dataclass(slots=True)
-class _Targets:
-    """Where messages go: one queue for all, or each to its own."""
-
-    origin: str
-    store: QueueStore
-    queue: str | None
-    known: set[str] = field(default_factory=set)
-
-    def of(self, rows: pa.Table) -> list[str]:
-        """Return each message's queue."""
-        wished = [self.queue or dict(cell or ()).get(ORIGIN_QUEUE) or "" for cell in rows["properties"].to_pylist()]
-        lost = [number for number, name in zip(rows["lookup_id"].to_pylist(), wished, strict=True) if not name]
-        if lost:
-            raise InputError(
-                f"Messages {lost[:20]} of queue {self.origin!r} have no property {ORIGIN_QUEUE!r}: say which queue they go to. Nothing was moved."
-            )
-        for name in set(wished) - self.known:
-            self._check(name)
-        return wished
-
-    def _check(self, name: str) -> None:
-        """Refuse a queue that is not there: a typing error must not make one."""
-        if name == self.origin:
-            raise SettingError("queue", name, "another queue than the one that the messages are in")
-        self.store.open(name)
-        self.known.add(name)

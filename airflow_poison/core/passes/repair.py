@@ -15,8 +15,11 @@ from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.disk import named
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
@@ -27,22 +30,17 @@ _EVERYTHING = timedelta(days=365_000)
 
 
 @dataclass(frozen=True, slots=True)
-class RepairResult:
+class RepairResult(Plain):
     """What a repair did.
 
     :param done: what was mended, a sentence each.
     :param failed: what could not be, and why.
-    :param after: the check of the queue afterwards.
     """
 
     queue: str
     done: tuple[str, ...]
     failed: tuple[str, ...]
     after: CheckResult
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return {"queue": self.queue, "done": list(self.done), "failed": list(self.failed), "after": self.after.to_dict()}
 
 
 def repair(
@@ -74,9 +72,9 @@ def repair(
     except PoisonError as error:
         failed.append(str(error))
     else:
-        for step in (_relay, _bring_held, _release, _clean):
+        for step in (_relay(store, table, clock), _bring_held(table, clock), _release(table, clock), _clean(table, safe_age)):
             try:
-                done += step(store, table, clock, safe_age)
+                done += step
             except PoisonError as error:
                 failed.append(str(error))
     return RepairResult(name, tuple(done), tuple(failed), check_folder(name, root, clock, safe_age=safe_age))
@@ -87,38 +85,32 @@ def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[
     return tuple(f"removed {name}, a queue that was never made" for name in store.sweep(safe_age))
 
 
-# What was left undone -------------------------------------------------------------------------------------------------
+# What was left undone: each step does its work when it is asked what it did ------------------------------------------
 
 
-def _relay(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
-    del safe_age
-    sent = relay(store, table, clock)
-    return [f"sent {sent} message(s) of the outbox on"] if sent else []
+def _relay(store: QueueStore, table: QueueTable, clock: Clock) -> Iterator[str]:
+    if sent := relay(store, table, clock):
+        yield f"sent {sent} message(s) of the outbox on"
 
 
-def _bring_held(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
-    del store, safe_age
-    moved = return_held(table, clock.now())
-    return [f"brought {moved} held message(s) to main"] if moved else []
+def _bring_held(table: QueueTable, clock: Clock) -> Iterator[str]:
+    if moved := return_held(table, clock.now()):
+        yield f"brought {moved} held message(s) to main"
 
 
-def _release(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
+def _release(table: QueueTable, clock: Clock) -> Iterator[str]:
     """Give expired claims back of which nothing was delivered: looked at again when no earlier holder can write any more."""
-    del store, safe_age
-    done = []
     for claim in table.expired(clock.now()):
         if worked(table.uri, claim):
             continue
         mine = table.take_over(claim, lease=LEASE, now=clock.now())
         if mine is not None and not worked(table.uri, mine):
             table.release(mine)
-            done.append(f"gave {mine.messages} message(s) of the expired claim {mine.key} back")
-    return done
+            yield f"gave {mine.messages} message(s) of the expired claim {mine.key} back"
 
 
-def _clean(store: QueueStore, table: QueueTable, clock: Clock, safe_age: timedelta) -> list[str]:
-    del store, clock
+def _clean(table: QueueTable, safe_age: timedelta) -> Iterator[str]:
     cleaned = table.clean(retention=_EVERYTHING, safe_age=safe_age)
     numbers = {"orphaned file(s)": cleaned.orphans, "stage folder(s)": cleaned.stages, "unfinished file(s)": cleaned.temporary}
-    told = ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
-    return [f"removed {told}"] if told else []
+    if told := ", ".join(f"{number} {name}" for name, number in numbers.items() if number):
+        yield f"removed {told}"

@@ -6,21 +6,18 @@ import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.delivery.tally import HaltRecord
-    from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -78,7 +75,7 @@ def check_named_once(queues: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiveResult:
+class ReceiveResult(Plain):
     """What a pass did. All numbers are messages unless they say otherwise.
 
     ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + requeued + exceptioned + untouched + blocked +
@@ -87,12 +84,10 @@ class ReceiveResult:
     :param discarded: of the dropped, those whose conversation had ended, or that could not be of it (spec SB-30, SB-55).
     :param sent: messages that partners get from this pass, EndDialog and Error messages among them.
     :param requeued: sent to the backout queue (spec WMQ-10); ``exceptioned``: to the exception destination (spec DMP-7).
-    :param deliveries: calls of the handler.
     :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
     :param untouched: not reached before the endpoint halted; they are where they were.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
-    :param counters: what the endpoint leaves behind for the next one.
     :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
@@ -134,7 +129,7 @@ class ReceiveResult:
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
-        return asdict(self) | {"errors": [dict(error) for error in self.errors], "messages_per_second": round(self.messages_per_second, 1)}
+        return Plain.to_dict(self) | {"messages_per_second": round(self.messages_per_second, 1)}
 
 
 _NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "int")
@@ -143,10 +138,7 @@ _COUNTED = {name: {"settled": "committed", "halted_messages": "halted"}.get(name
 
 
 def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
-    """Return the sum of the claims that a run finished.
-
-    :param sent_on: messages that have arrived in other queues, by queue.
-    """
+    """Return the sum of the claims that a run finished."""
     total = Tally()
     for tally in tallies:
         total.add(tally)
@@ -272,7 +264,7 @@ def receive_many(
 
 def stoppable(receive: ReceivePass, stop: Stop) -> ReceivePass:
     """Return the same pass, ended when somebody asks for it."""
-    return replace(receive, engine=lambda: _Stoppable(receive.engine(), stop))
+    return replace(receive, check_stopped=stop.check)
 
 
 def _receive(run: QueueRun, stop: Stop) -> ReceiveResult:
@@ -286,25 +278,3 @@ def _end(error: BaseException | None) -> Exception | None:
     if error is not None and not isinstance(error, Exception):
         raise error
     return error
-
-
-class _Stoppable:
-    """An engine whose run ends soon after somebody has asked for it: it looks whenever the claim is kept alive."""
-
-    def __init__(self, engine: Engine, stop: Stop) -> None:
-        self._engine, self._stop = engine, stop
-
-    @property
-    def local(self) -> bool:
-        return self._engine.local
-
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
-        self._engine.prepare(table, handler)
-
-    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
-        def beat() -> None:
-            self._stop.check()
-            keep_alive()
-
-        self._stop.check()
-        self._engine.run(table, claim, job, keep_alive=beat)

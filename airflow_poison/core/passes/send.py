@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.mapping import check_priorities, utf8
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, message_schema
+from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +27,7 @@ _BATCH_BYTES = 256 << 20  # an Arrow column of bytes ends at 2 GiB
 
 
 @dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(Plain):
     """What a send did.
 
     :param sent: messages that are in the queue because of this key.
@@ -40,10 +41,6 @@ class SendResult:
     first_lookup_id: int
     repeated: bool
     held: int = 0
-
-    def to_dict(self) -> dict[str, object]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, clock: Clock) -> SendResult:
@@ -73,10 +70,7 @@ def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> It
 
 
 def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.RecordBatch:
-    """Return the batch with the columns' right types, or raise an error that names the column.
-
-    :param columns_given: the columns that may have values.
-    """
+    """Return the batch with the columns' right types, or raise an error that names the column."""
     names = set(batch.schema.names)
     if "body" not in names:
         raise InputError(f"The messages have no column 'body' (columns: {sorted(names)}). Map one: body='<column>'.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from functools import cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,8 @@ from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
+from airflow_poison.core.passes.conversations import found_queue
 from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.services import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,11 +51,11 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
         return 0
     contents = [(file, list(_messages(table, file))) for file in files]
     ends = _ends(message for _, messages in contents for message in messages)
-    directory, held, sent = Directory(store), set[str](), 0
+    find, held, sent = cache(partial(found_queue, store)), set[str](), 0
     for file, messages in contents:
         leaving = [message for message in messages if not _is_dropped(message, ends)]
         away = True
-        for (target, what), group in _addressed(table, leaving, directory).items():
+        for (target, what), group in _addressed(table, leaving, find).items():
             if target.name in held or _holds(target, table, group):
                 held.add(target.name)
                 away = False
@@ -125,7 +126,9 @@ def _is_dropped(message: Outgoing, ends: dict[tuple[str, bool], int]) -> bool:
     return not envelope.is_local and envelope.sequence < ends.get((envelope.conversation_id, envelope.from_initiator), 0)
 
 
-def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Directory) -> dict[tuple[QueueTable, str], list[Outgoing]]:
+def _addressed(
+    table: QueueTable, messages: Sequence[Outgoing], find: Callable[[str], QueueTable | None]
+) -> dict[tuple[QueueTable, str], list[Outgoing]]:
     """Return the messages by the queue that they go to, in order; what cannot be delivered becomes an Error in this side's own queue.
 
     What one service gets, or what comes back because it is missing, is a group of its own, which its words tell from all others: services of
@@ -136,7 +139,7 @@ def _addressed(table: QueueTable, messages: Sequence[Outgoing], directory: Direc
         service, target = message.envelope.to_service, table
         if message.envelope.is_local:
             what, arriving = f"at:{service}", message
-        elif (far := directory.queue_of(service)) is not None:
+        elif (far := find(service)) is not None:
             what, arriving, target = f"to:{service}", message, far
         elif is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
             continue  # nobody is left who could be told

@@ -67,6 +67,11 @@ class Control:
     services: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def has_had_services(self) -> bool:
+        """Whether dialogs begin in this queue, or have begun: messages of services that it has no more may still come."""
+        return bool(self.services or self.counters.get(SERVICES_DROPPED))
+
+    @property
     def endpoint_counters(self) -> Mapping[str, int]:
         """Return what the endpoint of the application queue left behind; the others are those of subscriptions, blocks, halts and services."""
         return {name: number for name, number in self.counters.items() if not _is_ours(name)}

@@ -146,10 +146,20 @@ class Snapshot:
     conversations: tuple[DataFile, ...] = ()
     transmissions: tuple[DataFile, ...] = ()
 
+    @property
+    def claimed_paths(self) -> set[str]:
+        """The paths of the files that passes have claimed."""
+        return {file.path for claim in self.claims for file in claim.files}
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether the queue has conversations, or has had a service whose dialogs may still bring messages."""
+        return bool(self.control.has_had_services or self.conversations or self.transmissions)
+
     def depth(self, sub_queue: SubQueue, now: datetime) -> SubQueueDepth:
         """Return what waits in a sub-queue; ``due`` counts messages whose due time has come."""
         files = [file for file in self.files if file.sub_queue == sub_queue]
-        taken = {file.path for claim in self.claims for file in claim.files}
+        taken = self.claimed_paths
         by_move_count: dict[int, int] = {}
         for file in files:
             by_move_count[file.move_count] = by_move_count.get(file.move_count, 0) + file.rows

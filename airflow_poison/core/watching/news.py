@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.halts import ENDPOINTS, STARTS, named
+from airflow_poison.core.passes.halts import ENDPOINTS, STARTS
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies.decisions import HALTS
-from airflow_poison.core.schema import CONVERSATION, SubQueue
+from airflow_poison.core.schema import CONVERSATION, SubQueue, place_name
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.watching.conditions import RetryDue, free_or_due, receivable, receives, returning
 
@@ -166,13 +166,13 @@ def _halted(snapshot: Snapshot) -> frozenset[SubQueue]:
 
 def _endpoint(table: QueueTable, event: Event) -> SubQueue:
     """Return what the endpoint reads that has halted."""
-    return SubQueue.POISON if event.details.get("endpoint") == named(table.name, SubQueue.POISON) else SubQueue.MAIN
+    return SubQueue.POISON if event.details.get("endpoint") == place_name(table.name, SubQueue.POISON) else SubQueue.MAIN
 
 
 def _found_halted(table: QueueTable, snapshot: Snapshot, place: SubQueue, now: datetime) -> dict[str, Any]:
     """Return the happening of a halt that nothing records."""
     state, reason = snapshot.control.endpoint(place)
-    details = {"endpoint": named(table.name, place), "state": state.value, "reason": reason}
+    details = {"endpoint": place_name(table.name, place), "state": state.value, "reason": reason}
     facts = {"kind": None, "at": now.isoformat(), "lookup_id": None, "details": details}
     return _payload(Happening.DISABLED, table, (place.value, snapshot.version), **facts)
 

@@ -19,8 +19,8 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import ErrorHandler, PoisonErrorHandler
 from airflow_poison.core.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
 from airflow_poison.core.passes.alter import declare, enable
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.history import error_subscription, hand_over
 from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass

@@ -12,8 +12,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.services import Contract, MessageType, Service
 from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.passes.services import declare_services, drop_service
+from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState

@@ -10,11 +10,10 @@ import pytest
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.alter import declare, disable, enable, restart
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.move import move, put_back, remove
 from airflow_poison.core.passes.relay import send_to
-from airflow_poison.core.passes.restart import restart
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue

@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.schema import SubQueue

@@ -13,10 +13,9 @@ from airflow_poison.core.conversations.endpoint import target_handle
 from airflow_poison.core.errors import ConversationNotFoundError
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversation, number
+from airflow_poison.core.passes.conversations import conversation, declare_services, number
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from airflow_poison.core.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.inspect import inspect
 from airflow_poison.core.passes.move import move, remove_messages
 from airflow_poison.core.passes.relay import send_to

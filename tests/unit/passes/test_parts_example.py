@@ -13,12 +13,11 @@ from parts import CONTRACT, ORDER, POLICY, SHOP, SHOP_QUEUE, WAREHOUSE, WAREHOUS
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.conversations import conversations, declare_services
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.dialogs import begin_dialogs
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore

@@ -11,7 +11,7 @@ import pytest
 from airflow_poison import Message, Msmq4, PoisonSubQueue, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send

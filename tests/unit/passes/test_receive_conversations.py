@@ -20,16 +20,15 @@ from airflow_poison.core.errors import ConservationError
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.passes.alerts import Alert, send_alerts
 from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.maintain import REMEMBER, maintain
 from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.recovery import recover
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.services import declare_services, drop_service
 from airflow_poison.core.passes.transmission import tick, transmit
 from airflow_poison.core.policies.msmq4 import Msmq4
 

@@ -17,7 +17,7 @@ from airflow_poison import ServiceBroker
 from airflow_poison.core.delivery.handlers import carry_by_value
 from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, receive_many
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.passes.engine import Engine
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore

@@ -13,7 +13,7 @@ import pytest
 from airflow_poison.core.delivery.tally import Tally
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
 from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import TALLY, SubQueue
 from airflow_poison.core.store.control import QueueState

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState

@@ -16,12 +16,11 @@ from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERRO
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import ConversationLockedError, ConversationNotFoundError, DecisionOutdatedError, SettingError
 from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversations
+from airflow_poison.core.passes.conversations import conversations, declare_services
 from airflow_poison.core.passes.decide import Decision, choices, decide, suspect, suspect_conversation
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.halts import halted_endpoint
 from airflow_poison.core.passes.recovery import Ending, recover
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.policies.recovery import EndConversation
 from airflow_poison.core.policies.service_broker import ServiceBroker

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError
 from airflow_poison.core.passes import delivering
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
 if TYPE_CHECKING:

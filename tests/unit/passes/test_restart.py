@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import MessageClaimedError
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.passes.restart import restart
+from airflow_poison.core.passes.alter import restart
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.policies.service_broker import ServiceBroker

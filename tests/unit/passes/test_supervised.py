@@ -13,7 +13,7 @@ from airflow_poison import Message, Msmq4
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.engine import LocalEngine, SupervisedEngine
+from airflow_poison.core.passes.delivering import LocalEngine, SupervisedEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore

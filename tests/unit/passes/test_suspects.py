@@ -13,7 +13,7 @@ from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.delivery.stage import Order
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import NO_RETRY, DiedError, calls, one_each
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.passes.engine import LocalEngine
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.policies import SYSTEMS
 from airflow_poison.core.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, keeps_order, replayed

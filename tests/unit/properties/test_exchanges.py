@@ -18,12 +18,11 @@ from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.errors import ConversationError, ConversationLockedError
 from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import ConversationRow, conversations
+from airflow_poison.core.passes.conversations import ConversationRow, conversations, declare_services
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import LEASE, ReceivePass
 from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore

@@ -12,10 +12,10 @@ from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import DEFAULT, DEFAULT_CONTRACT, Service
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.conversations import declare_services
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.services import declare_services
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.watching.conditions import MessagesAvailable
 from airflow_poison.core.watching.news import Happening, ripens

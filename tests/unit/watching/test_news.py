@@ -10,8 +10,8 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.passes.alter import disable, enable
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.engine import LocalEngine
 from airflow_poison.core.passes.move import remove
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
