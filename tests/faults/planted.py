@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import dialogs, endpoint, journal, tries, work
-from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.delivery.sessions.journal import State, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import entries

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.batchrecord import ServerSession
+    from airflow_poison.core.delivery.sessions.session import ServerSession
 
 
 class Opener(Protocol):

@@ -17,7 +17,7 @@ import pytest
 from airflow_poison.core import fault_points
 from airflow_poison.core.delivery.sessions import failurelog
 from airflow_poison.core.delivery.sessions.crash_attribution import read_story
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from tests.sessions.dialog_worker import deliver, die_at
 from tests.sessions.endpoints import deliveries
 from tests.sessions.reading import told

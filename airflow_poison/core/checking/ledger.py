@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
-from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
+from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.schema import OUTBOX, SubQueue
 from airflow_poison.core.store.log import SEQUENCE
 

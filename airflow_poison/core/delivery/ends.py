@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
 
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, states_of
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attempts
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 from airflow_poison.core.schema import OUTBOX, SubQueue
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.batchrecord import Decided
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
+    from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.policies.opening import Opening
     from airflow_poison.core.policies.policy import Policy, Receiver
 

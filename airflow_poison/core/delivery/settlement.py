@@ -13,9 +13,9 @@ import pyarrow as pa
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
-from airflow_poison.core.delivery.tally import BlockRecord, Tally, halt_record
+from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park

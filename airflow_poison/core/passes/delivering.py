@@ -15,10 +15,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_poison.core.delivery.log_forwarding import ForwardedLog
+from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import Story, read_journals, read_story
-from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, JournalProgress, Progress, TryNote
+from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, Forced, Story, TryNote, read_journals, read_story
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 from airflow_poison.core.fault_points import reach

@@ -9,15 +9,14 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.tally import Tally
+from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.delivery.tally import HaltRecord
+    from airflow_poison.core.delivery.stage import HaltRecord, StageJob
     from airflow_poison.core.passes.engine import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.files import Claim

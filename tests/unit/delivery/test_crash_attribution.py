@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import read_partition, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_partition, read_story
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.tries import Forced, TryNote
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of, word
+from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, crashes_of, state_of, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 

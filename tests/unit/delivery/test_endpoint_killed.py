@@ -20,10 +20,9 @@ from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.wire import Tools
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Dispose, Halt, Park
@@ -35,7 +34,7 @@ from airflow_poison.core.policies.opening import Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.policies.policy import Policy
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_poison.core.delivery.ends import Journaled, Stay, end_of
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.delivery.sessions.rows import BatchEntry
-from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.host import EndpointHost
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.msmq4 import Msmq4
 from tests.sessions.endpoints import broker, in_groups, specification

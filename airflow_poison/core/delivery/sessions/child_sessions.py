@@ -16,11 +16,11 @@ import numpy as np
 
 from airflow_poison.core.delivery.handlers import load_types
 from airflow_poison.core.delivery.sessions import platform, wire
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, ServerSession, carried_report
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, left_open, pending, settle, states_of
+from airflow_poison.core.delivery.sessions.session import BatchRecord, ServerSession, carried_report
 from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, idle_limit_reached, stream_of
 from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, Task, Tools, map_slot
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, left_open, pending, settle, states_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.failures import Failure
 
 

@@ -19,13 +19,13 @@ import numpy as np
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import EndpointHost
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
+from airflow_poison.core.delivery.sessions.session import BatchRecord, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.delivery.sessions.wire import Call
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.loop import Source
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Deliver, Park

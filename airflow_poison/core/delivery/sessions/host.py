@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, MAX_ATTEMPTS, SETTLED, STATE_MASK, State, attempts_of, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, MAX_ATTEMPTS, SETTLED, STATE_MASK, State, attempts_of, counted, state_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
@@ -39,7 +39,7 @@ _ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: Sta
 
 
 class JournalHost:
-    """Stores words and logs failures, in the order that words.py explains; who calls the handler is for the subclasses to say."""
+    """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say."""
 
     def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog) -> None:
         self._policy, self._clock, self._words, self._section, self._log = policy, clock, words, section, log

@@ -19,15 +19,16 @@ from airflow_poison.core.delivery.handlers import check_returned, load_handler, 
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog
 from airflow_poison.core.delivery.sessions.host import LastFailureHost
-from airflow_poison.core.delivery.sessions.rows import RAISED, BatchEntry, Entries, Ladder, OneRow
+from airflow_poison.core.delivery.sessions.journal import IS_SETTLED, MAX_ATTEMPTS, ONE_ATTEMPT, STATE_MASK, State
+from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.delivery.sessions.words import IS_SETTLED, ONE_ATTEMPT, STATE_MASK, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
-from airflow_poison.core.policies.decisions import Counts, Halt
+from airflow_poison.core.policies.decisions import Counts, Deliver, Halt, Return
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.output import LastOutput
     from airflow_poison.core.delivery.sessions.wire import Tools
     from airflow_poison.core.message import _Columns
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
     from airflow_poison.core.policies.policy import Policy, Receiver
 
 _SLICE, _SLICES = 1_024, 4
@@ -158,6 +160,72 @@ def endpoint_of(tools: Tools, log: int) -> Endpoint:
     """
     handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
     return Endpoint(tools.policy, handler=handler, clock=tools.clock, log=FailureLog(log), unprocessable=types, queue=tools.queue)
+
+
+# Deliveries that go on failing
+
+
+RAISED = Failure(FailureKind.EXCEPTION)
+"""A handler's exception that has not been told yet: the last one that was raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One delivery.
+
+    :param stored: the counts that the message has before it is received.
+    :param seen: those that the delivery sees.
+    """
+
+    stored: Counts
+    seen: Counts
+
+
+class Ladder:
+    """The deliveries of all messages that come with the same counts, for policies whose decisions depend on the message alone.
+
+    The policy is asked for a rung when the first message gets there. It is asked at a receiver of its own: nothing has happened yet.
+
+    :ivar first: the first delivery, what ``rung(0)`` returns.
+    :ivar end: what follows the last rung, as far as these counts tell: that no delivery follows, and whether the endpoint halts. None: it is not
+        known yet, or the receive loop has to see to it.
+    """
+
+    def __init__(self, policy: Policy, stored: Counts, now: datetime) -> None:
+        self._receiver, self._now = policy.open(), now
+        self._entry = BatchEntry(0, 0, 0, None, stored)
+        self._rungs: list[Rung] = []
+        self._reads_more = policy.reads_properties
+        self._over = False
+        self.end: Park | Dispose | Block | Halt | None = None
+        self._climb(Return(stored))
+        self.first = self._rungs[0] if self._rungs else None
+
+    def rung(self, attempts: int) -> Rung | None:
+        """Return the delivery after so many rollbacks; None where none follows, and where the receive loop has to see to it."""
+        if attempts == len(self._rungs) and not self._over:
+            self._climb(self._receiver.after_rollback(self._entry, RAISED, self._now))
+        return None if attempts >= len(self._rungs) else self._rungs[attempts]
+
+    def _climb(self, after: AfterRollback) -> None:
+        """Note the next delivery, or the end. What is consumed before its delivery is for the loop, and so is the last attempt of a word."""
+        self._over = True
+        if len(self._rungs) == MAX_ATTEMPTS:
+            return
+        decision: AfterRollback | BeforeDelivery = after
+        if isinstance(after, Return):
+            self._entry.counts = after.counts
+            decision = self._receiver.before(self._entry, self._now)
+        if isinstance(decision, Deliver):
+            if not decision.at_most_once:
+                self._rungs.append(Rung(self._entry.counts, decision.counts))
+                self._entry.counts = decision.counts
+                self._over = False
+        elif not isinstance(decision, Return) and not self._reads_more:
+            self.end = decision
+
+
+# One batch
 
 
 class _BatchDelivery:
