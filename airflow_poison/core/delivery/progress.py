@@ -14,7 +14,7 @@ import os
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -104,24 +104,14 @@ class ForwardedLog:
     def __init__(self, journal_folder: str, queue: str) -> None:
         self._folder, self._queue = Path(journal_folder).parent / FOLDER, queue
         self._read: dict[str, int] = {}
-        self._pass_over()
+        with suppress(OSError):  # begins behind what an earlier stage of this claim has told
+            self._read = {name: (self._folder / name).stat().st_size for name in _names(self._folder)}
 
     def drain(self) -> None:
         """Log what is there now."""
-        for name in self._names():
+        for name in _names(self._folder):
             while self._drain_one(name):
                 pass
-
-    def _pass_over(self) -> None:
-        """Begin behind what an earlier stage of this claim has told."""
-        with suppress(OSError):
-            self._read = {name: (self._folder / name).stat().st_size for name in self._names()}
-
-    def _names(self) -> list[str]:
-        try:
-            return sorted(os.listdir(self._folder))  # noqa: PTH208  (names only)
-        except OSError:
-            return []
 
     def _drain_one(self, name: str) -> bool:
         """Log some lines of a file; return whether there may be more."""
@@ -139,18 +129,11 @@ class ForwardedLog:
         return len(found) == MAX_READ and bool(whole)
 
     def _tell(self, line: bytes) -> None:
-        try:
-            level, text = _parsed(json.loads(line))
-        except ValueError:
-            return
-        handler_log.log(level, "%s %s", self._queue, text)
-
-
-def _parsed(found: Any) -> tuple[int, str]:
-    """Return level and text. Raises ValueError for what no task has written."""
-    if not (isinstance(found, list) and [type(each) for each in found] == [int, str]):
-        raise ValueError("neither level nor text")
-    return found[0], found[1]
+        """Log one line; what no task has written is passed over."""
+        with suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, list) and [type(each) for each in found] == [int, str]:
+                handler_log.log(found[0], "%s %s", self._queue, found[1])
 
 
 # How far the tasks are
@@ -202,8 +185,9 @@ class JournalProgress:
     def look(self) -> Progress:
         """Return how far the tasks are; of a task that was started again, its newest attempt counts."""
         newest: dict[str, str] = {}
-        for name in sorted(_names(self._folder)):
-            newest[name.partition("-")[0]] = name
+        for name in _names(self._folder):
+            if name.endswith(".journal") and not name.startswith("."):
+                newest[name.partition("-")[0]] = name
         newest.pop(ALONE, None)
         return sum((self._one(name) for name in newest.values()), Progress())
 
@@ -252,6 +236,6 @@ def _counted(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[Progres
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [name for name in os.listdir(folder) if name.endswith(".journal") and not name.startswith(".")]  # noqa: PTH208  (names only)
+        return sorted(os.listdir(folder))  # noqa: PTH208  (names only)
     except OSError:
         return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Self, TypedDict, cast
@@ -52,7 +52,9 @@ class StageJob:
 
     :param journal_folder: where attempts are journaled, one file a task attempt.
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
-    :param isolation: ``process`` (a supervised child) or ``none`` (inline).
+    :param isolation: ``process`` (a supervised child) or ``none``: inline, for trusted handlers and debugging. Then a crash ends the worker,
+        nothing ends a handler that hangs, and what it prints goes where the worker's output goes.
+    :param unprocessable: exception types, or ``module:Type``, that mean what ``Unprocessable`` means.
     :param record_all: also write the routine events of every delivery.
     :param opening: what the endpoint finds when it opens.
     :param order: what must stay in order; whatever need not may run side by side.
@@ -72,7 +74,7 @@ class StageJob:
     read_from: SubQueue = SubQueue.MAIN
     carry: str | None = None
     isolation: str = "process"
-    unprocessable: tuple[str, ...] = ()
+    unprocessable: tuple[str | type[BaseException], ...] = ()
     record_all: bool = False
     opening: Opening = FIRST
     order: Order = Order.NONE
@@ -121,23 +123,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         return
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
-    session = open_session(
-        policy=job.policy,
-        handler=job.handler,
-        journal_folder=job.journal_folder,
-        partition=partition,
-        isolation=job.isolation,
-        carry=known,
-        unprocessable=job.unprocessable,
-        clock=job.clock,
-        opening=job.opening,
-        stop_file=job.stop_file,
-        record_all=job.record_all,
-        singly=job.singly,
-        forced=job.forced,
-        at_hand=_at_hand(job),
-    )
-    with session:
+    with open_session(job, partition, known, _at_hand(job)) as session:
         for batch in _cut(job, chain([first], filled)):
             reach("delivery.stage.before_batch")
             report = session.deliver(batch)
@@ -270,17 +256,6 @@ class BlockRecord(TypedDict):
     until: str | None
 
 
-class TallyRecord(TypedDict):
-    """A tally as JSON."""
-
-    counts: dict[str, int]
-    errors: dict[str, list[object]]
-    halt: HaltRecord | None
-    block: BlockRecord | None
-    counters: dict[str, int]
-    opened_with: dict[str, int] | None
-
-
 @dataclass(slots=True)
 class Tally:
     """Numbers by name, failures by fingerprint (text and number of messages), what halted the endpoint, and what it leaves behind.
@@ -335,12 +310,10 @@ class Tally:
         ordered = sorted(self.errors.items(), key=lambda item: -item[1][1])
         return [(fingerprint, text, number) for fingerprint, (text, number) in ordered[:most]]
 
-    def to_record(self) -> TallyRecord:
+    def to_record(self) -> dict[str, object]:
         """Return JSON values; of the failures the commonest."""
-        errors: dict[str, list[object]] = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
-        return TallyRecord(
-            counts=dict(self.counts), errors=errors, halt=self.halt, block=self.block, counters=self.counters, opened_with=self.opened_with
-        )
+        errors = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"counts": dict(self.counts), "errors": errors}
 
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Self:

@@ -11,13 +11,13 @@ import pytest
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.sessions import work
 from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State
-from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.delivery.sessions.work import Ladder
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Halt, Park
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq4 import Msmq4, Msmq4Receiver
+from tests.sessions.conftest import opened_session
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import told
 
@@ -43,7 +43,7 @@ def raising(message: Message) -> None:
 
 
 def delivered(policy: Policy, bodies: list[str], folder: Path) -> BatchReport:
-    with open_session(policy=policy, handler=raising, journal_folder=folder, partition="0", isolation="none") as session:
+    with opened_session(raising, policy=policy, journal_folder=folder, isolation="none") as session:
         return session.deliver(batch_of(list(bodies)))
 
 

@@ -1,4 +1,4 @@
-"""Who is blamed when everything dies: the earlier tries of a claim, looked at one by one, and what the next one must take care of.
+"""Whom a crash is attributed to when everything dies: the earlier tries of a claim, looked at one by one, and what the next one must take care of.
 
 A try is the work of one holder of a claim; its journals lie in one folder. When it ends with
 
@@ -19,7 +19,6 @@ import fcntl
 import json
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -42,18 +41,17 @@ from airflow_poison.core.delivery.sessions.journal import (
     settle,
 )
 from airflow_poison.core.delivery.sessions.output import last_output
-from airflow_poison.core.delivery.sessions.recovered import ReadingJournal, RecoveredAttempts, Texts, journal_paths, merged, tell_damage, texts_of
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts, Texts, journal_paths, merged, reading, tell_damage, texts_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
     from typing import BinaryIO
 
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
     from airflow_poison.core.delivery.sessions.journal import OpenTransaction
 
 
@@ -139,32 +137,23 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     :param deadline: until when to wait for journals whose writers still live, monotonic seconds.
     :raises ServerSessionError: a writer still lives then, or a journal is there and cannot be read.
     """
-    found: list[ReadSection] = []
-    failures, halts, late = {}, {}, frozenset[tuple[int, int]]()
-    effects: tuple[LoggedEffect, ...] = ()
+    found, texts = list[ReadSection](), Texts({}, {})
     for path in sorted(journal_paths(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
-        texts = texts_of(path.with_suffix(".log"))
-        failures.update(texts.failures)
-        halts.update(texts.halts)
-        late |= texts.timeouts
-        effects += texts.effects
+        texts = texts.followed_by(texts_of(path.with_suffix(".log")))
         found += (ReadSection(ids, words, path) for ids, words in sections(content, partial(tell_damage, path)))
-    return Left(found, Texts(failures, halts, late, effects))
+    return Left(found, texts)
 
 
 def dead_with_work(folder: Path, but: str) -> list[str]:
     """Return the journals of other partitions whose writers have died with something open."""
-    return [path.name for path in _of_others(folder, but) if _left_work(path)]
-
-
-def _of_others(folder: Path, partition: str) -> Iterable[Path]:
-    return (path for path in journal_paths(folder, "*-*.journal") if not path.name.startswith(f"{partition}-"))
+    others = [path for path in journal_paths(folder, "*-*.journal") if not path.name.startswith(f"{but}-")]
+    return [path.name for path in others if _left_work(path)]
 
 
 def _left_work(path: Path) -> bool:
-    with ReadingJournal(path), path.open("rb") as file, _locked(file) as quiet:
-        return quiet and any(left_open(words).in_flight for _, words in sections(file.read()))
+    with reading(path), path.open("rb") as file:
+        return _is_quiet(file) and any(left_open(words).in_flight for _, words in sections(file.read()))
     return False
 
 
@@ -173,37 +162,28 @@ def _begun_at(path: Path) -> tuple[str, str]:
     return begun, partition
 
 
-@contextmanager
-def _locked(file: BinaryIO) -> Iterator[bool]:
-    """Say whether nobody can write to a journal any more."""
+def _is_quiet(file: BinaryIO) -> bool:
+    """Whether nobody can write to a journal any more."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
             raise
-        yield False
-    else:
-        yield True
+        return False
+    return True
 
 
 def _read_when_quiet(path: Path, deadline: float) -> bytes:
-    with ReadingJournal(path):
-        return _read_unlocked(path, deadline)
-    return b""
-
-
-def _read_unlocked(path: Path, deadline: float) -> bytes:
-    with path.open("rb") as file:
-        while True:
-            with _locked(file) as quiet:
-                if quiet:
-                    return file.read()
+    with reading(path), path.open("rb") as file:
+        while not _is_quiet(file):
             if time.monotonic() >= deadline:
                 raise ServerSessionError(
                     f"The attempt journal {str(path)!r} still has a living writer: an earlier task attempt has not ended. "
                     "Its outcomes are needed before these messages are delivered again; end that process, then run the task again."
                 )
             time.sleep(_POLL_SECONDS)
+        return file.read()
+    return b""
 
 
 # The note beside the journals
@@ -272,18 +252,19 @@ def read_story(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Story:
     :param wait: how long to wait for journals whose writers still live, at least zero.
     :raises ServerSessionError: a writer still lives when the time is over.
     """
-    deadline, account, here = time.monotonic() + wait.total_seconds(), _Account(), platform.machine()
+    deadline, attribution, here = time.monotonic() + wait.total_seconds(), _Attribution(), platform.machine()
     for folder in folders:
-        account.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
-    return account.story()
+        attribution.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
+    careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
+    return Story(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated)
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
     """Return what these folders say of messages, each the journals of one try on this machine."""
-    deadline, account = time.monotonic() + wait.total_seconds(), _Account()
+    deadline, attribution = time.monotonic() + wait.total_seconds(), _Attribution()
     for folder in folders:
-        account.add(read_try(folder, deadline), None, "")
-    return account.carry
+        attribution.add(read_try(folder, deadline))
+    return attribution.carry
 
 
 def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> RecoveredAttempts:
@@ -299,14 +280,14 @@ def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> 
             "Several messages were with their handlers when tasks of this pass died, and nobody knows yet which of them did it. "
             "Nothing is lost, nobody is charged: run the Airflow task again, it delivers them one at a time."
         )
-    account = _Account()
-    account.add(left, None, "")
-    return account.carry
+    attribution = _Attribution()
+    attribution.add(left)
+    return attribution.carry
 
 
 @dataclass(slots=True)
-class _Account:
-    """The verdicts so far.
+class _Attribution:
+    """The judgeds so far.
 
     :ivar deaths: uncharged whole deaths at which a message was in flight, by lookup id.
     :ivar counted: the attempts that a message had when it was last in flight at one; it is looked at until it has more, or is settled.
@@ -320,41 +301,35 @@ class _Account:
     careful: bool = False
     outdated: bool = False
 
-    def story(self) -> Story:
-        """Return what is known when the next try begins."""
-        careful = self.careful or len(self.unexplained) >= MOST_UNEXPLAINED
-        return Story(self.carry, tuple(sorted(self.counted)), careful, self.outdated)
+    def add(self, left: Left, begun: TryNote | None = None, here: str = "") -> None:
+        """Judge one more try.
 
-    def add(self, left: Left, begun: TryNote | None, here: str) -> None:
-        """Judge one more try."""
-        verdict = _Verdict(left, self.deaths)
-        lost = begun is not None and begun.machine != here
+        :param here: names this machine.
+        """
+        judged = _TryAttribution(left, self.deaths)
         if begun is not None and begun.forced is not Forced.NOTHING:
             self.careful = True
-        if lost and begun is not None and begun.forced is not Forced.MARKS:
+        if begun is not None and begun.machine != here and begun.forced is not Forced.MARKS:
             self.outdated = True
-            if not verdict.of_forced(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
-                self.unexplained.append(verdict.of_old_marks())
+            if not judged.of_forced(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
+                self.unexplained.append(judged.of_old_marks())
         else:
-            verdict.of_marks()
-        self._take(verdict)
-
-    def _take(self, verdict: _Verdict) -> None:
-        self.carry = self.carry.merged(verdict.carry())
-        for lookup_id in verdict.suspects:
+            judged.of_marks()
+        self.carry = self.carry.merged(judged.carry())
+        for lookup_id in judged.suspects:
             self.deaths[lookup_id] += 1
             self.counted[lookup_id] = attempts_of(self.carry.word_of(lookup_id))
-        if verdict.charged is not None:
-            del self.deaths[verdict.charged]
-            self.counted[verdict.charged] = attempts_of(self.carry.word_of(verdict.charged))
-            self.unexplained = [suspects for suspects in self.unexplained if verdict.charged not in suspects]
+        if judged.charged is not None:
+            del self.deaths[judged.charged]
+            self.counted[judged.charged] = attempts_of(self.carry.word_of(judged.charged))
+            self.unexplained = [suspects for suspects in self.unexplained if judged.charged not in suspects]
         for lookup_id, attempts in list(self.counted.items()):
             value = self.carry.word_of(lookup_id)
             if IS_SETTLED[value & STATE_MASK] or attempts_of(value) > attempts:
                 del self.counted[lookup_id], self.deaths[lookup_id]
 
 
-class _Verdict:
+class _TryAttribution:
     """On one try.
 
     :param deaths: uncharged whole deaths before it, by lookup id.

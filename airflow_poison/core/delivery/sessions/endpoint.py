@@ -24,7 +24,7 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Failure
 from airflow_poison.core.delivery.sessions.host import EndpointHost
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
-from airflow_poison.core.delivery.sessions.session import BatchRecord, Decided, ServerSession, lookup_ids_of
+from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.delivery.sessions.wire import Call
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import EventType
@@ -45,49 +45,30 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
-    from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.delivery.sessions.wire import Tools
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Deliver, Park
-    from airflow_poison.core.policies.opening import Opening
-    from airflow_poison.core.policies.policy import Receiver
 
 
 class EndpointSession(ServerSession):
     """An open endpoint with its server sessions.
 
-    :param stop_file: exists when an endpoint of the same queue in another task has halted; checked before each receive, None: never.
-    :param record_all: also tell the routine events of every delivery.
-    :param singly: one message at a time, however many sessions the policy would have.
     :param at_hand: the conversations of the messages; None: the queue has none. With them each transaction receives one message, and a
         conversation group is with one session at a time, whatever the policy says.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        callers: Callers,
-        journal: Journal,
-        carry: RecoveredAttempts,
-        *,
-        opening: Opening,
-        stop_file: str | None,
-        record_all: bool,
-        singly: bool = False,
-        at_hand: DialogState | None = None,
-    ) -> None:
-        self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
-        self.carry, self.opening, self.record_all = carry, opening, record_all
+    def __init__(self, job: StageJob, callers: Callers, journal: Journal, carry: RecoveredAttempts, at_hand: DialogState | None = None) -> None:
+        self.job, self.callers, self.carry = job, callers, carry
         self.log = FailureLog(journal.log_descriptor)
         self.dialogs = None if at_hand is None else Dialogs(at_hand, carry, self.log)
-        self.receiver = tools.policy.open(opening) if at_hand is None else SingleReceives(tools.policy.open(opening))
-        self.sessions = Sessions() if singly else Sessions.of(tools.policy)
+        self.receiver = job.policy.open(job.opening)
+        single = at_hand is not None  # what a rolled-back message did to its conversation must concern no other
+        self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
-        self.batches = self.receiver.batch_size() > 1
+        self.batches = self.receiver.batch_size() > 1 and not single
         self.halted = bool((states_of(carry.words) == State.HALTED).any())
         self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
-        self._stop_file = stop_file
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended, the endpoint has halted, or the queue is blocked."""
@@ -99,9 +80,9 @@ class EndpointSession(ServerSession):
         finally:
             if delivery.halt is not None:
                 self._halt()
-        record.read_log()
         host = delivery.host
-        return record.report(
+        return BatchReport(
+            *record.outcome(),
             halted=self.halted,
             crashes=host.crashes,
             timeouts=host.timeouts,
@@ -115,7 +96,7 @@ class EndpointSession(ServerSession):
 
     def stopped_elsewhere(self) -> bool:
         """Whether an endpoint in another task has halted."""
-        return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110  (asked for every message)
+        return self.job.stop_file is not None and os.path.exists(self.job.stop_file)  # noqa: PTH110  (asked for every message)
 
     def close(self) -> None:
         """End the sessions and let go of the journal."""
@@ -126,28 +107,26 @@ class EndpointSession(ServerSession):
 
     def _halt(self) -> None:
         self.halted = self.closed = True
-        if self._stop_file is not None:
-            Path(self._stop_file).touch()
+        if self.job.stop_file is not None:
+            Path(self.job.stop_file).touch()
 
 
 class _Delivery:
     """One batch in the hands of the endpoint."""
 
     def __init__(self, endpoint: EndpointSession, batch: pa.RecordBatch, record: BatchRecord) -> None:
-        self._endpoint, self._policy, self._record = endpoint, endpoint.policy, record
+        job = endpoint.job
+        self._endpoint, self._policy, self._record = endpoint, job.policy, record
         self._words = record.section.words
-        opening = replace(endpoint.opening, counters={})  # of the messages alone
-        self._entries = Entries(self._policy, batch, record.initial.tolist(), endpoint.clock.now(), opening)
+        opening = replace(job.opening, counters={})  # of the messages alone
+        self._entries = Entries(job.policy, batch, record.initial.tolist(), job.clock.now(), opening)
         self._blocked = False
         self.host = (EndpointHost if endpoint.dialogs is None else partial(DialogHost, endpoint.dialogs))(
-            self._policy,
-            endpoint.clock,
-            self._words,
-            section=record.section.number,
-            log=endpoint.log,
-            callers=endpoint.callers,
+            job,
+            record.section,
+            endpoint.log,
+            endpoint.callers,
             holds=endpoint.batches,
-            record_all=endpoint.record_all,
             sessions=endpoint.sessions.number,
             force=endpoint.force,
         )
@@ -204,7 +183,7 @@ class _Delivery:
 
     def _known_end(self, row: int, state: State) -> End | None:
         """Return what has become of a message; None when it has to be delivered again."""
-        endpoint, now = self._endpoint, self._endpoint.clock.now()
+        endpoint, now = self._endpoint, self._endpoint.job.clock.now()
         lookup_id = int(self._record.lookup_ids[row])
         failure = endpoint.carry.failures.get(lookup_id)
         entry = self._entries.entry(row, failure)
@@ -219,21 +198,6 @@ class _Delivery:
 
 
 # With conversations: what decisions do to them (spec SB-30, SB-54, SB-55, SB-58)
-
-
-class SingleReceives:
-    """An open endpoint whose transactions receive one message each: what a rolled-back one did to its conversation concerns no other message."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    def batch_size(self) -> int:
-        """One message."""
-        return 1
-
-    def __getattr__(self, name: str) -> Any:
-        """Ask the endpoint everything else."""
-        return getattr(self._receiver, name)
 
 
 class DialogHost(EndpointHost):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.core.delivery.ends import GiveBack
+from airflow_poison.core.delivery.loop import Host
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, MAX_ATTEMPTS, SETTLED, STATE_MASK, State, attempts_of, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.loop import Source
+    from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.decisions import Counts, Park
-    from airflow_poison.core.policies.policy import Policy
 
     CallHandler = Callable[[int, Counts], Failure | None]
     """Calls the handler with the message of a row and the counts that it sees."""
@@ -38,19 +39,19 @@ if TYPE_CHECKING:
 _ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
 
 
-class JournalHost:
+class JournalHost(Host["BatchEntry"]):
     """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say."""
 
-    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog) -> None:
-        self._policy, self._clock, self._words, self._section, self._log = policy, clock, words, section, log
+    def __init__(self, job: StageJob, section: Section, log: FailureLog) -> None:
+        self._job, self._words, self._section, self._log = job, section.words, section.number, log
 
     def now(self) -> datetime:
         """Return the endpoint's time."""
-        return self._clock.now()
+        return self._job.clock.now()
 
     def unreadable(self, entry: BatchEntry) -> Failure | None:
         """Ask the policy (spec WCF-29)."""
-        why = self._policy.unreadable(entry)
+        why = self._job.policy.unreadable(entry)
         return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
@@ -118,18 +119,8 @@ class LastFailureHost(JournalHost):
     :param tell: returns a failure with its text.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        clock: Clock,
-        words: memoryview,
-        *,
-        section: int,
-        log: FailureLog,
-        call: CallHandler,
-        tell: Callable[[Failure], Failure],
-    ) -> None:
-        super().__init__(policy, clock, words, section=section, log=log)
+    def __init__(self, job: StageJob, section: Section, log: FailureLog, call: CallHandler, tell: Callable[[Failure], Failure]) -> None:
+        super().__init__(job, section, log)
         self._call, self._tell = call, tell
         self._last: Failure | None = None
 
@@ -138,14 +129,6 @@ class LastFailureHost(JournalHost):
         if not delivery.at_most_once:
             self._store(entry.row, State.IN_FLIGHT)
         return self._call(entry.row, delivery.counts)
-
-    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count the attempt and keep the failure, unless it is the last that fits into a word."""
@@ -176,7 +159,6 @@ class EndpointHost(JournalHost):
     """Journals, and remembers what was decided.
 
     :param holds: transactions receive several messages.
-    :param record_all: remember the routine events too.
     :param sessions: how many there are.
     :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
     :ivar ends: what became of each row that is not committed.
@@ -188,21 +170,17 @@ class EndpointHost(JournalHost):
 
     def __init__(
         self,
-        policy: Policy,
-        clock: Clock,
-        words: memoryview,
-        *,
-        section: int,
+        job: StageJob,
+        section: Section,
         log: FailureLog,
         callers: Callers,
+        *,
         holds: bool,
-        record_all: bool,
         sessions: int = 1,
         force: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(policy, clock, words, section=section, log=log)
-        self._callers, self._holds, self._record_all = callers, holds, record_all
-        self._force = force
+        super().__init__(job, section, log)
+        self._callers, self._holds, self._force = callers, holds, force
         self._free = list(range(max(sessions, 1)))
         self._busy: dict[int, int] = {}
         self._waiting: dict[int, Deliver] = {}
@@ -310,7 +288,7 @@ class EndpointHost(JournalHost):
         self.ends[row] = decision
 
     def _tell(self, event: EventType, entry: BatchEntry) -> None:
-        if self._record_all:
+        if self._job.record_all:
             self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
 
 

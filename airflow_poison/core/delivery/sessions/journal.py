@@ -295,13 +295,13 @@ class Journal:
                 platform.force(self.descriptor)
             except OSError as error:
                 raise ServerSessionError(
-                    f"The attempt journal {str(self.path)!r} cannot be forced to disk: {_why(error)}. Nothing is lost; look at that disk, then run "
+                    f"The attempt journal {str(self.path)!r} cannot be forced to disk: {why(error)}. Nothing is lost; look at that disk, then run "
                     "the task again."
                 ) from error
 
     def _cannot_grow(self, error: OSError) -> ServerSessionError:
         return ServerSessionError(
-            f"The attempt journal {str(self.path)!r} cannot grow: {_why(error)}. Nothing of this batch was delivered; free some space and run "
+            f"The attempt journal {str(self.path)!r} cannot grow: {why(error)}. Nothing of this batch was delivered; free some space and run "
             "the task again."
         )
 
@@ -334,12 +334,13 @@ def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionErr
             "Nothing was delivered; the driver's log says who took over."
         )
     return ServerSessionError(
-        f"An attempt journal cannot be made in {str(folder)!r}: {_why(error)}. Nothing was delivered; free some space there, or give this "
+        f"An attempt journal cannot be made in {str(folder)!r}: {why(error)}. Nothing was delivered; free some space there, or give this "
         "user the right to write, then run the task again."
     )
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """Say why something cannot be written."""
     return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
 
 

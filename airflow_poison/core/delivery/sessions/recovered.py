@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -21,21 +22,12 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
-
-
-def _no_ids() -> NDArray[np.int64]:
-    return np.empty(0, np.int64)
-
-
-def _no_words() -> NDArray[np.int32]:
-    return np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +42,8 @@ class RecoveredAttempts:
     :param effects: what messages did in their conversations, oldest first.
     """
 
-    lookup_ids: NDArray[np.int64] = field(default_factory=_no_ids)
-    words: NDArray[np.int32] = field(default_factory=_no_words)
+    lookup_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    words: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     failures: dict[int, Failure] = field(default_factory=dict)
     halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
     timeouts: int = 0
@@ -123,6 +115,11 @@ class Texts(NamedTuple):
     timeouts: frozenset[tuple[int, int]] = frozenset()
     effects: tuple[LoggedEffect, ...] = ()
 
+    def followed_by(self, later: Texts) -> Texts:
+        """Return what both say, of each message what is said last."""
+        failures, halts = {**self.failures, **later.failures}, {**self.halts, **later.halts}
+        return Texts(failures, halts, self.timeouts | later.timeouts, self.effects + later.effects)
+
 
 def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> RecoveredAttempts:
     """Return what words of messages say together, in any order: committed before ended, ended before more attempts."""
@@ -136,14 +133,12 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
     last = np.ones(len(ids), bool)
     last[:-1] = ids[1:] != ids[:-1]
     ids, words = ids[last], words[last]
-    known = RecoveredAttempts(ids, words)
-    kept = {key: failure for key, failure in texts.failures.items() if _keeps_failure(known, key)}
-    return RecoveredAttempts(ids, words, kept, texts.halts, timeouts, texts.effects)
-
-
-def _keeps_failure(carry: RecoveredAttempts, lookup_id: int) -> bool:
-    value = carry.word_of(lookup_id)
-    return state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED)
+    known, kept = RecoveredAttempts(ids, words), {}
+    for lookup_id, failure in texts.failures.items():
+        value = known.word_of(lookup_id)
+        if state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED):
+            kept[lookup_id] = failure
+    return replace(known, failures=kept, halts=texts.halts, timeouts=timeouts, effects=texts.effects)
 
 
 def _log_of(path: Path) -> Path:
@@ -152,7 +147,7 @@ def _log_of(path: Path) -> Path:
 
 def texts_of(path: Path) -> Texts:
     """Read a log; nothing where there is none. Raises ServerSessionError for one that this user may not read."""
-    with ReadingJournal(path), path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         reader = FailureReader(file.fileno(), str(path))
         failures: dict[int, Failure] = {}
         late: set[tuple[int, int]] = set()
@@ -181,33 +176,27 @@ def tell_damage(path: Path, what: str) -> None:
     )
 
 
-class ReadingJournal:
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
     """Look into a file or folder of journals; what is gone, and a folder in place of a file, hold nothing.
 
-    Raises ServerSessionError for what cannot be read.
+    :raises ServerSessionError: it cannot be read.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            return True
-        if isinstance(error, IsADirectoryError):
-            tell_damage(self._path, "it is a folder")
-            return True
-        if isinstance(error, OSError):
-            raise ServerSessionError(
-                f"The attempt journal {str(self._path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right "
-                "to read it, then run the task again; if it is lost for good, remove it: its messages are delivered again then, settled ones too."
-            ) from error
-        return False
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except IsADirectoryError:
+        tell_damage(path, "it is a folder")
+    except OSError as error:
+        raise ServerSessionError(
+            f"The attempt journal {str(path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right "
+            "to read it, then run the task again; if it is lost for good, remove it: its messages are delivered again then, settled ones too."
+        ) from error
 
 
 def journal_paths(folder: Path, pattern: str) -> list[Path]:
     """Return the paths in a folder of journals that match. A folder that may not be listed is an error (a glob passes over it)."""
-    with ReadingJournal(folder):
+    with reading(folder):
         return [folder / name for name in os.listdir(folder) if fnmatchcase(name, pattern)]  # noqa: PTH208  (names only)
     return []

@@ -16,7 +16,7 @@ from airflow_poison.core.delivery.handlers import carry_by_value, load_types
 from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
 from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup, Tools
+from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.child_sessions import Watch
     from airflow_poison.core.delivery.sessions.journal import Journal
+    from airflow_poison.core.delivery.stage import StageJob
 
 
 LONGEST_LEAVE_SECONDS = 5.0
@@ -63,11 +64,11 @@ class Child:
     :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
     """
 
-    def __init__(self, tools: Tools, journal: Journal) -> None:
-        load_types(tools.unprocessable)
+    def __init__(self, job: StageJob, journal: Journal) -> None:
+        load_types(job.unprocessable)
         self._journal, self._said = journal, output.path_beside(journal.path)
-        self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
-        self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
+        self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
+        self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
         self.told: Answer | Called | wire.Returned | Death | ServerSessionError | None = None

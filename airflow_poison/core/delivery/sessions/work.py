@@ -32,30 +32,18 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.conversations.transaction import BegunDelivery
+    from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.output import LastOutput
-    from airflow_poison.core.delivery.sessions.wire import Tools
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
-    from airflow_poison.core.policies.policy import Policy, Receiver
+    from airflow_poison.core.policies.policy import Policy
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
-
-
-@dataclass(slots=True)
-class BatchWork:
-    """One batch to deliver.
-
-    :param number: of its section in the journal.
-    """
-
-    batch: pa.RecordBatch
-    words: memoryview
-    number: int
 
 
 class Views:
@@ -77,40 +65,34 @@ def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
 class Endpoint:
     """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
 
+    :param log: the descriptor of the journal's log.
+    :raises HandlerNotFoundError: the handler cannot be loaded here.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar last: keeps what the message in hand prints; None: nobody does.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        handler: Callable[[Message], object],
-        clock: Clock,
-        log: FailureLog,
-        unprocessable: tuple[type[BaseException], ...] = (),
-        queue: str = "",
-    ) -> None:
-        self._policy, self._clock, self._log, self.queue = policy, clock, log, queue
-        self.receiver: Receiver = policy.open()
-        self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
-        self._unprocessable = unprocessable
+    def __init__(self, job: StageJob, log: int) -> None:
+        handler = load_handler(job.handler)
+        self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
+        self.receiver = job.policy.open()
+        self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
+        self._unprocessable = load_types(job.unprocessable)
         self._process = os.getpid()
         self._raised: BaseException | None = None
         self.at = [-1]
         self.last: LastOutput | None = None
 
-    def deliver(self, work: BatchWork) -> bool:
+    def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
-        return _BatchDelivery(self, work).run()
+        return _BatchDelivery(self, batch, section).run()
 
     def call(self, message: Message) -> Failure | None:
         """Hand a message to the handler; whatever it raises becomes a failure."""
         if self.last is not None:
             self.last.forget()
         try:
-            if (returned := self._handler(message)) is not None:
+            if (returned := self.handler(message)) is not None:
                 check_returned(returned)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
             return self.failure(error)
@@ -124,7 +106,7 @@ class Endpoint:
         """
         from airflow_poison.core.conversations.transaction import Conversation
 
-        conversation = Conversation(begun, services, lambda: max(begun.now, self._clock.now()))
+        conversation = Conversation(begun, services, lambda: max(begun.now, self.job.clock.now()))
         failure = self.call(message.within(conversation))
         change = conversation.close()
         if failure is None and conversation.is_at_savepoint:
@@ -134,7 +116,7 @@ class Endpoint:
     def failure(self, error: BaseException) -> Failure:
         """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""
         self._only_here(error)
-        if self._policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
+        if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
             return RAISED
         return failure_of(error, self._unprocessable)
@@ -151,15 +133,6 @@ class Endpoint:
         if os.getpid() != self._process:
             code = error.code if isinstance(error, SystemExit) else error is not None
             os._exit(code if isinstance(code, int) else 1)
-
-
-def endpoint_of(tools: Tools, log: int) -> Endpoint:
-    """Return an endpoint in this process, its handler loaded. Raises HandlerNotFoundError.
-
-    :param log: the descriptor of the journal's log.
-    """
-    handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
-    return Endpoint(tools.policy, handler=handler, clock=tools.clock, log=FailureLog(log), unprocessable=types, queue=tools.queue)
 
 
 # Deliveries that go on failing
@@ -231,14 +204,13 @@ class Ladder:
 class _BatchDelivery:
     """One batch in the hands of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, work: BatchWork) -> None:
-        self._endpoint, self._batch, self._words = endpoint, work.batch, work.words
-        policy, clock = endpoint._policy, endpoint._clock  # noqa: SLF001  (two halves of one thing)
-        self._policy, self._now = policy, clock.now()
-        self._entries = Entries(policy, work.batch, list(work.words), self._now)
-        log = endpoint._log  # noqa: SLF001
-        self._host = LastFailureHost(policy, clock, work.words, section=work.number, log=log, call=self._call, tell=endpoint.tell)
-        self._views = Views(work.batch, endpoint.queue)
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
+        job = endpoint.job
+        self._endpoint, self._batch, self._words = endpoint, batch, section.words
+        self._policy, self._now = job.policy, job.clock.now()
+        self._entries = Entries(job.policy, batch, list(section.words), self._now)
+        self._host = LastFailureHost(job, section, endpoint.log, self._call, endpoint.tell)
+        self._views = Views(batch, endpoint.queue)
         self._first_failure: Failure | None = None
 
     def run(self) -> bool:
@@ -251,7 +223,7 @@ class _BatchDelivery:
         """The lean loop: nothing here that is not needed for every message."""
         first = rows[0]
         columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
-        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint._handler  # noqa: SLF001
+        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(State.IN_FLIGHT), int(State.COMMITTED)
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
