@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
-from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, endpoint, journal, work
+from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, host, journal, work
 from airflow_poison.core.delivery.sessions.journal import State, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
@@ -81,7 +81,7 @@ def _charge_the_batch() -> None:
 
 def _ghosts() -> None:
     """What a delivery that was rolled back did in its conversation counts all the same."""
-    rolled_back = endpoint.DialogHost.rolled_back
+    rolled_back = host.DialogHost.rolled_back
 
     def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
         conversation = Conversation(begun, services, self.job.clock.now)
@@ -94,7 +94,7 @@ def _ghosts() -> None:
         rolled_back(self, entries, culprit, failure)
 
     replace(work.Endpoint, "call_in_dialog", call)
-    replace(endpoint.DialogHost, "rolled_back", applied)
+    replace(host.DialogHost, "rolled_back", applied)
 
 
 def _remove_first() -> None:

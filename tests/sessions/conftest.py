@@ -43,7 +43,8 @@ def opened_session(
 ) -> ServerSession:
     """Open a session of a queue, as a task does."""
     known = RecoveredAttempts.load(carry) if isinstance(carry, Path) else carry or RecoveredAttempts()
-    return open_session(StageJob(**{"queue": "", "handler": resolve_handler(handler), "clock": SystemClock()} | job), partition, known, at_hand)
+    given: dict[str, Any] = {"queue": "", "handler": resolve_handler(handler), "clock": SystemClock()}
+    return open_session(StageJob(**given | job), partition, known, at_hand)
 
 
 @pytest.fixture

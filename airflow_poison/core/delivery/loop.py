@@ -64,11 +64,11 @@ class Host(Protocol[E_contra]):
 
     def begin(self, entry: E_contra, delivery: Deliver) -> None:
         """Hand a message to a free server session; only asked for with several of them."""
-        raise NotImplementedError
+        ...
 
     def result(self, entry: E_contra) -> Failure | None:
         """Wait for the end of a delivery that was begun; None when the handler returned."""
-        raise NotImplementedError
+        ...
 
     def committed(self, entries: Sequence[E_contra]) -> None:
         """The transaction that received these messages has committed: they are gone.

@@ -154,7 +154,6 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 def _left_work(path: Path) -> bool:
     with reading(path), path.open("rb") as file:
         return _is_quiet(file) and any(left_open(words).in_flight for _, words in sections(file.read()))
-    return False
 
 
 def _begun_at(path: Path) -> tuple[str, str]:
@@ -183,7 +182,6 @@ def _read_when_quiet(path: Path, deadline: float) -> bytes:
                 )
             time.sleep(_POLL_SECONDS)
         return file.read()
-    return b""
 
 
 # The note beside the journals

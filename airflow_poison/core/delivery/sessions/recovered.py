@@ -147,6 +147,7 @@ def _log_of(path: Path) -> Path:
 
 def texts_of(path: Path) -> Texts:
     """Read a log; nothing where there is none. Raises ServerSessionError for one that this user may not read."""
+    Texts({}, {})
     with reading(path), path.open("rb") as file:
         reader = FailureReader(file.fileno(), str(path))
         failures: dict[int, Failure] = {}
@@ -158,7 +159,6 @@ def texts_of(path: Path) -> Texts:
         if reader.unreadable:
             tell_damage(path, f"{reader.unreadable} line(s) of failures are lost")
         return Texts(failures, reader.halts, frozenset(late), tuple(reader.effects))
-    return Texts({}, {})
 
 
 # Damaged files
@@ -197,6 +197,7 @@ def reading(path: Path) -> Iterator[None]:
 
 def journal_paths(folder: Path, pattern: str) -> list[Path]:
     """Return the paths in a folder of journals that match. A folder that may not be listed is an error (a glob passes over it)."""
+    names: list[str] = []
     with reading(folder):
-        return [folder / name for name in os.listdir(folder) if fnmatchcase(name, pattern)]  # noqa: PTH208  (names only)
-    return []
+        names = os.listdir(folder)  # noqa: PTH208  (names only)
+    return [folder / name for name in names if fnmatchcase(name, pattern)]
