@@ -124,9 +124,13 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     }
     if isinstance(end, Dispose) and partition == OUTBOX:
         changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
-    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
-    kept = pa.table(columns, schema=table_schema())
+    kept = _changed(rows, changed)
     return [kept, *_reports(kept, end)]
+
+
+def _changed(rows: pa.RecordBatch | pa.Table, changed: Mapping[str, pa.Array[Any]]) -> pa.Table:
+    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
+    return pa.table(columns, schema=table_schema())
 
 
 def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
@@ -139,8 +143,7 @@ def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
             "properties": _properties([given] * disposed.num_rows),
             "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
         }
-        columns = [changed[name] if name in changed else disposed.column(name) for name in table_schema().names]
-        yield pa.table(columns, schema=table_schema())
+        yield _changed(disposed, changed)
 
 
 def fingerprint(failure: Failure) -> str:

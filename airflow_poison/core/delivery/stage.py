@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, cast
 
 from airflow_poison.core.fault_points import reach
@@ -173,8 +174,6 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
-    from pathlib import Path
-
     from airflow_poison.core.delivery.sessions.crash_attribution import read_partition
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
@@ -192,8 +191,6 @@ def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
-    from pathlib import Path
-
     from airflow_poison.core.conversations.dialog_state import DialogState
 
     return DialogState.load(Path(job.dialogs))

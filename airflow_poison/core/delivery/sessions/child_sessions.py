@@ -19,7 +19,7 @@ from airflow_poison.core.delivery.sessions import platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import State, attempts_of, left_open, pending, settle, states_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, StatelessSession
-from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, idle_limit_reached, stream_of
+from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, check_idle_deaths, stream_of
 from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, Task, map_slot
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
@@ -119,8 +119,7 @@ class SupervisedSession(StatelessSession):
             return
         tally.idle_deaths += 1
         when = f"with no message in its handler and {len(pending(record.words))} left to deliver"
-        if (error := idle_limit_reached(tally.idle_deaths, death, when)) is not None:
-            raise error
+        check_idle_deaths(tally.idle_deaths, death, when)
 
 
 class Watch:
@@ -338,7 +337,5 @@ class ChildCallers:
 
 
 def _note_idle_death(session: _Session, death: Death) -> None:
-    """Raise ServerSessionError when it was one too many."""
     session.idle_deaths += 1
-    if (error := idle_limit_reached(session.idle_deaths, death, "before it had taken a message")) is not None:
-        raise error
+    check_idle_deaths(session.idle_deaths, death, "before it had taken a message")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
-from airflow_poison.core.delivery.sessions.journal import STATE_MASK, State
+from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, State, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
 from airflow_poison.core.delivery.sessions.work import JournalHost
 from airflow_poison.core.errors import PoisonError, ServerSessionError
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.decisions import Counts, Park
+
+
+_ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
 
 
 class EndpointHost(JournalHost):
@@ -112,9 +116,16 @@ class EndpointHost(JournalHost):
             self._tell(EventType.COMMITTED, entry)
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Store the rollback of every member."""
+        """Count one attempt for every member (spec WCF-41)."""
         self._opened = None
-        super().rolled_back(entries, culprit, failure)
+        for entry in entries:
+            innocent = entry is not culprit
+            self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
+        for entry in reversed(entries):
+            value = self._words[entry.row]
+            if state_of(value) not in SETTLED:
+                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
+                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
         for entry in entries:
             self.counts[entry.row] = entry.counts
             self._tell(EventType.ROLLED_BACK, entry)
@@ -123,7 +134,9 @@ class EndpointHost(JournalHost):
         """Store that no delivery follows, and remember why."""
         if isinstance(decision, Halt):
             self._log.append_halt(entry.lookup_id, decision.details)
-        super().ended(entry, decision, failure)
+        if failure is not None and failure.kind is FailureKind.UNREADABLE:
+            self._log_failure(entry, failure)
+        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
         self.ends[entry.row] = decision
         if isinstance(decision, Block) and decision.whole_queue:
             self.source.blocked = True
@@ -169,6 +182,11 @@ class EndpointHost(JournalHost):
     def _tell(self, event: EventType, entry: BatchEntry) -> None:
         if self._job.record_all:
             self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
+
+
+def _of_another(failure: Failure) -> Failure:
+    """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
+    return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
 
 
 class Callers(Protocol):

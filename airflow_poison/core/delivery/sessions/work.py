@@ -9,7 +9,7 @@ body first: readability may depend on the size, and larger is never more readabl
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
@@ -23,12 +23,10 @@ from airflow_poison.core.delivery.sessions.journal import (
     IS_SETTLED,
     MAX_ATTEMPTS,
     ONE_ATTEMPT,
-    SETTLED,
     STATE_MASK,
     State,
     attempts_of,
     counted,
-    state_of,
 )
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
@@ -51,9 +49,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
     from airflow_poison.core.policies.policy import Policy
-
-    CallHandler = Callable[[int, Counts], Failure | None]
-    """Calls the handler with the message of a row and the counts that it sees."""
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
@@ -151,9 +146,6 @@ class Endpoint:
 # What the receive loop's decisions do: they are journaled; the files are the parent's business
 
 
-_ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
-
-
 class JournalHost:
     """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say."""
 
@@ -174,29 +166,12 @@ class JournalHost:
         for entry in reversed(entries):
             self._store(entry.row, State.COMMITTED)
 
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Count one attempt for every member (spec WCF-41)."""
-        for entry in entries:
-            innocent = entry is not culprit
-            self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
-        for entry in reversed(entries):
-            value = self._words[entry.row]
-            if state_of(value) not in SETTLED:
-                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
-                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
-
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
         """Nobody else holds a claimed message."""
         return True
 
     def wait(self, entry: BatchEntry) -> None:
         """Never asked for: every move succeeds."""
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Store that no delivery follows; what it means is decided again, by the same policy, where the outcome is written."""
-        if failure is not None and failure.kind is FailureKind.UNREADABLE:
-            self._log_failure(entry, failure)
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
 
     def halted(self, decision: Halt) -> None:
         """Nothing to store: no message is the cause."""
@@ -219,60 +194,6 @@ class JournalHost:
     def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
         attempts = attempts_of(self._words[entry.row])
         self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
-
-
-def _of_another(failure: Failure) -> Failure:
-    """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
-    return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
-
-
-class LastFailureHost(JournalHost):
-    """For messages that depend on no other (``policy.stateless``): logs only the failure that a message ends with.
-
-    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
-
-    :param tell: returns a failure with its text.
-    """
-
-    def __init__(self, job: StageJob, section: Section, log: FailureLog, call: CallHandler, tell: Callable[[Failure], Failure]) -> None:
-        super().__init__(job, section, log)
-        self._call, self._tell = call, tell
-        self._last: Failure | None = None
-
-    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Call the handler; one delivered at most once is committed already and stays so."""
-        if not delivery.at_most_once:
-            self._store(entry.row, State.IN_FLIGHT)
-        return self._call(entry.row, delivery.counts)
-
-    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
-        (entry,) = entries
-        value = counted(self._words[entry.row], State.UNTOUCHED)
-        if attempts_of(value) == MAX_ATTEMPTS:
-            self._log_failure(entry, self._tell(failure), innocent=entry is not culprit)
-        self._last = failure
-        self._words[entry.row] = value
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Log the failure, then store that no delivery follows."""
-        last, self._last = failure or self._last, None
-        if last is not None:
-            self._log_failure(entry, self._tell(last))
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Forget the failure that the message has outlived."""
-        self._last = None
-        super().committed(entries)
 
 
 # Deliveries that go on failing
@@ -341,17 +262,19 @@ class Ladder:
 # One batch
 
 
-class _BatchDelivery:
-    """One batch in the hands of one endpoint."""
+class _BatchDelivery(JournalHost):
+    """One batch in the hands of one endpoint; logs only the failure that a message ends with.
+
+    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
+    """
 
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
-        job = endpoint.job
-        self._endpoint, self._batch, self._words = endpoint, batch, section.words
-        self._policy, self._now = job.policy, job.clock.now()
-        self._entries = Entries(job.policy, batch, list(section.words), self._now)
-        self._host = LastFailureHost(job, section, endpoint.log, self._call, endpoint.tell)
+        super().__init__(endpoint.job, section, endpoint.log)
+        self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
+        self._entries = Entries(self._policy, batch, list(section.words), self._now)
         self._views = Views(batch, endpoint.queue)
-        self._first_failure: Failure | None = None
+        self._first: Failure | None = None
+        self._last: Failure | None = None
 
     def run(self) -> bool:
         """Deliver; return whether a message halted the endpoint."""
@@ -402,8 +325,8 @@ class _BatchDelivery:
         assert last is not None, "it was delivered"
         if failure is RAISED and ladder.end is not None:
             entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
-            self._host.rolled_back((entry,), entry, failure)
-            self._host.ended(entry, ladder.end, failure)
+            self.rolled_back((entry,), entry, failure)
+            self.ended(entry, ladder.end, failure)
             return isinstance(ladder.end, Halt)
         entry = self._entries.entry(row)
         entry.counts = last.stored
@@ -417,19 +340,11 @@ class _BatchDelivery:
         :param failure: of the delivery that the loop begins with, when that is over already.
         """
         if entry.led_to is not None:
-            self._host.ended(entry, entry.led_to, None)
+            self.ended(entry, entry.led_to, None)
             return isinstance(entry.led_to, Halt)
-        self._first_failure = failure
+        self._first = failure
         source = OneRow(self._policy, self._entries, entry, self._words)
-        return ReceiveLoop(self._endpoint.receiver, source, self._host).run() is not None
-
-    def _call(self, row: int, counts: Counts) -> Failure | None:
-        """Call the handler for the receive loop; a failure of the lean loop is its first delivery."""
-        if self._first_failure is not None:
-            failure, self._first_failure = self._first_failure, None
-            return failure
-        self._endpoint.at[0] = row
-        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        return ReceiveLoop(self._endpoint.receiver, source, self).run() is not None
 
     def _ladders(self) -> Sequence[Ladder] | None:
         """Return the ladder of each row; None: some message cannot be read."""
@@ -447,6 +362,48 @@ class _BatchDelivery:
         lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
         largest = pc.max(lengths).as_py() or 0
         return self._policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+
+    # What the receive loop decides
+
+    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
+        """Call the handler; a failure of the lean loop is its first delivery. One delivered at most once is committed already and stays so."""
+        row, counts = entry.row, delivery.counts
+        if not delivery.at_most_once:
+            self._store(row, State.IN_FLIGHT)
+        if self._first is not None:
+            failure, self._first = self._first, None
+            return failure
+        self._endpoint.at[0] = row
+        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+
+    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def result(self, entry: BatchEntry) -> Failure | None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
+        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
+        (entry,) = entries
+        value = counted(self._words[entry.row], State.UNTOUCHED)
+        if attempts_of(value) == MAX_ATTEMPTS:
+            self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
+        self._last = failure
+        self._words[entry.row] = value
+
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
+        """Log the failure, then store that no delivery follows."""
+        last, self._last = failure or self._last, None
+        if last is not None:
+            self._log_failure(entry, self._endpoint.tell(last))
+        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Forget the failure that the message has outlived."""
+        self._last = None
+        super().committed(entries)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> Iterable[int]:
