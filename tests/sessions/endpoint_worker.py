@@ -11,7 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history
 from airflow_poison.core.policies import policy_from_dict
 from tests.sessions.conftest import opened_session
 from tests.sessions.endpoints import saying
@@ -23,7 +23,7 @@ def main(folder: Path, isolation: str, policy: str, words: list[str]) -> None:
     journals = folder / "journal"
     if not list(journals.iterdir()):
         (folder / "worker").write_text(str(os.getpid()))
-    story = read_story([journals])
+    story = read_history([journals])
     with opened_session(
         policy=policy_from_dict(json.loads(policy)),
         handler="tests.sessions.endpoint_handlers:recorded",

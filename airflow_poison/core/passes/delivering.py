@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, Forced, Story, TryNote, read_journals, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, Forced, History, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 from airflow_poison.core.fault_points import reach
@@ -74,7 +74,7 @@ class Delivering:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
         of, claim = self.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
-        story = read_story([Path(path) for path in of.table.journals(claim)])
+        story = read_history([Path(path) for path in of.table.journals(claim)])
         job = self._job(story, stage)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
@@ -89,7 +89,7 @@ class Delivering:
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
-    def _job(self, story: Story, stage: Path) -> StageJob:
+    def _job(self, story: History, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
         of, dialogs = self.receiving, self._dialogs(stage)
         order = _order(of.policy)
@@ -132,7 +132,7 @@ class Delivering:
         folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
-        self.receiving.table.begin(self.held.claim, TryNote(machine, forced).told())
+        self.receiving.table.begin(self.held.claim, TryNote(machine, forced).to_json())
         try:
             yield
         except BaseException:

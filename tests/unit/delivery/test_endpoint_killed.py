@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
 from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
@@ -122,7 +122,7 @@ def job_of(policy: Policy, opening: Opening = FIRST) -> StageJob:
 def receive(policy: Policy, handlers: Handlers, root: Path, *, killed_at: int = 0, counters: dict[str, int] | None = None) -> BatchReport:
     """Receive as the next holder of a claim does: after its earlier ones, in a folder of its own."""
     earlier = sorted(root.iterdir())
-    story = read_story(earlier)
+    story = read_history(earlier)
     folder = root / str(len(earlier))
     folder.mkdir()
     opening = Opening(counters=policy.counters_after(counters or {}, Restart.SERVER))
@@ -142,7 +142,7 @@ def live(policy: Policy, handlers: Handlers, kills: list[int]) -> tuple[BatchRep
             try:
                 report = receive(policy, handlers, folder, killed_at=killed_at)
             except KilledError:
-                carry = read_story(sorted(folder.iterdir())).carry
+                carry = read_history(sorted(folder.iterdir())).carry
                 seen.append(dict(zip(carry.lookup_ids.tolist(), carry.words.tolist(), strict=True)))
                 stood.append(len(handlers.begun))
             else:
