@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, Forced, History, TryNote, read_history, read_journals
+from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.stage import Order, StageJob
 from airflow_poison.core.errors import ClaimLostError, PoisonError
 from airflow_poison.core.fault_points import reach
@@ -89,7 +89,7 @@ class Delivering:
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
-    def _job(self, story: History, stage: Path) -> StageJob:
+    def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
         of, dialogs = self.receiving, self._dialogs(stage)
         order = _order(of.policy)

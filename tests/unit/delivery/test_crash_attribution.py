@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.crash_attribution import History
+    from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory
 
 FLYING, DONE, NOTHING = word(State.IN_FLIGHT), word(State.COMMITTED), 0
 HELD = word(State.HELD)
@@ -53,7 +53,7 @@ class Tries:
         self.journals.append(folder)
         return self
 
-    def story(self) -> History:
+    def story(self) -> ClaimHistory:
         return read_history(self.journals)
 
 
@@ -62,12 +62,12 @@ def tries(tmp_path: Path) -> Tries:
     return Tries(tmp_path)
 
 
-def counts(story: History, *ids: int) -> list[tuple[int, int]]:
+def counts(story: ClaimHistory, *ids: int) -> list[tuple[int, int]]:
     """Attempts and crashes of messages."""
     return [(attempts_of(story.carry.word_of(number)), crashes_of(story.carry.word_of(number))) for number in ids]
 
 
-def states(story: History, *ids: int) -> list[State]:
+def states(story: ClaimHistory, *ids: int) -> list[State]:
     return [state_of(story.carry.word_of(number)) for number in ids]
 
 
@@ -305,13 +305,13 @@ class World:
     chance: random.Random
     begun: TryNote | None
     delivered: Counter[int] = field(default_factory=Counter)
-    stories: list[History] = field(default_factory=list)
+    stories: list[ClaimHistory] = field(default_factory=list)
 
     def live(self) -> None:
         while not self._try(self.tries.story()):
             assert len(self.stories) <= ATTEMPTS * len(self.culprits) + 1
 
-    def _try(self, story: History) -> bool:
+    def _try(self, story: ClaimHistory) -> bool:
         """Return whether it ended well."""
         self.stories.append(story)
         self.tries.ended(begun=self.begun)
@@ -344,7 +344,7 @@ class World:
                 journal.append(np.array(members, np.int64), np.array([words[number] for number in members], np.int32))
         return not dead
 
-    def _begins_with(self, story: History, number: int) -> int:
+    def _begins_with(self, story: ClaimHistory, number: int) -> int:
         return story.carry.word_of(number)
 
     def _delivered(self, number: int, value: int) -> int:

@@ -230,7 +230,7 @@ MOST_UNEXPLAINED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ClaimHistory:
     """What the earlier tries of a claim tell the next one.
 
     :param alone: lookup ids of messages to deliver alone: in flight when a whole try died, and nothing has become of them since; ascending.
@@ -244,7 +244,7 @@ class History:
     outdated: bool = False
 
 
-def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> History:
+def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> ClaimHistory:
     """Read the journal folders of a claim's earlier holders, oldest first.
 
     :param wait: how long to wait for journals whose writers still live, at least zero.
@@ -254,7 +254,7 @@ def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> History
     for folder in folders:
         attribution.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
     careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
-    return History(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated)
+    return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated)
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
