@@ -44,7 +44,7 @@ class Tries:
         folder = stage / "journal"
         folder.mkdir(parents=True)
         if begun is not None:
-            (stage / "begun").write_text(begun.told())
+            (stage / "begun").write_text(begun.to_json())
         for partition, words in journals:
             with Journal(folder, partition) as journal:
                 for start in range(0, len(words), size):
