@@ -41,7 +41,7 @@ from airflow_poison.core.delivery.sessions.journal import (
     settle,
 )
 from airflow_poison.core.delivery.sessions.output import last_output
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts, Texts, journal_paths, merged, reading, tell_damage, texts_of
+from airflow_poison.core.delivery.sessions.recovered import ReadingJournal, RecoveredAttempts, Texts, journal_paths, merged, tell_damage, texts_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -152,8 +152,9 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 
 
 def _left_work(path: Path) -> bool:
-    with reading(path), path.open("rb") as file:
+    with ReadingJournal(path), path.open("rb") as file:
         return _is_quiet(file) and any(left_open(words).in_flight for _, words in sections(file.read()))
+    return False
 
 
 def _begun_at(path: Path) -> tuple[str, str]:
@@ -173,7 +174,7 @@ def _is_quiet(file: BinaryIO) -> bool:
 
 
 def _read_when_quiet(path: Path, deadline: float) -> bytes:
-    with reading(path), path.open("rb") as file:
+    with ReadingJournal(path), path.open("rb") as file:
         while not _is_quiet(file):
             if time.monotonic() >= deadline:
                 raise ServerSessionError(
@@ -182,6 +183,7 @@ def _read_when_quiet(path: Path, deadline: float) -> bytes:
                 )
             time.sleep(_POLL_SECONDS)
         return file.read()
+    return b""
 
 
 # The note beside the journals

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -22,8 +21,9 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
@@ -147,8 +147,7 @@ def _log_of(path: Path) -> Path:
 
 def texts_of(path: Path) -> Texts:
     """Read a log; nothing where there is none. Raises ServerSessionError for one that this user may not read."""
-    Texts({}, {})
-    with reading(path), path.open("rb") as file:
+    with ReadingJournal(path), path.open("rb") as file:
         reader = FailureReader(file.fileno(), str(path))
         failures: dict[int, Failure] = {}
         late: set[tuple[int, int]] = set()
@@ -159,6 +158,7 @@ def texts_of(path: Path) -> Texts:
         if reader.unreadable:
             tell_damage(path, f"{reader.unreadable} line(s) of failures are lost")
         return Texts(failures, reader.halts, frozenset(late), tuple(reader.effects))
+    return Texts({}, {})
 
 
 # Damaged files
@@ -176,28 +176,33 @@ def tell_damage(path: Path, what: str) -> None:
     )
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
+class ReadingJournal:
     """Look into a file or folder of journals; what is gone, and a folder in place of a file, hold nothing.
 
-    :raises ServerSessionError: it cannot be read.
+    Raises ServerSessionError for what cannot be read.
     """
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except IsADirectoryError:
-        tell_damage(path, "it is a folder")
-    except OSError as error:
-        raise ServerSessionError(
-            f"The attempt journal {str(path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right "
-            "to read it, then run the task again; if it is lost for good, remove it: its messages are delivered again then, settled ones too."
-        ) from error
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return True
+        if isinstance(error, IsADirectoryError):
+            tell_damage(self._path, "it is a folder")
+            return True
+        if isinstance(error, OSError):
+            raise ServerSessionError(
+                f"The attempt journal {str(self._path)!r} cannot be read: {error.strerror or error}. Nothing was delivered. Give this user the right "
+                "to read it, then run the task again; if it is lost for good, remove it: its messages are delivered again then, settled ones too."
+            ) from error
+        return False
 
 
 def journal_paths(folder: Path, pattern: str) -> list[Path]:
     """Return the paths in a folder of journals that match. A folder that may not be listed is an error (a glob passes over it)."""
-    names: list[str] = []
-    with reading(folder):
-        names = os.listdir(folder)  # noqa: PTH208  (names only)
-    return [folder / name for name in names if fnmatchcase(name, pattern)]
+    with ReadingJournal(folder):
+        return [folder / name for name in os.listdir(folder) if fnmatchcase(name, pattern)]  # noqa: PTH208  (names only)
+    return []
