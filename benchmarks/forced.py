@@ -11,8 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.session import open_session
-from airflow_poison.core.delivery.stage import FORCED_ROWS
+from airflow_poison.core.delivery.stage import FORCED_ROWS, StageJob
 from airflow_poison.core.policies.msmq4 import Msmq4
 from benchmarks.sessions import batches, nothing
 
@@ -25,7 +28,8 @@ def rate(number: int, *, forced: bool) -> float:
         given = batches(number)
         if forced:
             given = [batch.slice(start, FORCED_ROWS) for batch in given for start in range(0, batch.num_rows, FORCED_ROWS)]
-        with open_session(policy=Msmq4(), handler=nothing, journal_folder=folder, partition="0", forced=forced) as session:
+        job = StageJob("", Msmq4(), resolve_handler(nothing), folder, SystemClock(), forced=forced)
+        with open_session(job, "0", RecoveredAttempts()) as session:
             session.deliver(given[0].slice(0, 1))
             started = time.perf_counter()
             for batch in given:

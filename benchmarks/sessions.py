@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.session import open_session
+from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.schema import message_schema
 
@@ -49,8 +53,8 @@ def batches(number: int) -> list[pa.RecordBatch]:
 def rate(policy: ActivationSpecification, number: int, isolation: str = "process") -> float:
     """Return deliveries a second, without the start of the sessions."""
     with tempfile.TemporaryDirectory() as folder:
-        session = open_session(policy=policy, handler="benchmarks.sessions:nothing", journal_folder=folder, partition="0", isolation=isolation)
-        with session:
+        job = StageJob("", policy, resolve_handler("benchmarks.sessions:nothing"), folder, SystemClock(), isolation=isolation)
+        with open_session(job, "0", RecoveredAttempts()) as session:
             session.deliver(batches(_WARM)[0])
             given = batches(number)
             started = time.perf_counter()

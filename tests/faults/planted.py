@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
-from airflow_poison.core.delivery.sessions import dialogs, endpoint, journal, tries, work
-from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, host, journal, work
+from airflow_poison.core.delivery.sessions.journal import State, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
 from airflow_poison.core.store import queue_table as tables
@@ -77,15 +77,15 @@ def _charge_the_batch() -> None:
                 words[words & 0xFF == State.UNTOUCHED] += np.int32(word(State.UNTOUCHED, 1, 1))
             yield ids, words
 
-    replace(tries, "sections", sections)
+    replace(crash_attribution, "sections", sections)
 
 
 def _ghosts() -> None:
     """What a delivery that was rolled back did in its conversation counts all the same."""
-    rolled_back = endpoint.DialogHost.rolled_back
+    rolled_back = host.DialogHost.rolled_back
 
     def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
-        conversation = Conversation(begun, services, self._clock.now)
+        conversation = Conversation(begun, services, self.job.clock.now)
         failure = self.call(message.within(conversation))
         return failure, conversation.close()
 
@@ -95,7 +95,7 @@ def _ghosts() -> None:
         rolled_back(self, entries, culprit, failure)
 
     replace(work.Endpoint, "call_in_dialog", call)
-    replace(endpoint.DialogHost, "rolled_back", applied)
+    replace(host.DialogHost, "rolled_back", applied)
 
 
 def _remove_first() -> None:

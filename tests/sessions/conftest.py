@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.session import open_session
+from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.policies.msmq4 import Msmq4
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.batchrecord import ServerSession
+    from airflow_poison.core.conversations.dialog_state import DialogState
+    from airflow_poison.core.delivery.sessions.session import ServerSession
 
 
 class Opener(Protocol):
@@ -33,6 +38,15 @@ def policy(**settings: Any) -> Msmq4:
     return Msmq4(**given | settings)
 
 
+def opened_session(
+    handler: Any, partition: str = "3", carry: RecoveredAttempts | Path | None = None, at_hand: DialogState | None = None, **job: Any
+) -> ServerSession:
+    """Open a session of a queue, as a task does."""
+    known = RecoveredAttempts.load(carry) if isinstance(carry, Path) else carry or RecoveredAttempts()
+    given: dict[str, Any] = {"queue": "", "handler": resolve_handler(handler), "clock": SystemClock()}
+    return open_session(StageJob(**given | job), partition, known, at_hand)
+
+
 @pytest.fixture
 def journals(tmp_path: Path) -> Path:
     folder = tmp_path / "journal"
@@ -46,8 +60,8 @@ def session(journals: Path) -> Iterator[Opener]:
     with ExitStack() as stack:
 
         def opened(handler: Any = "tests.sessions.sample_handlers:script", isolation: str = "process", **others: Any) -> ServerSession:
-            given: dict[str, Any] = {"policy": policy(), "journal_folder": journals, "partition": "3"}
-            return stack.enter_context(open_session(handler=handler, isolation=isolation, **given | others))
+            given: dict[str, Any] = {"policy": policy(), "journal_folder": journals}
+            return stack.enter_context(opened_session(handler=handler, isolation=isolation, **given | others))
 
         yield opened
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.sessions.crash_attribution import read_story
-from airflow_poison.core.delivery.sessions.session import open_session
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history
+from tests.sessions.conftest import opened_session
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
 from tests.sessions.endpoints import broker
 
@@ -38,16 +38,15 @@ def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]
     journals.mkdir()
     if not tries:
         (folder / "worker").write_text(str(os.getpid()))
-    carry = read_story(tries).carry
+    carry = read_history(tries).carry
     if tries:
         carry.save(folder / "carry.npy")
     rows, seen = [_message(folder, each) for each in messages], Seen()
     words: list[int] = []
-    with open_session(
+    with opened_session(
         policy=broker(1),
         handler="tests.sessions.dialog_handlers:talk",
         journal_folder=journals,
-        partition="3",
         isolation=isolation,
         carry=folder / "carry.npy" if tries else None,
         at_hand=at_hand(),

@@ -18,7 +18,7 @@ from airflow_poison.core.schema import DIALOG, message_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ORDER, QUESTION, ANSWER = "Order", "Question", "Answer"

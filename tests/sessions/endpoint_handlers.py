@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.core.delivery.sessions.journal import sections
-from airflow_poison.core.delivery.sessions.words import State, states_of
+from airflow_poison.core.delivery.sessions.journal import State, sections, states_of
 from airflow_poison.core.failures import Postpone
 from tests.sessions.sample_handlers import script
 

@@ -11,9 +11,9 @@ import sys
 import warnings
 from pathlib import Path
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_story
-from airflow_poison.core.delivery.sessions.session import open_session
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history
 from airflow_poison.core.policies import policy_from_dict
+from tests.sessions.conftest import opened_session
 from tests.sessions.endpoints import saying
 from tests.sessions.messages import batch_of
 
@@ -23,12 +23,11 @@ def main(folder: Path, isolation: str, policy: str, words: list[str]) -> None:
     journals = folder / "journal"
     if not list(journals.iterdir()):
         (folder / "worker").write_text(str(os.getpid()))
-    story = read_story([journals])
-    with open_session(
+    story = read_history([journals])
+    with opened_session(
         policy=policy_from_dict(json.loads(policy)),
         handler="tests.sessions.endpoint_handlers:recorded",
         journal_folder=journals,
-        partition="3",
         isolation=isolation,
         carry=story.carry,
         singly=bool(story.alone),

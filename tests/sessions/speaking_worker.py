@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies.service_broker import ServiceBroker
-from tests.sessions.conftest import policy
+from tests.sessions.conftest import opened_session, policy
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
@@ -176,11 +175,10 @@ def main(folder: Path, isolation: str, kind: str, words: list[str]) -> None:
     pid = folder / "pid"
     pid.write_text(str(os.getpid()))
     timeout = timedelta(seconds=60)
-    with open_session(
+    with opened_session(
         policy=ServiceBroker(transaction_timeout=timeout) if kind == "calls" else policy(transaction_timeout=timeout),
         handler="tests.sessions.speaking_worker:speak",
         journal_folder=folder / "journal",
-        partition="3",
         isolation=isolation,
     ) as session:
         session.deliver(batch_of([f"{pid} {word.replace('+', ' ')}" for word in words], first_id=100))

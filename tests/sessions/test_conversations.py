@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.conversations.endpoint import Outgoing
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.policies.policy import Policy
     from tests.sessions.conftest import Opener
 

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.delivery.sessions import failurelog
-from airflow_poison.core.delivery.sessions.crash_attribution import read_story
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history
+from airflow_poison.core.delivery.sessions.journal import State
 from tests.sessions.dialog_worker import deliver, die_at
 from tests.sessions.endpoints import deliveries
 from tests.sessions.reading import told
@@ -205,7 +205,7 @@ def test_the_journal_says_committed_only_behind_its_effect(tmp_path: Path) -> No
     """Killed between the two, the message is not committed, and its line does not count."""
     assert work_here(tmp_path, "delivery.dialogs.after_effect:1", ["d1:1:answer first"]).code == -signal.SIGKILL
 
-    story = read_story([tmp_path / "journal-0"])
+    story = read_history([tmp_path / "journal-0"])
 
     assert [told_.effect.lookup_id for told_ in story.carry.effects] == [0]
     assert not np.isin(story.carry.words & 0xFF, (State.COMMITTED, State.CARRIED)).any()

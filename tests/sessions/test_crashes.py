@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from airflow_poison.core.delivery.sessions import wire, zygote
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.delivery.sessions.wire import Task
-from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from tests.sessions.conftest import policy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from tests.sessions.messages import batch_of

@@ -17,7 +17,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions import verdicts
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.batchrecord import ServerSession
+    from airflow_poison.core.delivery.sessions.session import ServerSession
     from tests.sessions.conftest import Opener
 
 HANDLER = "tests.sessions.dirty_handlers:script"

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions import wire, zygote
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from tests.sessions.endpoints import deliveries, saying, specification, written

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.policies.decisions import Halt
 from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written
 from tests.sessions.messages import batch_of

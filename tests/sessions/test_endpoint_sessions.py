@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Halt, Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -21,7 +21,7 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from tests.sessions.conftest import Opener
 
 RECORDED = "tests.sessions.endpoint_handlers:recorded"

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.core.delivery.ends import Stay
 from airflow_poison.core.delivery.sessions import failurelog, platform
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, State
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State
 from airflow_poison.core.errors import ConfigurationWarning, ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.decisions import Park

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from tests.sessions.conftest import policy as msmq4
 from tests.sessions.endpoints import NEVER, deliveries, specification

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_poison import track_failures
 from airflow_poison.core.conversations.system_messages import ErrorDocument
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
 from tests.sessions.endpoints import broker, written
 from tests.sessions.reading import told

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.handler_wrappers import sessiongram
-from airflow_poison.core.delivery.sessions.words import State
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.errors import HandlerNotFoundError, InputError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.service_broker import ServiceBroker

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.session import open_session
-from tests.sessions.conftest import policy
+from tests.sessions.conftest import opened_session, policy
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
@@ -42,11 +41,10 @@ def main(folder: Path, isolation: str, batch_size: int, words: list[str]) -> Non
     """Deliver."""
     if not list((folder / "journal").iterdir()):
         (folder / "worker").write_text(str(os.getpid()))
-    with open_session(
+    with opened_session(
         policy=policy(max_batch_size=batch_size, transaction_timeout=timedelta(seconds=60)),
         handler="tests.sessions.worker:recorded",
         journal_folder=folder / "journal",
-        partition="3",
         isolation=isolation,
         carry=read_journals([folder / "journal"]),
     ) as session:

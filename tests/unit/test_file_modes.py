@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.log_forwarding import FOLDER, forwarding, handler_log
+from airflow_poison.core.delivery.progress import FOLDER, forwarding, handler_log
 from airflow_poison.core.delivery.sessions import output
 from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts

@@ -64,8 +64,7 @@ class Queue:
     def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
 
-        from airflow_poison.core.delivery.sessions.journal import sections
-        from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, STATE_MASK, State
+        from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, State, sections
 
         messages = attempts = 0
         for journal in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):

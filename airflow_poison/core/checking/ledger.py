@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
-from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON
+from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.log import SEQUENCE

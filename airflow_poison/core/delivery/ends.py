@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
 
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, states_of
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attempts
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, states_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
 from airflow_poison.core.schema import OUTBOX, SubQueue
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.sessions.batchrecord import Decided
     from airflow_poison.core.delivery.sessions.dialogs import Conversed
+    from airflow_poison.core.delivery.sessions.session import Decided
     from airflow_poison.core.policies.policy import Opening, Policy, Receiver
 
 
@@ -47,37 +47,27 @@ class GiveBack:
 End = Stay | GiveBack | Park | Dispose | Block | Halt
 
 
-@dataclass(frozen=True, slots=True)
-class Journaled:
-    """What the journal says of a message that has not committed.
+def end_of(receiver: Receiver, entry: BatchEntry, attempts: int, state: State, last: Failure | None, *, now: datetime) -> End:
+    """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
 
     :param attempts: counted rollbacks of this pass.
-    :param failure: the last one, None when its text is not known.
-    """
-
-    attempts: int
-    state: State
-    failure: Failure | None
-
-
-def end_of(receiver: Receiver, entry: BatchEntry, journaled: Journaled, now: datetime) -> End:
-    """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
+    :param last: what ended the last of them; None when its text is not known.
 
     The attempts may be those of a dead pass under another policy: where this one would have ended earlier, it ends there; where it
     would go on delivering, the message stays for the next pass. Only a message whose word says so halts an endpoint: a rollback that
     nobody lived to answer for stopped nothing.
     """
-    last, halt = journaled.failure or Failure(FailureKind.CRASH), None
-    for before, _, after in counted_attempts(receiver, entry, journaled.attempts, now, last):
+    last, halt = last or Failure(FailureKind.CRASH), None
+    for before, _, after in counted_attempts(receiver, entry, attempts, now, last):
         if not isinstance(before, Deliver):
             return before
         if isinstance(after, Halt):
             halt = after
         elif not isinstance(after, Return):
             return after
-    if journaled.state not in {State.ENDED, State.HALTED}:
+    if state not in {State.ENDED, State.HALTED}:
         return Stay(entry.counts)
-    if halt is not None and journaled.state is State.HALTED:
+    if halt is not None and state is State.HALTED:
         return replace(halt, counts=entry.counts)
     return _last_decision(receiver, entry, last, now)
 
@@ -218,8 +208,9 @@ def shared_ends(delivered: Delivered, policy: Policy, opening: Opening) -> Itera
         yield from _decided(delivered)
         return
     for fate, rows in _fates(delivered, with_properties=policy.reads_properties).items():
-        journaled = Journaled(fate.attempts, State(fate.state), delivered.failures.get(rows[0]))
-        yield Shared(end_of(policy.open(opening), delivered.entry(rows[0]), journaled, delivered.at), rows, fate.kind)
+        last = delivered.failures.get(rows[0])
+        end = end_of(policy.open(opening), delivered.entry(rows[0]), fate.attempts, State(fate.state), last, now=delivered.at)
+        yield Shared(end, rows, fate.kind)
 
 
 def _fates(delivered: Delivered, *, with_properties: bool) -> dict[Fate, list[int]]:

@@ -122,10 +122,12 @@ class Sessions:
 
     :param number: from 2 on the loop goes in rounds; 0: nobody receives (spec SB-23).
     :param early: how many sessions get their next message before all results of a round are in (spec WMQ-20).
+    :param batches: whether a transaction may receive several messages, where the policy batches.
     """
 
     number: int = 1
     early: int = 0
+    batches: bool = True
 
     @classmethod
     def of(cls, policy: Policy) -> Sessions:
@@ -171,7 +173,7 @@ class ReceiveLoop(Generic[E]):
     def _transaction(self, entry: E) -> None:
         """Receive up to a batch of messages, deliver them, and commit; the first failure or poison ends it (spec WCF-40)."""
         receiver, host = self._receiver, self._host
-        limit, started = receiver.batch_size(), host.now()
+        limit, started = receiver.batch_size() if self._sessions.batches else 1, host.now()
         open_batch: list[tuple[E, Counts]] = []
         while True:
             stored = entry.counts

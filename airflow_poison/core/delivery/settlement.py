@@ -13,9 +13,9 @@ import pyarrow as pa
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, states_of
-from airflow_poison.core.delivery.tally import BlockRecord, Tally, halt_record
+from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
@@ -123,9 +123,13 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     }
     if isinstance(end, Dispose) and partition == OUTBOX:
         changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
-    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
-    kept = pa.table(columns, schema=table_schema())
+    kept = _changed(rows, changed)
     return [kept, *_reports(kept, end)]
+
+
+def _changed(rows: pa.RecordBatch | pa.Table, changed: Mapping[str, pa.Array[Any]]) -> pa.Table:
+    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
+    return pa.table(columns, schema=table_schema())
 
 
 def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
@@ -138,8 +142,7 @@ def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
             "properties": _properties([given] * disposed.num_rows),
             "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
         }
-        columns = [changed[name] if name in changed else disposed.column(name) for name in table_schema().names]
-        yield pa.table(columns, schema=table_schema())
+        yield _changed(disposed, changed)
 
 
 def fingerprint(failure: Failure) -> str:

@@ -6,10 +6,12 @@ Batches of messages go in; rows of what remains, events and one tally come out. 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypedDict, cast
 
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.policy import FIRST
@@ -17,6 +19,7 @@ from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -25,8 +28,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.delivery.tally import Tally
+    from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.policy import Opening, Policy
+
 
 SWEPT_ROWS, SWEPT_BYTES = 100_000, 256 << 20
 """What a task holds at once for a sweep; a longer queue is swept in pieces."""
@@ -48,7 +52,9 @@ class StageJob:
 
     :param journal_folder: where attempts are journaled, one file a task attempt.
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
-    :param isolation: ``process`` (a supervised child) or ``none`` (inline).
+    :param isolation: ``process`` (a supervised child) or ``none``: inline, for trusted handlers and debugging. Then a crash ends the worker,
+        nothing ends a handler that hangs, and what it prints goes where the worker's output goes.
+    :param unprocessable: exception types, or ``module:Type``, that mean what ``Unprocessable`` means.
     :param record_all: also write the routine events of every delivery.
     :param opening: what the endpoint finds when it opens.
     :param order: what must stay in order; whatever need not may run side by side.
@@ -68,7 +74,7 @@ class StageJob:
     read_from: SubQueue = SubQueue.MAIN
     carry: str | None = None
     isolation: str = "process"
-    unprocessable: tuple[str, ...] = ()
+    unprocessable: tuple[str | type[BaseException], ...] = ()
     record_all: bool = False
     opening: Opening = FIRST
     order: Order = Order.NONE
@@ -82,8 +88,7 @@ class StageJob:
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
     """Deliver the messages of ``job.only`` one at a time; what becomes of them is in their journal."""
-    from airflow_poison.core.delivery.sessions.tries import ALONE
-    from airflow_poison.core.delivery.tally import Tally
+    from airflow_poison.core.delivery.sessions.crash_attribution import ALONE
 
     for _ in _delivered(job, ALONE, batches, Tally()):
         pass
@@ -95,7 +100,6 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     Once the endpoint has halted, the other messages pass through as they came.
     """
     from airflow_poison.core.delivery.settlement import Settler
-    from airflow_poison.core.delivery.tally import Tally
 
     settler = Settler(job.policy, job.read_from, opening=job.opening, record_all=job.record_all)
     total = Tally()
@@ -119,23 +123,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         return
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
-    session = open_session(
-        policy=job.policy,
-        handler=job.handler,
-        journal_folder=job.journal_folder,
-        partition=partition,
-        isolation=job.isolation,
-        carry=known,
-        unprocessable=job.unprocessable,
-        clock=job.clock,
-        opening=job.opening,
-        stop_file=job.stop_file,
-        record_all=job.record_all,
-        singly=job.singly,
-        forced=job.forced,
-        at_hand=_at_hand(job),
-    )
-    with session:
+    with open_session(job, partition, known, _at_hand(job)) as session:
         for batch in _cut(job, chain([first], filled)):
             reach("delivery.stage.before_batch")
             report = session.deliver(batch)
@@ -185,8 +173,6 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
-    from pathlib import Path
-
     from airflow_poison.core.delivery.sessions.crash_attribution import read_partition
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
@@ -204,8 +190,6 @@ def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
-    from pathlib import Path
-
     from airflow_poison.core.conversations.dialog_state import DialogState
 
     return DialogState.load(Path(job.dialogs))
@@ -216,3 +200,128 @@ def _tally_row(tally: Tally) -> pa.RecordBatch:
 
     row = {"body": json.dumps(tally.to_record()).encode(), "sub_queue": TALLY, "move_count": 0}
     return pa.Table.from_pylist([row], schema=table_schema()).combine_chunks().to_batches()[0]
+
+
+# What it counts
+
+
+KEPT = ("parked", "poisoned", "postponed", "untouched", "blocked", "halted")
+"""Ends after which the message is still in its queue."""
+SENT_ON = ("rejected", "dead_lettered", "requeued", "exceptioned")
+"""Ends after which it is in the outbox."""
+LEFT = ("dropped", *SENT_ON)
+"""Ends after which it has left its queue."""
+_MOST_ERRORS = 20
+
+
+class HaltRecord(TypedDict):
+    """What halted an endpoint.
+
+    ``lookup_id`` is None when no message is the cause; ``at`` is ISO 8601 in UTC; ``details`` are the facts of the endpoint's event.
+    """
+
+    lookup_id: int | None
+    how: str
+    error: str
+    at: str
+    abort_count: int
+    move_count: int
+    details: dict[str, str]
+
+
+def halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:
+    """Return the record of a policy's decision.
+
+    :param error: what the last failure of its message said.
+    """
+    return HaltRecord(
+        lookup_id=lookup_id,
+        how=halt.how.value,
+        error=error,
+        at=at.isoformat(),
+        abort_count=halt.counts.abort_count,
+        move_count=halt.counts.move_count,
+        details=dict(halt.details),
+    )
+
+
+class BlockRecord(TypedDict):
+    """What blocks a queue: the message, and until when in ISO 8601, None: until the broker restarts or the message is removed."""
+
+    lookup_id: int
+    until: str | None
+
+
+@dataclass(slots=True)
+class Tally:
+    """Numbers by name, failures by fingerprint (text and number of messages), what halted the endpoint, and what it leaves behind.
+
+    ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
+    exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
+    partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, tuple[str, int]] = field(default_factory=dict)
+    halt: HaltRecord | None = None
+    block: BlockRecord | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+    opened_with: dict[str, int] | None = None
+
+    def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
+        """Note what an endpoint found when it opened, and what it leaves behind."""
+        self.opened_with, self.counters = dict(opened_with), dict(counters)
+
+    def add(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        self.counts.update(other.counts)
+        for fingerprint, (text, number) in other.errors.items():
+            self.add_error(fingerprint, text, number)
+        self.halt = self.halt or other.halt
+        self.block = self.block or other.block
+        self._add_counters(other)
+
+    def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
+        """Return counters with what these endpoints have changed; somebody else may have changed others meanwhile."""
+        opened_with = self.opened_with or {}
+        changed = {name for name in opened_with.keys() | self.counters.keys() if self.counters.get(name) != opened_with.get(name)}
+        return {name: number for name, number in present.items() if name not in changed} | {
+            name: self.counters[name] for name in changed if name in self.counters
+        }
+
+    def _add_counters(self, other: Tally) -> None:
+        """Take over the counters that the other endpoint has changed; endpoints of one queue open with the same ones."""
+        if self.opened_with is None and other.opened_with is not None:
+            self.close(other.opened_with, other.counters)
+        elif other.opened_with is not None:
+            self.counters = other.counters_over(self.counters)
+
+    def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
+        """Count messages that ended with a failure."""
+        first, before = self.errors.get(fingerprint, (text, 0))
+        self.errors[fingerprint] = (first, before + messages)
+
+    def commonest_errors(self, most: int) -> list[tuple[str, str, int]]:
+        """Return fingerprint, text and number of the failures that most messages ended with."""
+        ordered = sorted(self.errors.items(), key=lambda item: -item[1][1])
+        return [(fingerprint, text, number) for fingerprint, (text, number) in ordered[:most]]
+
+    def to_record(self) -> dict[str, object]:
+        """Return JSON values; of the failures the commonest."""
+        errors = {fingerprint: [text, number] for fingerprint, text, number in self.commonest_errors(_MOST_ERRORS)}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {"counts": dict(self.counts), "errors": errors}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> Self:
+        """Return the tally of ``to_record()``; an empty record gives an empty tally."""
+        counts = cast("Mapping[str, int]", record.get("counts") or {})
+        errors = cast("Mapping[str, tuple[str, int]]", record.get("errors") or {})
+        listed = {fingerprint: (str(text), int(number)) for fingerprint, (text, number) in errors.items()}
+        return cls(
+            Counter(counts),
+            listed,
+            cast("HaltRecord | None", record.get("halt")),
+            cast("BlockRecord | None", record.get("block")),
+            dict(cast("Mapping[str, int]", record.get("counters") or {})),
+            cast("dict[str, int] | None", record.get("opened_with")),
+        )

@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED, Place
-from airflow_poison.core.delivery.log_forwarding import ForwardedLog
+from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import Story, read_journals, read_story
-from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, JournalProgress, Progress, TryNote
+from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.core.errors import ClaimLostError, PoisonError, ReceiveStoppedError
 from airflow_poison.core.fault_points import reach
@@ -77,7 +76,7 @@ class Delivering:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
         of, claim = self.held.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
-        story = read_story([Path(path) for path in of.table.journals(claim)])
+        story = read_history([Path(path) for path in of.table.journals(claim)])
         job = self._job(story, stage)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
@@ -94,7 +93,7 @@ class Delivering:
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
         return carry
 
-    def _job(self, story: Story, stage: Path) -> StageJob:
+    def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
         of, dialogs = self.held.receiving, self._dialogs(stage)
         order = _order(of.policy)
@@ -137,7 +136,7 @@ class Delivering:
         folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
         forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
-        self.held.receiving.table.begin(self.held.claim, TryNote(machine, forced).told())
+        self.held.receiving.table.begin(self.held.claim, TryNote(machine, forced).to_json())
         try:
             yield
         except BaseException:

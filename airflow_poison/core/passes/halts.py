@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, assert_never
 
-from airflow_poison.core.delivery.tally import HaltRecord
+from airflow_poison.core.delivery.stage import HaltRecord
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.core.policies.settings import choice

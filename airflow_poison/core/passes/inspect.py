@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.conversations.dialog_state import Waiting
-from airflow_poison.core.delivery.tally import halt_record
+from airflow_poison.core.delivery.stage import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.passes.browse import MessageRow, first_rows
 from airflow_poison.core.passes.halts import halt_event, halted_row

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
-from airflow_poison.core.delivery.tally import KEPT, LEFT, SENT_ON, Tally
+from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.delivery.tally import BlockRecord
+    from airflow_poison.core.delivery.stage import BlockRecord
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore

@@ -9,14 +9,14 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.tally import Tally
+from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.tally import HaltRecord
+    from airflow_poison.core.delivery.stage import HaltRecord
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.queue_table import QueueTable
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.tally import Tally
+from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key

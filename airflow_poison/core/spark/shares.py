@@ -103,7 +103,7 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
 
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.log_forwarding import forwarding
+    from airflow_poison.core.delivery.progress import forwarding
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
@@ -125,8 +125,8 @@ def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.Reco
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.log_forwarding import forwarding
-    from airflow_poison.core.delivery.sessions.tries import ALONE
+    from airflow_poison.core.delivery.progress import forwarding
+    from airflow_poison.core.delivery.sessions.crash_attribution import ALONE
     from airflow_poison.core.delivery.stage import deliver_alone
 
     found = _read_only(job.only, root, files)

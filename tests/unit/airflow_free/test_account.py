@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_poison.core.delivery.tally import HaltRecord
+from airflow_poison.core.delivery.stage import HaltRecord
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.operators.account import account, halted
 

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import read_partition, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_history, read_partition
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.tries import Forced, TryNote
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, crashes_of, state_of, word
+from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, crashes_of, state_of, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.crash_attribution import Story
+    from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory
 
 FLYING, DONE, NOTHING = word(State.IN_FLIGHT), word(State.COMMITTED), 0
 HELD = word(State.HELD)
@@ -46,7 +44,7 @@ class Tries:
         folder = stage / "journal"
         folder.mkdir(parents=True)
         if begun is not None:
-            (stage / "begun").write_text(begun.told())
+            (stage / "begun").write_text(begun.to_json())
         for partition, words in journals:
             with Journal(folder, partition) as journal:
                 for start in range(0, len(words), size):
@@ -55,8 +53,8 @@ class Tries:
         self.journals.append(folder)
         return self
 
-    def story(self) -> Story:
-        return read_story(self.journals)
+    def story(self) -> ClaimHistory:
+        return read_history(self.journals)
 
 
 @pytest.fixture
@@ -64,12 +62,12 @@ def tries(tmp_path: Path) -> Tries:
     return Tries(tmp_path)
 
 
-def counts(story: Story, *ids: int) -> list[tuple[int, int]]:
+def counts(story: ClaimHistory, *ids: int) -> list[tuple[int, int]]:
     """Attempts and crashes of messages."""
     return [(attempts_of(story.carry.word_of(number)), crashes_of(story.carry.word_of(number))) for number in ids]
 
 
-def states(story: Story, *ids: int) -> list[State]:
+def states(story: ClaimHistory, *ids: int) -> list[State]:
     return [state_of(story.carry.word_of(number)) for number in ids]
 
 
@@ -307,13 +305,13 @@ class World:
     chance: random.Random
     begun: TryNote | None
     delivered: Counter[int] = field(default_factory=Counter)
-    stories: list[Story] = field(default_factory=list)
+    stories: list[ClaimHistory] = field(default_factory=list)
 
     def live(self) -> None:
         while not self._try(self.tries.story()):
             assert len(self.stories) <= ATTEMPTS * len(self.culprits) + 1
 
-    def _try(self, story: Story) -> bool:
+    def _try(self, story: ClaimHistory) -> bool:
         """Return whether it ended well."""
         self.stories.append(story)
         self.tries.ended(begun=self.begun)
@@ -346,7 +344,7 @@ class World:
                 journal.append(np.array(members, np.int64), np.array([words[number] for number in members], np.int32))
         return not dead
 
-    def _begins_with(self, story: Story, number: int) -> int:
+    def _begins_with(self, story: ClaimHistory, number: int) -> int:
         return story.carry.word_of(number)
 
     def _delivered(self, number: int, value: int) -> int:
@@ -377,7 +375,7 @@ def test_in_any_history_each_culprit_is_charged_with_each_of_its_deliveries_and_
         assert {number for number in IDS if state_of(last.carry.word_of(number)) is State.CARRIED} == set(IDS) - culprits
         assert (last.alone, last.careful) == ((), False)
         for number, story in enumerate(world.stories):
-            again = read_story(world.tries.journals[:number])
+            again = read_history(world.tries.journals[:number])
             assert again.carry.words.tolist() == story.carry.words.tolist(), "a later holder comes to the same words"
             assert (again.alone, again.careful) == (story.alone, story.careful)
             for following in world.stories[number:]:

@@ -13,8 +13,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import SECTOR, Journal, read, sections
-from airflow_poison.core.delivery.sessions.words import STATE_MASK, State, attempts_of, word
+from airflow_poison.core.delivery.sessions.journal import SECTOR, STATE_MASK, Journal, State, attempts_of, read, sections, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from tests.store import children

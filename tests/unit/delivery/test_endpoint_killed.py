@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals, read_partition, read_story
+from airflow_poison.core.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.sessions.wire import Tools
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, state_of
+from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ConfigurationWarning
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Dispose, Halt, Park
@@ -31,11 +30,11 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq3 import Msmq3
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.policy import Access, Opening, Restart
+from airflow_poison.core.policies.policy import FIRST, Access, Opening, Restart
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.delivery.sessions.wire import Call
     from airflow_poison.core.policies.policy import Policy
 
@@ -116,18 +115,20 @@ class Handlers:
         """Nothing to end."""
 
 
+def job_of(policy: Policy, opening: Opening = FIRST) -> StageJob:
+    return StageJob("", policy, HandlerRef("none"), "", VirtualClock(), opening=opening)
+
+
 def receive(policy: Policy, handlers: Handlers, root: Path, *, killed_at: int = 0, counters: dict[str, int] | None = None) -> BatchReport:
     """Receive as the next holder of a claim does: after its earlier ones, in a folder of its own."""
     earlier = sorted(root.iterdir())
-    story = read_story(earlier)
+    story = read_history(earlier)
     folder = root / str(len(earlier))
     folder.mkdir()
-    tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
     opening = Opening(counters=policy.counters_after(counters or {}, Restart.SERVER))
+    job = replace(job_of(policy, opening), singly=bool(story.alone))
     journal = DyingJournal(folder, killed_at)
-    with EndpointSession(
-        tools, handlers, journal, story.carry, opening=opening, stop_file=None, record_all=False, singly=bool(story.alone)
-    ) as endpoint:
+    with EndpointSession(job, handlers, journal, story.carry) as endpoint:
         return endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS))
 
 
@@ -141,7 +142,7 @@ def live(policy: Policy, handlers: Handlers, kills: list[int]) -> tuple[BatchRep
             try:
                 report = receive(policy, handlers, folder, killed_at=killed_at)
             except KilledError:
-                carry = read_story(sorted(folder.iterdir())).carry
+                carry = read_history(sorted(folder.iterdir())).carry
                 seen.append(dict(zip(carry.lookup_ids.tolist(), carry.words.tolist(), strict=True)))
                 stood.append(len(handlers.begun))
             else:
@@ -260,8 +261,8 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         if saved:
             read_journals([folder / "0"]).save(folder / "carry.npy")
         carry = RecoveredAttempts.load(folder / "carry.npy").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
-        tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
-        with EndpointSession(tools, handlers, Journal(folder, "1"), carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
+        job = job_of(policy)
+        with EndpointSession(job, handlers, Journal(folder, "1"), carry) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided
 
     assert told is not None
@@ -290,10 +291,10 @@ def test_a_recorded_halt_closes_the_endpoint_of_every_batch() -> None:
         receive(specification(1, failures=1), handlers, folder)
         begun = len(handlers.begun)
 
-        tools = Tools(specification(1, failures=1), HandlerRef("none"), VirtualClock(), ())
+        job = job_of(specification(1, failures=1))
         journal = Journal(folder, "1")
         carry = read_partition(folder / "0", "0")
-        with EndpointSession(tools, handlers, journal, carry, opening=Opening(), stop_file=None, record_all=False) as endpoint:
+        with EndpointSession(job, handlers, journal, carry) as endpoint:
             report = endpoint.deliver(in_groups("   ", ["x"] * 3, first_id=100))
 
     assert len(handlers.begun) == begun
@@ -369,14 +370,14 @@ def test_where_a_message_goes_is_decided_with_what_the_endpoint_found() -> None:
     opening = Opening(access={"MINE": Access.MISSING})
     with tempfile.TemporaryDirectory() as name:
         folder, handlers = Path(name), Handlers({}, hopeless=frozenset([0]))
-        tools = Tools(policy, HandlerRef("none"), VirtualClock(), ())
+        job = job_of(policy, opening)
         with (
             pytest.raises(KilledError),
-            EndpointSession(tools, handlers, DyingJournal(folder, 2), read_journals([]), opening=opening, stop_file=None, record_all=False) as dying,
+            EndpointSession(job, handlers, DyingJournal(folder, 2), read_journals([])) as dying,
         ):
             dying.deliver(in_groups(" ", ["x"]))
         carry = read_journals([folder])
-        with EndpointSession(tools, handlers, Journal(folder, "0"), carry, opening=opening, stop_file=None, record_all=False) as endpoint:
+        with EndpointSession(job, handlers, Journal(folder, "0"), carry) as endpoint:
             report = endpoint.deliver(in_groups(" ", ["x"]))
 
     assert handlers.begun == [0]

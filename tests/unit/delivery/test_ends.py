@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_poison.core.delivery.ends import Journaled, Stay, end_of
+from airflow_poison.core.delivery.ends import Stay, end_of
+from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.delivery.sessions.rows import BatchEntry
-from airflow_poison.core.delivery.sessions.words import State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -23,7 +23,7 @@ def entry(abort_count: int = 0) -> BatchEntry:
 
 
 def test_lp_2_the_message_that_stopped_its_port_tells_of_it() -> None:
-    end = end_of(ListenerPort(max_retries=2).open(), entry(), Journaled(2, State.HALTED, CRASH), NOW)
+    end = end_of(ListenerPort(max_retries=2).open(), entry(), 2, State.HALTED, CRASH, now=NOW)
 
     assert isinstance(end, Halt)
     assert (end.how, end.counts, end.details["code"]) == (Halted.STOPPED, Counts(2), "WMSG0036E")
@@ -31,7 +31,7 @@ def test_lp_2_the_message_that_stopped_its_port_tells_of_it() -> None:
 
 def test_lp_2_the_count_is_that_of_its_last_rollback_though_an_earlier_one_had_reached_the_limit() -> None:
     """A first pass was killed with the message in flight, whose rollback reached the limit and stopped nothing: the port was gone."""
-    end = end_of(ListenerPort(max_retries=2).open(), entry(), Journaled(3, State.HALTED, CRASH), NOW)
+    end = end_of(ListenerPort(max_retries=2).open(), entry(), 3, State.HALTED, CRASH, now=NOW)
 
     assert isinstance(end, Halt)
     assert end.counts == Counts(3)
@@ -39,12 +39,12 @@ def test_lp_2_the_count_is_that_of_its_last_rollback_though_an_earlier_one_had_r
 
 @pytest.mark.parametrize("state", [State.UNTOUCHED, State.CRASHED, State.TIMED_OUT])
 def test_lp_2_a_message_that_was_not_reached_stops_nothing_whatever_it_has_had(state: State) -> None:
-    assert end_of(ListenerPort(max_retries=2).open(), entry(), Journaled(2, state, CRASH), NOW) == Stay(Counts(2))
+    assert end_of(ListenerPort(max_retries=2).open(), entry(), 2, state, CRASH, now=NOW) == Stay(Counts(2))
 
 
 @pytest.mark.parametrize("state", [State.UNTOUCHED, State.CRASHED, State.ENDED])
 def test_dmp_7_a_message_that_has_used_its_deliveries_goes_away_whoever_saw_the_last(state: State) -> None:
-    end = end_of(DefaultMessaging(max_failed_deliveries=3).open(), entry(1), Journaled(2, state, CRASH), NOW)
+    end = end_of(DefaultMessaging(max_failed_deliveries=3).open(), entry(1), 2, state, CRASH, now=NOW)
 
     assert isinstance(end, Dispose)
     assert end.counts == Counts(3)

@@ -13,9 +13,8 @@ import pytest
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal
+from airflow_poison.core.delivery.sessions.journal import Journal, State, word
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.sessions.words import State, word
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.host import EndpointHost
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
+from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.msmq4 import Msmq4
 from tests.sessions.endpoints import broker, in_groups, specification
@@ -114,14 +117,11 @@ def run(
     clock = VirtualClock()
 
     host = WatchedHost(
-        policy,
-        clock,
-        words,  # type: ignore[arg-type]  # a list stores like a memoryview
-        section=0,
-        log=SilentLog(),  # type: ignore[arg-type]  # nobody reads it
-        callers=ScriptedCallers(failing),
+        StageJob("", policy, HandlerRef("none"), "", clock, record_all=True),
+        SimpleNamespace(words=words, number=0),  # type: ignore[arg-type]  # a list stores like a memoryview
+        SilentLog(),  # type: ignore[arg-type]  # nobody reads it
+        ScriptedCallers(failing),
         holds=policy.open().batch_size() > 1,
-        record_all=True,
         sessions=Sessions.of(policy).number,
     )
     host.truth = Truth(words)

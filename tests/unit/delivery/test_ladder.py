@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.sessions import rows
-from airflow_poison.core.delivery.sessions.rows import Ladder
-from airflow_poison.core.delivery.sessions.session import open_session
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, State
+from airflow_poison.core.delivery.sessions import work
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State
+from airflow_poison.core.delivery.sessions.work import Ladder
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Halt, Park
 from airflow_poison.core.policies.listener_port import ListenerPort
 from airflow_poison.core.policies.msmq4 import Msmq4, Msmq4Receiver
+from tests.sessions.conftest import opened_session
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import told
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
+    from airflow_poison.core.delivery.sessions.session import BatchReport
     from airflow_poison.core.message import Message
     from airflow_poison.core.policies.policy import Policy
 
@@ -43,7 +43,7 @@ def raising(message: Message) -> None:
 
 
 def delivered(policy: Policy, bodies: list[str], folder: Path) -> BatchReport:
-    with open_session(policy=policy, handler=raising, journal_folder=folder, partition="0", isolation="none") as session:
+    with opened_session(raising, policy=policy, journal_folder=folder, isolation="none") as session:
         return session.deliver(batch_of(list(bodies)))
 
 
@@ -113,7 +113,7 @@ def test_a_ladder_says_how_it_ends_only_where_the_counts_do() -> None:
 
 
 def test_an_endless_ladder_has_as_many_rungs_as_a_word_can_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MAX_ATTEMPTS", 10)
+    monkeypatch.setattr(work, "MAX_ATTEMPTS", 10)
     endless = Ladder(Msmq4(receive_retry_count=2**31 - 1), Counts(3, 2), NOW)
 
     assert [rung.seen.abort_count for attempts in range(10) if (rung := endless.rung(attempts))] == [*range(3, 13)]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery import log_forwarding
-from airflow_poison.core.delivery.log_forwarding import ForwardedLog, forwarding
+from airflow_poison.core.delivery import progress
+from airflow_poison.core.delivery.progress import ForwardedLog, forwarding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def test_the_logger_is_as_before_afterwards(journals: str) -> None:
 
 
 def test_too_much_output_is_cut_and_that_is_said_once(journals: str, told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_forwarding, "MAX_BYTES", 200)
+    monkeypatch.setattr(progress, "MAX_BYTES", 200)
     with forwarding(journals, "0"):
         for _ in range(50):
             log.info("x" * 20)
@@ -87,7 +87,7 @@ def test_too_much_output_is_cut_and_that_is_said_once(journals: str, told: pytes
 
 
 def test_a_large_file_is_read_in_pieces(journals: str, told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_forwarding, "MAX_READ", 64)
+    monkeypatch.setattr(progress, "MAX_READ", 64)
     driver = ForwardedLog(journals, "orders")
     with forwarding(journals, "0"):
         for number in range(30):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.tries import JournalProgress, Progress
-from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.delivery.progress import JournalProgress, Progress
+from airflow_poison.core.delivery.sessions.journal import Journal, State, word
 
 if TYPE_CHECKING:
     from pathlib import Path

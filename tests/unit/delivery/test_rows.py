@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State, word
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
-from airflow_poison.core.delivery.sessions.words import MAX_ATTEMPTS, State, word
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Dispose
 from airflow_poison.core.policies.default_messaging import DefaultMessaging

@@ -12,8 +12,7 @@ import pytest
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery import stage
 from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.stage import StageJob, deliver_partition
-from airflow_poison.core.delivery.tally import Tally
+from airflow_poison.core.delivery.stage import StageJob, Tally, deliver_partition
 from airflow_poison.core.policies.policy import Opening
 from airflow_poison.core.schema import TALLY
 from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written

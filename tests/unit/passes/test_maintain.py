@@ -162,7 +162,7 @@ def test_versions_of_endpoints_are_merged_and_those_that_closed_long_ago_are_for
 
 def test_how_long_it_is_known_that_a_conversation_has_ended_counts_from_its_end(store: QueueStore, clock: VirtualClock) -> None:
     table = a_queue(store, clock, 0)
-    began = acts.begin("h", acts.Dialog((), group_id="g"), service="a", far_service="b", contract="c", now=NOW)
+    began = acts.begin("h", acts.Dialog(messages=(), group_id="g"), service="a", far_service="b", contract="c", now=NOW)
     ended = replace(began, state=ConversationState.CLOSED, version=2)
     table.transact(lambda _: Transaction(endpoints_to_table([began])), "begin", NOW)
     clock.advance(timedelta(days=90))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, State, word
 from airflow_poison.core.passes.delivering import PassProgress
 
 if TYPE_CHECKING:

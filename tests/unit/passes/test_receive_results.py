@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.tally import Tally
+from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.delivering import LocalEngine

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.journal import Journal
-from airflow_poison.core.delivery.sessions.words import State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, State, word
 from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.passes.delivering import LocalEngine
 from tests.sessions.endpoints import broker, specification

@@ -18,8 +18,8 @@ from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.journal import Section
 from airflow_poison.core.delivery.sessions.output import LastOutput
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Answer, Called, Load, Setup, Task, Tools, map_slot
-from airflow_poison.core.delivery.sessions.work import BatchWork, Endpoint, Views, endpoint_of
+from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Answer, Called, Load, Setup, Task, map_slot
+from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import HandlerNotFoundError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def preload() -> None:
     for name in (
         *rules,
         "airflow_poison.core.clock",
+        "airflow_poison.core.delivery.stage",
         "pyarrow.compute",
         "pyarrow.ipc",
         "cloudpickle",
@@ -120,8 +121,7 @@ class _Child:
                 os.chdir(setup.folder)
         faulthandler.enable(TRACEBACKS)
         output.capture(self._at, self._last)
-        tools: Tools = pickle.loads(setup.carried)  # noqa: S301  (our own bytes)
-        endpoint = endpoint_of(tools, self._log)
+        endpoint = Endpoint(pickle.loads(setup.carried), self._log)  # noqa: S301  (our own bytes)
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
@@ -131,7 +131,7 @@ class _Child:
         section = Section(self._journal, *task.section)
         self._words = section.words
         try:
-            halted = endpoint.deliver(BatchWork(batch, section.words, section.number))
+            halted = endpoint.deliver(batch, section)
         finally:
             self._words = None
         endpoint.at[0] = -1

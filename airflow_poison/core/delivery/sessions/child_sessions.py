@@ -16,11 +16,11 @@ import numpy as np
 
 from airflow_poison.core.delivery.handlers import load_types
 from airflow_poison.core.delivery.sessions import platform, wire
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, ServerSession, carried_report
-from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, idle_limit_reached, stream_of
-from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, Task, Tools, map_slot
-from airflow_poison.core.delivery.sessions.words import State, attempts_of, left_open, pending, settle, states_of
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
+from airflow_poison.core.delivery.sessions.journal import State, attempts_of, left_open, pending, settle, states_of
+from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, StatelessSession
+from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, check_idle_deaths, stream_of
+from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, Task, map_slot
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.failures import Failure
 
 
@@ -48,32 +48,25 @@ class _Tally:
     idle_deaths: int = 0
 
 
-class SupervisedSession(ServerSession):
+class SupervisedSession(StatelessSession):
     """A server session in a child process."""
 
-    def __init__(self, tools: Tools, journal: Journal, carry: RecoveredAttempts) -> None:
-        self._journal, self._carry, self._halted = journal, carry, False
-        self._log, self._reader = FailureLog(journal.log_descriptor), FailureReader(journal.log_descriptor)
-        self._child, self._children = Child(tools, journal), Children()
+    def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
+        super().__init__(journal, carry)
+        self._log = FailureLog(journal.log_descriptor)
+        self._child, self._children = Child(job, journal), Children()
         self._children.add(self._child)
-
-    def deliver(self, batch: pa.RecordBatch) -> BatchReport:
-        """Deliver a batch in the child; start and restart it as needed."""
-        report = carried_report(batch, self._carry, halted=self._halted)
-        if report is None:
-            if self._journal.forced:  # a section tells what is being delivered: so late that nothing but that can end the process
-                self._children.make_ready(self._child)
-            record = BatchRecord(batch, self._journal, self._reader, self._carry)
-            report = self._deliver(batch, record)
-        self._halted = report.halted
-        return report
 
     def close(self) -> None:
         """End the child, with what it has started, and let go of the journal."""
         self._children.end()
-        self._journal.close()
+        super().close()
 
-    def _deliver(self, batch: pa.RecordBatch, record: BatchRecord) -> BatchReport:
+    def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
+        """Deliver a batch in the child; start and restart it as needed."""
+        if self._journal.forced:  # a section tells what is being delivered: so late that nothing but that can end the process
+            self._children.make_ready(self._child)
+        record = BatchRecord(batch, self._journal, self._reader, self._carry)
         stream = stream_of(batch)
         tally = _Tally()
         try:
@@ -86,8 +79,7 @@ class SupervisedSession(ServerSession):
                 self._limit_restarts(before, record, answer, tally)
         finally:
             os.close(stream)
-        record.read_log()
-        return record.report(halted=answer.halted, restarts=tally.restarts, crashes=tally.crashes, timeouts=tally.timeouts)
+        return BatchReport(*record.outcome(), answer.halted, tally.restarts, tally.crashes, tally.timeouts)
 
     def _attempt(self, stream: int, record: BatchRecord) -> Answer | Death:
         """Have the child go on with the batch until it is done or dead."""
@@ -127,8 +119,7 @@ class SupervisedSession(ServerSession):
             return
         tally.idle_deaths += 1
         when = f"with no message in its handler and {len(pending(record.words))} left to deliver"
-        if (error := idle_limit_reached(tally.idle_deaths, death, when)) is not None:
-            raise error
+        check_idle_deaths(tally.idle_deaths, death, when)
 
 
 class Watch:
@@ -190,8 +181,8 @@ class _Session(Child):
     :ivar change: what its handler did in its conversation, until that is asked for.
     """
 
-    def __init__(self, tools: Tools, journal: Journal) -> None:
-        super().__init__(tools, journal)
+    def __init__(self, job: StageJob, journal: Journal) -> None:
+        super().__init__(job, journal)
         self.slot = platform.anonymous_file("airflow-poison-slot")
         os.truncate(self.slot, SLOT_BYTES)
         self._taken = map_slot(self.slot)
@@ -220,9 +211,9 @@ class ChildCallers:
 
     side_by_side = True
 
-    def __init__(self, tools: Tools, journal: Journal) -> None:
-        load_types(tools.unprocessable)
-        self._tools, self._journal = tools, journal
+    def __init__(self, job: StageJob, journal: Journal) -> None:
+        load_types(job.unprocessable)
+        self._job, self._journal = job, journal
         self._sessions: list[_Session] = []
         self._children = Children()
         self._batch: pa.RecordBatch | None = None
@@ -237,7 +228,7 @@ class ChildCallers:
         self._forget_batch()
         self._batch, self._label, self._services = batch, label, services
         while len(self._sessions) < sessions:
-            self._sessions.append(_Session(self._tools, self._journal))
+            self._sessions.append(_Session(self._job, self._journal))
             self._children.add(self._sessions[-1])
         for session in self._sessions[:sessions]:
             with suppress(PoisonError, wire.PeerGoneError):  # told when the session is needed
@@ -346,7 +337,5 @@ class ChildCallers:
 
 
 def _note_idle_death(session: _Session, death: Death) -> None:
-    """Raise ServerSessionError when it was one too many."""
     session.idle_deaths += 1
-    if (error := idle_limit_reached(session.idle_deaths, death, "before it had taken a message")) is not None:
-        raise error
+    check_idle_deaths(session.idle_deaths, death, "before it had taken a message")

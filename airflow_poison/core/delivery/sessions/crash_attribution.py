@@ -1,4 +1,4 @@
-"""Who is blamed when everything dies: the earlier tries of a claim, looked at one by one, and what the next one must take care of.
+"""Whom a crash is attributed to when everything dies: the earlier tries of a claim, looked at one by one, and what the next one must take care of.
 
 A try is the work of one holder of a claim; its journals lie in one folder. When it ends with
 
@@ -14,27 +14,215 @@ Everything is computed again by each holder, from all folders in order: each com
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.journal import (
+    IS_SETTLED,
+    STATE_MASK,
+    State,
+    attempts_of,
+    counted,
+    left_open,
+    pending,
+    release,
+    sections,
+    settle,
+)
 from airflow_poison.core.delivery.sessions.output import last_output
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts, Texts, merged
-from airflow_poison.core.delivery.sessions.tries import BEGUN, Forced, TryNote, dead_with_work, read_try
-from airflow_poison.core.delivery.sessions.words import IS_SETTLED, STATE_MASK, State, attempts_of, counted, pending, release, settle
+from airflow_poison.core.delivery.sessions.recovered import ReadingJournal, RecoveredAttempts, Texts, journal_paths, merged, tell_damage, texts_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+    from typing import BinaryIO
 
-    from airflow_poison.core.delivery.sessions.tries import Left, Open
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.sessions.journal import OpenTransaction
+
+
+# What one try left in its journal folder
+
+
+ALONE = "alone"
+"""The partition of messages that are delivered alone, before the others: each is a section of its own, and forced to disk."""
+BEGUN = "begun"
+"""The name of the note beside the journal folder (``TryNote``)."""
+_POLL_SECONDS = 0.05
+
+
+class ReadSection(NamedTuple):
+    """One section of a journal.
+
+    :param path: of the journal.
+    """
+
+    ids: NDArray[np.int64]
+    words: NDArray[np.int32]
+    path: Path
+
+    @property
+    def alone(self) -> bool:
+        """Whether its messages were delivered alone, before the others."""
+        return self.path.name.startswith(f"{ALONE}-")
+
+
+class Open(NamedTuple):
+    """What a section left open that nobody has taken over.
+
+    :param section: its place in the try.
+    :param rows: of the messages that were in flight.
+    :param transactions: how many were open.
+    """
+
+    section: int
+    rows: tuple[int, ...]
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a try left, in the order in which its journals were begun."""
+
+    sections: list[ReadSection]
+    texts: Texts
+
+    def opens(self) -> list[Open]:
+        """Return what was open when the try ended; what a later attempt of the same task has counted and gone on with is not."""
+        found = [(place, left_open(section.words)) for place, section in enumerate(self.sections)]
+        found = [(place, left) for place, left in found if left.in_flight or (left.held and not left.committed)]
+        if not found:
+            return []
+        further = self._further({int(self.sections[place].ids[row]) for place, left in found for row in (*left.in_flight, *left.held)})
+        opens = (self._open(place, left, further) for place, left in found)
+        return [each for each in opens if each.transactions]
+
+    def _further(self, ids: set[int]) -> dict[int, int]:
+        """Return the most attempts that any section says of these messages; a settled one has had more than any."""
+        wanted, most = np.fromiter(ids, np.int64, len(ids)), dict[int, int]()
+        for section in self.sections:
+            for row in np.flatnonzero(np.isin(section.ids, wanted)):
+                value = int(section.words[row])
+                attempts = 1 << 20 if IS_SETTLED[value & STATE_MASK] else attempts_of(value)
+                most[int(section.ids[row])] = max(attempts, most.get(int(section.ids[row]), 0))
+        return most
+
+    def _open(self, place: int, left: OpenTransaction, further: dict[int, int]) -> Open:
+        section = self.sections[place]
+        rows, held = (
+            tuple(row for row in some if further[int(section.ids[row])] <= attempts_of(int(section.words[row])))
+            for some in (left.in_flight, () if left.committed else left.held)
+        )
+        return Open(place, rows, 1 if held else len(rows))
+
+
+def read_try(folder: Path, deadline: float, partition: str | None = None) -> Left:
+    """Read the journals of a folder.
+
+    :param partition: only those of this partition; None: all.
+    :param deadline: until when to wait for journals whose writers still live, monotonic seconds.
+    :raises ServerSessionError: a writer still lives then, or a journal is there and cannot be read.
+    """
+    found, texts = list[ReadSection](), Texts({}, {})
+    for path in sorted(journal_paths(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
+        content = _read_when_quiet(path, deadline)
+        texts = texts.followed_by(texts_of(path.with_suffix(".log")))
+        found += (ReadSection(ids, words, path) for ids, words in sections(content, partial(tell_damage, path)))
+    return Left(found, texts)
+
+
+def dead_with_work(folder: Path, but: str) -> list[str]:
+    """Return the journals of other partitions whose writers have died with something open."""
+    others = [path for path in journal_paths(folder, "*-*.journal") if not path.name.startswith(f"{but}-")]
+    return [path.name for path in others if _left_work(path)]
+
+
+def _left_work(path: Path) -> bool:
+    with ReadingJournal(path), path.open("rb") as file:
+        return _is_quiet(file) and any(left_open(words).in_flight for _, words in sections(file.read()))
+    return False
+
+
+def _begun_at(path: Path) -> tuple[str, str]:
+    partition, _, begun = path.name.partition("-")
+    return begun, partition
+
+
+def _is_quiet(file: BinaryIO) -> bool:
+    """Whether nobody can write to a journal any more."""
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in {errno.EWOULDBLOCK, errno.EACCES}:
+            raise
+        return False
+    return True
+
+
+def _read_when_quiet(path: Path, deadline: float) -> bytes:
+    with ReadingJournal(path), path.open("rb") as file:
+        while not _is_quiet(file):
+            if time.monotonic() >= deadline:
+                raise ServerSessionError(
+                    f"The attempt journal {str(path)!r} still has a living writer: an earlier task attempt has not ended. "
+                    "Its outcomes are needed before these messages are delivered again; end that process, then run the task again."
+                )
+            time.sleep(_POLL_SECONDS)
+        return file.read()
+    return b""
+
+
+# The note beside the journals
+
+
+class Forced(StrEnum):
+    """What of a try's journals is forced to disk."""
+
+    NOTHING = "nothing"  # but the journal of messages that are delivered alone
+    SECTIONS = "sections"  # each section before its first delivery
+    MARKS = "marks"  # each message before it is with its handler
+
+
+@dataclass(frozen=True, slots=True)
+class TryNote:
+    """How a try delivers, written to disk before it: what its journals will be worth when it has ended.
+
+    :param machine: where all its processes run, as ``platform.machine()`` names it; empty: on several.
+    """
+
+    machine: str
+    forced: Forced = Forced.NOTHING
+
+    def to_json(self) -> str:
+        """Return the text of the note."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read a note; None where there is none, or it was not finished: no delivery had begun."""
+        try:
+            told = json.loads(path.read_text())
+            return cls(str(told["machine"]), Forced(told["forced"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+# Whom its death is charged to
+
 
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
@@ -44,7 +232,7 @@ MOST_UNEXPLAINED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class ClaimHistory:
     """What the earlier tries of a claim tell the next one.
 
     :param alone: lookup ids of messages to deliver alone: in flight when a whole try died, and nothing has become of them since; ascending.
@@ -58,24 +246,25 @@ class Story:
     outdated: bool = False
 
 
-def read_story(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Story:
+def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> ClaimHistory:
     """Read the journal folders of a claim's earlier holders, oldest first.
 
     :param wait: how long to wait for journals whose writers still live, at least zero.
     :raises ServerSessionError: a writer still lives when the time is over.
     """
-    deadline, account, here = time.monotonic() + wait.total_seconds(), _Account(), platform.machine()
+    deadline, attribution, here = time.monotonic() + wait.total_seconds(), _Attribution(), platform.machine()
     for folder in folders:
-        account.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
-    return account.story()
+        attribution.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
+    careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
+    return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated)
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
     """Return what these folders say of messages, each the journals of one try on this machine."""
-    deadline, account = time.monotonic() + wait.total_seconds(), _Account()
+    deadline, attribution = time.monotonic() + wait.total_seconds(), _Attribution()
     for folder in folders:
-        account.add(read_try(folder, deadline), None, "")
-    return account.carry
+        attribution.add(read_try(folder, deadline))
+    return attribution.carry
 
 
 def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> RecoveredAttempts:
@@ -91,14 +280,14 @@ def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> 
             "Several messages were with their handlers when tasks of this pass died, and nobody knows yet which of them did it. "
             "Nothing is lost, nobody is charged: run the Airflow task again, it delivers them one at a time."
         )
-    account = _Account()
-    account.add(left, None, "")
-    return account.carry
+    attribution = _Attribution()
+    attribution.add(left)
+    return attribution.carry
 
 
 @dataclass(slots=True)
-class _Account:
-    """The verdicts so far.
+class _Attribution:
+    """The judgeds so far.
 
     :ivar deaths: uncharged whole deaths at which a message was in flight, by lookup id.
     :ivar counted: the attempts that a message had when it was last in flight at one; it is looked at until it has more, or is settled.
@@ -112,41 +301,35 @@ class _Account:
     careful: bool = False
     outdated: bool = False
 
-    def story(self) -> Story:
-        """Return what is known when the next try begins."""
-        careful = self.careful or len(self.unexplained) >= MOST_UNEXPLAINED
-        return Story(self.carry, tuple(sorted(self.counted)), careful, self.outdated)
+    def add(self, left: Left, begun: TryNote | None = None, here: str = "") -> None:
+        """Judge one more try.
 
-    def add(self, left: Left, begun: TryNote | None, here: str) -> None:
-        """Judge one more try."""
-        verdict = _Verdict(left, self.deaths)
-        lost = begun is not None and begun.machine != here
+        :param here: names this machine.
+        """
+        judged = _TryAttribution(left, self.deaths)
         if begun is not None and begun.forced is not Forced.NOTHING:
             self.careful = True
-        if lost and begun is not None and begun.forced is not Forced.MARKS:
+        if begun is not None and begun.machine != here and begun.forced is not Forced.MARKS:
             self.outdated = True
-            if not verdict.of_forced(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
-                self.unexplained.append(verdict.of_old_marks())
+            if not judged.of_forced(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
+                self.unexplained.append(judged.of_old_marks())
         else:
-            verdict.of_marks()
-        self._take(verdict)
-
-    def _take(self, verdict: _Verdict) -> None:
-        self.carry = self.carry.merged(verdict.carry())
-        for lookup_id in verdict.suspects:
+            judged.of_marks()
+        self.carry = self.carry.merged(judged.carry())
+        for lookup_id in judged.suspects:
             self.deaths[lookup_id] += 1
             self.counted[lookup_id] = attempts_of(self.carry.word_of(lookup_id))
-        if verdict.charged is not None:
-            del self.deaths[verdict.charged]
-            self.counted[verdict.charged] = attempts_of(self.carry.word_of(verdict.charged))
-            self.unexplained = [suspects for suspects in self.unexplained if verdict.charged not in suspects]
+        if judged.charged is not None:
+            del self.deaths[judged.charged]
+            self.counted[judged.charged] = attempts_of(self.carry.word_of(judged.charged))
+            self.unexplained = [suspects for suspects in self.unexplained if judged.charged not in suspects]
         for lookup_id, attempts in list(self.counted.items()):
             value = self.carry.word_of(lookup_id)
             if IS_SETTLED[value & STATE_MASK] or attempts_of(value) > attempts:
                 del self.counted[lookup_id], self.deaths[lookup_id]
 
 
-class _Verdict:
+class _TryAttribution:
     """On one try.
 
     :param deaths: uncharged whole deaths before it, by lookup id.

@@ -16,7 +16,7 @@ from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoin
 from airflow_poison.core.conversations.system_messages import is_system
 from airflow_poison.core.conversations.transaction import BegunDelivery
 from airflow_poison.core.delivery.sessions.failurelog import Needs, line_of, mark_of
-from airflow_poison.core.delivery.sessions.words import State, state_of
+from airflow_poison.core.delivery.sessions.journal import State, state_of
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
 

@@ -12,81 +12,55 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.batchrecord import BatchRecord, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
-from airflow_poison.core.delivery.sessions.host import EndpointHost
+from airflow_poison.core.delivery.sessions.host import DialogHost, EndpointHost
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
-from airflow_poison.core.delivery.sessions.wire import Call
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
+from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
-from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.fault_points import reach
-from airflow_poison.core.policies.decisions import HALT_EVENTS, Block, Dispose, Disposition, Halt
+from airflow_poison.core.policies.decisions import HALT_EVENTS, Block, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
     from airflow_poison.core.conversations.dialog_state import DialogState
-    from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.delivery.ends import End
-    from airflow_poison.core.delivery.loop import Source
-    from airflow_poison.core.delivery.sessions.batchrecord import BatchReport
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
-    from airflow_poison.core.delivery.sessions.wire import Tools
-    from airflow_poison.core.failures import Failure
-    from airflow_poison.core.policies.decisions import Deliver, Park
-    from airflow_poison.core.policies.policy import Opening, Receiver
+    from airflow_poison.core.delivery.sessions.rows import BatchEntry
+    from airflow_poison.core.delivery.stage import StageJob
 
 
 class EndpointSession(ServerSession):
     """An open endpoint with its server sessions.
 
-    :param stop_file: exists when an endpoint of the same queue in another task has halted; checked before each receive, None: never.
-    :param record_all: also tell the routine events of every delivery.
-    :param singly: one message at a time, however many sessions the policy would have.
     :param at_hand: the conversations of the messages; None: the queue has none. With them each transaction receives one message, and a
         conversation group is with one session at a time, whatever the policy says.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        callers: Callers,
-        journal: Journal,
-        carry: RecoveredAttempts,
-        *,
-        opening: Opening,
-        stop_file: str | None,
-        record_all: bool,
-        singly: bool = False,
-        at_hand: DialogState | None = None,
-    ) -> None:
-        self.policy, self.clock, self.callers = tools.policy, tools.clock, callers
-        self.carry, self.opening, self.record_all = carry, opening, record_all
+    def __init__(self, job: StageJob, callers: Callers, journal: Journal, carry: RecoveredAttempts, at_hand: DialogState | None = None) -> None:
+        self.job, self.callers, self.carry = job, callers, carry
         self.log = FailureLog(journal.log_descriptor)
         self.dialogs = None if at_hand is None else Dialogs(at_hand, carry, self.log)
-        self.receiver = tools.policy.open(opening) if at_hand is None else SingleReceives(tools.policy.open(opening))
-        self.sessions = Sessions() if singly else Sessions.of(tools.policy)
+        self.receiver = job.policy.open(job.opening)
+        single = at_hand is not None  # what a rolled-back message did to its conversation must concern no other
+        self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
-        self.batches = self.receiver.batch_size() > 1
+        self.batches = self.receiver.batch_size() > 1 and not single
         self.halted = bool((states_of(carry.words) == State.HALTED).any())
         self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
-        self._stop_file = stop_file
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver each message of a batch until it is committed or has ended, the endpoint has halted, or the queue is blocked."""
@@ -98,9 +72,9 @@ class EndpointSession(ServerSession):
         finally:
             if delivery.halt is not None:
                 self._halt()
-        record.read_log()
         host = delivery.host
-        return record.report(
+        return BatchReport(
+            *record.outcome(),
             halted=self.halted,
             crashes=host.crashes,
             timeouts=host.timeouts,
@@ -114,7 +88,7 @@ class EndpointSession(ServerSession):
 
     def stopped_elsewhere(self) -> bool:
         """Whether an endpoint in another task has halted."""
-        return self._stop_file is not None and os.path.exists(self._stop_file)  # noqa: PTH110  (asked for every message)
+        return self.job.stop_file is not None and os.path.exists(self.job.stop_file)  # noqa: PTH110  (asked for every message)
 
     def close(self) -> None:
         """End the sessions and let go of the journal."""
@@ -125,28 +99,26 @@ class EndpointSession(ServerSession):
 
     def _halt(self) -> None:
         self.halted = self.closed = True
-        if self._stop_file is not None:
-            Path(self._stop_file).touch()
+        if self.job.stop_file is not None:
+            Path(self.job.stop_file).touch()
 
 
 class _Delivery:
     """One batch in the hands of the endpoint."""
 
     def __init__(self, endpoint: EndpointSession, batch: pa.RecordBatch, record: BatchRecord) -> None:
-        self._endpoint, self._policy, self._record = endpoint, endpoint.policy, record
+        job = endpoint.job
+        self._endpoint, self._policy, self._record = endpoint, job.policy, record
         self._words = record.section.words
-        opening = replace(endpoint.opening, counters={})  # of the messages alone
-        self._entries = Entries(self._policy, batch, record.initial.tolist(), endpoint.clock.now(), opening)
+        opening = replace(job.opening, counters={})  # of the messages alone
+        self._entries = Entries(job.policy, batch, record.initial.tolist(), job.clock.now(), opening)
         self._blocked = False
         self.host = (EndpointHost if endpoint.dialogs is None else partial(DialogHost, endpoint.dialogs))(
-            self._policy,
-            endpoint.clock,
-            self._words,
-            section=record.section.number,
-            log=endpoint.log,
-            callers=endpoint.callers,
+            job,
+            record.section,
+            endpoint.log,
+            endpoint.callers,
             holds=endpoint.batches,
-            record_all=endpoint.record_all,
             sessions=endpoint.sessions.number,
             force=endpoint.force,
         )
@@ -203,7 +175,7 @@ class _Delivery:
 
     def _known_end(self, row: int, state: State) -> End | None:
         """Return what has become of a message; None when it has to be delivered again."""
-        endpoint, now = self._endpoint, self._endpoint.clock.now()
+        endpoint, now = self._endpoint, self._endpoint.job.clock.now()
         lookup_id = int(self._record.lookup_ids[row])
         failure = endpoint.carry.failures.get(lookup_id)
         entry = self._entries.entry(row, failure)
@@ -215,124 +187,3 @@ class _Delivery:
         if failure is not None and (failure.kind is FailureKind.UNPROCESSABLE or (state is State.ENDED and failure.kind is FailureKind.UNREADABLE)):
             return endpoint.receiver.give_up(entry, failure, now)
         return entry.led_to or (self._entries.next_end(row) if state is State.ENDED else None)
-
-
-# With conversations: what decisions do to them (spec SB-30, SB-54, SB-55, SB-58)
-
-
-class SingleReceives:
-    """An open endpoint whose transactions receive one message each: what a rolled-back one did to its conversation concerns no other message."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    def batch_size(self) -> int:
-        """One message."""
-        return 1
-
-    def __getattr__(self, name: str) -> Any:
-        """Ask the endpoint everything else."""
-        return getattr(self._receiver, name)
-
-
-class DialogHost(EndpointHost):
-    """Journals what deliveries do in conversations before their words say that they are committed.
-
-    :param dialogs: the conversations.
-    """
-
-    def __init__(self, dialogs: Dialogs, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._dialogs = dialogs
-        self._done: dict[int, Change | None] = {}
-        self._consumed: set[int] = set()
-
-    def received(self, source: Rows) -> Source[BatchEntry]:
-        """Leave out what conversations discard."""
-        return _NotDiscarded(source, self)
-
-    def discards(self, entry: BatchEntry) -> bool:
-        """Receive a message from its conversation; whether that has discarded it."""
-        discarded = self._dialogs.receive(entry.row, self.now())
-        if discarded is None:
-            return False
-        details = {"by": BY_CONVERSATION, "why": discarded.why}
-        super().ended(entry, Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details), None)
-        return True
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Write down what was done, store the commit, and only then let others see it."""
-        changes = [self._dialogs.written(entry.row, self._done.pop(entry.row, None)) for entry in entries]
-        super().committed(entries)
-        reach("delivery.dialogs.after_word")
-        for change in changes:
-            self._dialogs.committed(change)
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Forget what was done."""
-        for entry in entries:
-            self._done.pop(entry.row, None)
-        super().rolled_back(entries, culprit, failure)
-
-    def back_at_savepoint(self, entry: BatchEntry) -> None:
-        """Keep what was done since; the message is back."""
-        self._dialogs.back_at_savepoint(entry.row, self._done.pop(entry.row, None))
-        super().back_at_savepoint(entry)
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Tell the conversation that the message leaves."""
-        if (for_good := _leaves_for_good(decision)) is not None:
-            self._dialogs.left(entry.row, for_good=for_good)
-        super().ended(entry, decision, failure)
-
-    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Tell the conversation that the message leaves for a while."""
-        self._dialogs.left(entry.row, for_good=False)
-        super().postponed(entry, failure)
-
-    def resumed(self, row: int, decision: End) -> None:
-        """Tell the conversation what it may not know of an earlier try."""
-        if (for_good := _leaves_for_good(decision)) is not None:
-            self._dialogs.had_left(row, for_good=for_good, now=self.now())
-        super().resumed(row, decision)
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Wait for the session; a message that was consumed before its delivery is gone, so what the delivery did counts by itself."""
-        failure = super().result(entry)
-        if entry.row in self._consumed:
-            self._consumed.remove(entry.row)
-            change = self._done.pop(entry.row, None)
-            self._dialogs.done(entry.row, change if failure is None else None)
-        return failure
-
-    def _call(self, row: int, delivery: Deliver) -> Call:
-        if delivery.at_most_once:
-            self._consumed.add(row)
-        return Call(row, delivery.counts, self._dialogs.begun(row))
-
-    def _taken(self, entry: BatchEntry, session: int) -> None:
-        self._done[entry.row] = self._callers.change(session)
-
-
-class _NotDiscarded:
-    """A source without the messages that their conversations discard."""
-
-    def __init__(self, rows: Rows, host: DialogHost) -> None:
-        self._rows, self._host = rows, host
-
-    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
-        """Receive the next message that is handed over."""
-        while (entry := self._rows.take(beside)) is not None and self._host.discards(entry):
-            pass
-        return entry
-
-    def put_back(self, entries: Sequence[BatchEntry]) -> None:
-        """Return received messages to their places."""
-        self._rows.put_back(entries)
-
-
-def _leaves_for_good(end: End) -> bool | None:
-    """Return whether a message leaves its queue for good; None: it does not leave its place."""
-    if isinstance(end, Stay | Halt) or (isinstance(end, Block) and end.whole_queue):
-        return None
-    return isinstance(end, Dispose) and end.how is not Disposition.MOVE_TO_POISON

@@ -11,7 +11,6 @@ of it, is not there then, and is delivered again.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, Envelope, Outgoing
+from airflow_poison.core.delivery.sessions.journal import why
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -107,9 +107,8 @@ class FailureLog:
         try:
             _write_all(self._descriptor, b"\n" + line + b"\n")
         except OSError as error:
-            why = "the disk is full" if error.errno == errno.ENOSPC else os.strerror(error.errno or 0)
             raise ServerSessionError(
-                f"{what} cannot be written: {why}. Nothing is lost, its delivery counts when the task runs again; free some space first."
+                f"{what} cannot be written: {why(error)}. Nothing is lost, its delivery counts when the task runs again; free some space first."
             ) from error
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:

@@ -1,182 +1,47 @@
-"""What the receive loop's decisions do in a server session: they are journaled; the files are the parent's business."""
+"""What the receive loop's decisions do where they depend on more than one message: server sessions are handed messages, conversations are told."""
 
 from __future__ import annotations
 
 import time
 from bisect import insort
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_poison.core.delivery.ends import GiveBack
-from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
+from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
+from airflow_poison.core.delivery.ends import GiveBack, Stay
+from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, State, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, MAX_ATTEMPTS, SETTLED, STATE_MASK, State, attempts_of, counted, state_of
+from airflow_poison.core.delivery.sessions.work import JournalHost
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.ends import End
     from airflow_poison.core.delivery.loop import Source
+    from airflow_poison.core.delivery.sessions.dialogs import Dialogs
+    from airflow_poison.core.delivery.sessions.failurelog import FailureLog
+    from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.decisions import Counts, Park
-    from airflow_poison.core.policies.policy import Policy
-
-    CallHandler = Callable[[int, Counts], Failure | None]
-    """Calls the handler with the message of a row and the counts that it sees."""
 
 
 _ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
-
-
-class JournalHost:
-    """Stores words and logs failures, in the order that words.py explains; who calls the handler is for the subclasses to say."""
-
-    def __init__(self, policy: Policy, clock: Clock, words: memoryview, *, section: int, log: FailureLog) -> None:
-        self._policy, self._clock, self._words, self._section, self._log = policy, clock, words, section, log
-
-    def now(self) -> datetime:
-        """Return the endpoint's time."""
-        return self._clock.now()
-
-    def unreadable(self, entry: BatchEntry) -> Failure | None:
-        """Ask the policy (spec WCF-29)."""
-        why = self._policy.unreadable(entry)
-        return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Store the last member first: that store decides."""
-        for entry in reversed(entries):
-            self._store(entry.row, State.COMMITTED)
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Count one attempt for every member (spec WCF-41)."""
-        for entry in entries:
-            innocent = entry is not culprit
-            self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
-        for entry in reversed(entries):
-            value = self._words[entry.row]
-            if state_of(value) not in SETTLED:
-                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
-                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
-
-    def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
-        """Nobody else holds a claimed message."""
-        return True
-
-    def wait(self, entry: BatchEntry) -> None:
-        """Never asked for: every move succeeds."""
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Store that no delivery follows; what it means is decided again, by the same policy, where the outcome is written."""
-        if failure is not None and failure.kind is FailureKind.UNREADABLE:
-            self._log_failure(entry, failure)
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
-
-    def halted(self, decision: Halt) -> None:
-        """Nothing to store: no message is the cause."""
-
-    def left_in_place(self, entry: BatchEntry, decision: Park | Dispose) -> None:
-        """Never happens: every move succeeds."""
-
-    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """End it without a count; the parent puts it off."""
-        self._log_failure(entry, failure)
-        self._store(entry.row, State.ENDED)
-
-    def back_at_savepoint(self, entry: BatchEntry) -> None:
-        """Store that it is with no handler any more."""
-        self._store(entry.row, State.UNTOUCHED)
-
-    def _store(self, row: int, state: State) -> None:
-        self._words[row] = self._words[row] & COUNT_MASK | state
-
-    def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
-        attempts = attempts_of(self._words[entry.row])
-        self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
-
-
-def _of_another(failure: Failure) -> Failure:
-    """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
-    return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
-
-
-class LastFailureHost(JournalHost):
-    """For messages that depend on no other (``policy.stateless``): logs only the failure that a message ends with.
-
-    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
-
-    :param tell: returns a failure with its text.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        clock: Clock,
-        words: memoryview,
-        *,
-        section: int,
-        log: FailureLog,
-        call: CallHandler,
-        tell: Callable[[Failure], Failure],
-    ) -> None:
-        super().__init__(policy, clock, words, section=section, log=log)
-        self._call, self._tell = call, tell
-        self._last: Failure | None = None
-
-    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Call the handler; one delivered at most once is committed already and stays so."""
-        if not delivery.at_most_once:
-            self._store(entry.row, State.IN_FLIGHT)
-        return self._call(entry.row, delivery.counts)
-
-    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
-        (entry,) = entries
-        value = counted(self._words[entry.row], State.UNTOUCHED)
-        if attempts_of(value) == MAX_ATTEMPTS:
-            self._log_failure(entry, self._tell(failure), innocent=entry is not culprit)
-        self._last = failure
-        self._words[entry.row] = value
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Log the failure, then store that no delivery follows."""
-        last, self._last = failure or self._last, None
-        if last is not None:
-            self._log_failure(entry, self._tell(last))
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Forget the failure that the message has outlived."""
-        self._last = None
-        super().committed(entries)
-
-
-# Where decisions depend on more than one message: server sessions are handed messages, and what became of them is remembered
 
 
 class EndpointHost(JournalHost):
     """Journals, and remembers what was decided.
 
     :param holds: transactions receive several messages.
-    :param record_all: remember the routine events too.
     :param sessions: how many there are.
     :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
     :ivar ends: what became of each row that is not committed.
@@ -188,21 +53,17 @@ class EndpointHost(JournalHost):
 
     def __init__(
         self,
-        policy: Policy,
-        clock: Clock,
-        words: memoryview,
-        *,
-        section: int,
+        job: StageJob,
+        section: Section,
         log: FailureLog,
         callers: Callers,
+        *,
         holds: bool,
-        record_all: bool,
         sessions: int = 1,
         force: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(policy, clock, words, section=section, log=log)
-        self._callers, self._holds, self._record_all = callers, holds, record_all
-        self._force = force
+        super().__init__(job, section, log)
+        self._callers, self._holds, self._force = callers, holds, force
         self._free = list(range(max(sessions, 1)))
         self._busy: dict[int, int] = {}
         self._waiting: dict[int, Deliver] = {}
@@ -255,9 +116,16 @@ class EndpointHost(JournalHost):
             self._tell(EventType.COMMITTED, entry)
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Store the rollback of every member."""
+        """Count one attempt for every member (spec WCF-41)."""
         self._opened = None
-        super().rolled_back(entries, culprit, failure)
+        for entry in entries:
+            innocent = entry is not culprit
+            self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
+        for entry in reversed(entries):
+            value = self._words[entry.row]
+            if state_of(value) not in SETTLED:
+                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
+                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
         for entry in entries:
             self.counts[entry.row] = entry.counts
             self._tell(EventType.ROLLED_BACK, entry)
@@ -266,7 +134,9 @@ class EndpointHost(JournalHost):
         """Store that no delivery follows, and remember why."""
         if isinstance(decision, Halt):
             self._log.append_halt(entry.lookup_id, decision.details)
-        super().ended(entry, decision, failure)
+        if failure is not None and failure.kind is FailureKind.UNREADABLE:
+            self._log_failure(entry, failure)
+        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
         self.ends[entry.row] = decision
         if isinstance(decision, Block) and decision.whole_queue:
             self.source.blocked = True
@@ -310,8 +180,13 @@ class EndpointHost(JournalHost):
         self.ends[row] = decision
 
     def _tell(self, event: EventType, entry: BatchEntry) -> None:
-        if self._record_all:
+        if self._job.record_all:
             self.events.append(Event(event, self.now(), entry.lookup_id, entry.counts.abort_count, entry.counts.move_count))
+
+
+def _of_another(failure: Failure) -> Failure:
+    """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
+    return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
 
 
 class Callers(Protocol):
@@ -348,3 +223,109 @@ class Callers(Protocol):
 
     def close(self) -> None:
         """End all sessions."""
+
+
+# With conversations: what decisions do to them (spec SB-30, SB-54, SB-55, SB-58)
+
+
+class DialogHost(EndpointHost):
+    """Journals what deliveries do in conversations before their words say that they are committed.
+
+    :param dialogs: the conversations.
+    """
+
+    def __init__(self, dialogs: Dialogs, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._dialogs = dialogs
+        self._done: dict[int, Change | None] = {}
+        self._consumed: set[int] = set()
+
+    def received(self, source: Rows) -> Source[BatchEntry]:
+        """Leave out what conversations discard."""
+        return _NotDiscarded(source, self)
+
+    def discards(self, entry: BatchEntry) -> bool:
+        """Receive a message from its conversation; whether that has discarded it."""
+        discarded = self._dialogs.receive(entry.row, self.now())
+        if discarded is None:
+            return False
+        details = {"by": BY_CONVERSATION, "why": discarded.why}
+        super().ended(entry, Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details), None)
+        return True
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Write down what was done, store the commit, and only then let others see it."""
+        changes = [self._dialogs.written(entry.row, self._done.pop(entry.row, None)) for entry in entries]
+        super().committed(entries)
+        reach("delivery.dialogs.after_word")
+        for change in changes:
+            self._dialogs.committed(change)
+
+    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
+        """Forget what was done."""
+        for entry in entries:
+            self._done.pop(entry.row, None)
+        super().rolled_back(entries, culprit, failure)
+
+    def back_at_savepoint(self, entry: BatchEntry) -> None:
+        """Keep what was done since; the message is back."""
+        self._dialogs.back_at_savepoint(entry.row, self._done.pop(entry.row, None))
+        super().back_at_savepoint(entry)
+
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
+        """Tell the conversation that the message leaves."""
+        if (for_good := _leaves_for_good(decision)) is not None:
+            self._dialogs.left(entry.row, for_good=for_good)
+        super().ended(entry, decision, failure)
+
+    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
+        """Tell the conversation that the message leaves for a while."""
+        self._dialogs.left(entry.row, for_good=False)
+        super().postponed(entry, failure)
+
+    def resumed(self, row: int, decision: End) -> None:
+        """Tell the conversation what it may not know of an earlier try."""
+        if (for_good := _leaves_for_good(decision)) is not None:
+            self._dialogs.had_left(row, for_good=for_good, now=self.now())
+        super().resumed(row, decision)
+
+    def result(self, entry: BatchEntry) -> Failure | None:
+        """Wait for the session; a message that was consumed before its delivery is gone, so what the delivery did counts by itself."""
+        failure = super().result(entry)
+        if entry.row in self._consumed:
+            self._consumed.remove(entry.row)
+            change = self._done.pop(entry.row, None)
+            self._dialogs.done(entry.row, change if failure is None else None)
+        return failure
+
+    def _call(self, row: int, delivery: Deliver) -> Call:
+        if delivery.at_most_once:
+            self._consumed.add(row)
+        return Call(row, delivery.counts, self._dialogs.begun(row))
+
+    def _taken(self, entry: BatchEntry, session: int) -> None:
+        self._done[entry.row] = self._callers.change(session)
+
+
+class _NotDiscarded:
+    """A source without the messages that their conversations discard."""
+
+    def __init__(self, rows: Rows, host: DialogHost) -> None:
+        self._rows, self._host = rows, host
+
+    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
+        """Receive the next message that is handed over."""
+        while (entry := self._rows.take(beside)) is not None and self._host.discards(entry):
+            pass
+        return entry
+
+    def put_back(self, entries: Sequence[BatchEntry]) -> None:
+        """Return received messages to their places."""
+        self._rows.put_back(entries)
+
+
+def _leaves_for_good(end: End) -> bool | None:
+    """Return whether a message leaves its queue for good; None: it does not leave its place."""
+    if isinstance(end, Stay | Halt) or (isinstance(end, Block) and end.whole_queue):
+        return None
+    return isinstance(end, Dispose) and end.how is not Disposition.MOVE_TO_POISON

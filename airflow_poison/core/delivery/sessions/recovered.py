@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.words import COUNT_MASK, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
 
 
-def _no_ids() -> NDArray[np.int64]:
-    return np.empty(0, np.int64)
-
-
-def _no_words() -> NDArray[np.int32]:
-    return np.empty(0, np.int32)
-
-
 @dataclass(frozen=True, slots=True)
 class RecoveredAttempts:
     """Words of messages by lookup id.
@@ -50,8 +42,8 @@ class RecoveredAttempts:
     :param effects: what messages did in their conversations, oldest first.
     """
 
-    lookup_ids: NDArray[np.int64] = field(default_factory=_no_ids)
-    words: NDArray[np.int32] = field(default_factory=_no_words)
+    lookup_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    words: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     failures: dict[int, Failure] = field(default_factory=dict)
     halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
     timeouts: int = 0
@@ -123,6 +115,11 @@ class Texts(NamedTuple):
     timeouts: frozenset[tuple[int, int]] = frozenset()
     effects: tuple[LoggedEffect, ...] = ()
 
+    def followed_by(self, later: Texts) -> Texts:
+        """Return what both say, of each message what is said last."""
+        failures, halts = {**self.failures, **later.failures}, {**self.halts, **later.halts}
+        return Texts(failures, halts, self.timeouts | later.timeouts, self.effects + later.effects)
+
 
 def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> RecoveredAttempts:
     """Return what words of messages say together, in any order: committed before ended, ended before more attempts."""
@@ -136,14 +133,12 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
     last = np.ones(len(ids), bool)
     last[:-1] = ids[1:] != ids[:-1]
     ids, words = ids[last], words[last]
-    known = RecoveredAttempts(ids, words)
-    kept = {key: failure for key, failure in texts.failures.items() if _keeps_failure(known, key)}
-    return RecoveredAttempts(ids, words, kept, texts.halts, timeouts, texts.effects)
-
-
-def _keeps_failure(carry: RecoveredAttempts, lookup_id: int) -> bool:
-    value = carry.word_of(lookup_id)
-    return state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED)
+    known, kept = RecoveredAttempts(ids, words), {}
+    for lookup_id, failure in texts.failures.items():
+        value = known.word_of(lookup_id)
+        if state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED):
+            kept[lookup_id] = failure
+    return replace(known, failures=kept, halts=texts.halts, timeouts=timeouts, effects=texts.effects)
 
 
 def _log_of(path: Path) -> Path:

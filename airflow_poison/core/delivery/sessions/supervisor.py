@@ -16,7 +16,7 @@ from airflow_poison.core.delivery.handlers import carry_by_value, load_types
 from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
 from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup, Tools
+from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.child_sessions import Watch
     from airflow_poison.core.delivery.sessions.journal import Journal
+    from airflow_poison.core.delivery.stage import StageJob
 
 
 LONGEST_LEAVE_SECONDS = 5.0
@@ -63,11 +64,11 @@ class Child:
     :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
     """
 
-    def __init__(self, tools: Tools, journal: Journal) -> None:
-        load_types(tools.unprocessable)
+    def __init__(self, job: StageJob, journal: Journal) -> None:
+        load_types(job.unprocessable)
         self._journal, self._said = journal, output.path_beside(journal.path)
-        self._carried = carry_by_value(tools, tools.policy, tools.clock, *tools.unprocessable)
-        self.timeout = tools.policy.effective_transaction_timeout.total_seconds()
+        self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
+        self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
         self.told: Answer | Called | wire.Returned | Death | ServerSessionError | None = None
@@ -96,7 +97,7 @@ class Child:
         return (self.overdue if self.watch is None else self.watch.due) if self.busy else None
 
     def start(self) -> None:
-        """Start a child; what it answers first is for ``started``."""
+        """Start a child; what it answers first is for ``refusal``."""
         said = output.create(self._said)
         try:
             process = self._process = zygote.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
@@ -108,21 +109,21 @@ class Child:
             folder = os.getcwd()  # noqa: PTH109  (a plain string travels)
         wire.send(process.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
 
-    def started(self, answer: Answer | Death) -> None:
-        """Take note of a child's first answer. Raises HandlerNotFoundError, ServerSessionError when it is not ready."""
+    def refusal(self, answer: Answer | Death) -> PoisonError | None:
+        """Return what is wrong with a child by its first answer: HandlerNotFoundError, ServerSessionError; None: it is ready."""
         if isinstance(answer, Death):
-            raise ServerSessionError(
+            return ServerSessionError(
                 f"The server session ended ({answer.how}) while it was loading the handler; nothing was delivered by it. Import the handler's "
                 f"module on this machine to see why. Its last output:\n{answer.output}"
             )
         _, output = self.living()
         output.end()
         if answer.what == READY:
-            return
+            return None
         self.end()
         if answer.what == NOT_FOUND:
-            raise HandlerNotFoundError(answer.text)
-        raise ServerSessionError(f"The server session cannot start: {answer.text}")
+            return HandlerNotFoundError(answer.text)
+        return ServerSessionError(f"The server session cannot start: {answer.text}")
 
     def living(self) -> tuple[zygote.ChildProcess, OutputReader]:
         """Return the process, which has been started, and its output."""
@@ -283,13 +284,10 @@ class Children:
 
     def _started(self, child: Child, answer: Answer | Death) -> None:
         """Take note of a child's first answer; what is wrong with it is told when the child is needed."""
-        try:
-            child.started(answer)
-        except PoisonError as error:
-            child.refused = error
+        child.refused = child.refusal(answer)
+        child.ready = child.refused is None
+        if not child.ready:
             self._forget_descriptors(child)
-        else:
-            child.ready = True
 
     def _end_overdue(self) -> None:
         """End what is overdue, unless it has just spoken."""
@@ -309,17 +307,16 @@ def _has_spoken(process: zygote.ChildProcess) -> bool:
     return bool(poll.poll(0))
 
 
-def idle_limit_reached(deaths: int, death: Death, when: str) -> ServerSessionError | None:
-    """Return the error for a session that has died too often in a row without having got on; None while it may be started again.
+def check_idle_deaths(deaths: int, death: Death, when: str) -> None:
+    """Raise ServerSessionError for a session that has died too often in a row without having got on.
 
     :param when: it died, in words.
     """
-    if deaths < MAX_IDLE_DEATHS:
-        return None
-    return ServerSessionError(
-        f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) {when}. "
-        f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
-    )
+    if deaths >= MAX_IDLE_DEATHS:
+        raise ServerSessionError(
+            f"The server session ended {MAX_IDLE_DEATHS} times in a row ({death.how}) {when}. "
+            f"Look for what ends it at this machine (memory limits, an administrator). Its last output:\n{death.output}"
+        )
 
 
 def stream_of(batch: pa.RecordBatch) -> int:

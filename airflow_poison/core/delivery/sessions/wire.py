@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.conversations.transaction import BegunDelivery
-    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.failures import Failure
     from airflow_poison.core.policies.decisions import Counts
-    from airflow_poison.core.policies.policy import Policy
 
 _LENGTH = struct.Struct(">I")
 _MAX_DESCRIPTORS = 5
@@ -127,24 +124,13 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 class Setup:
     """What a child is told first, in plain values: nothing else can be unpickled before the import path is set.
 
-    :param carried: the pickled ``Tools``.
+    :param carried: the pickled ``StageJob``.
     """
 
     path: list[str]
     environment: dict[str, str]
     folder: str | None
     carried: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What delivering needs."""
-
-    policy: Policy
-    handler: HandlerRef
-    clock: Clock
-    unprocessable: tuple[str | type[BaseException], ...]
-    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,43 +17,41 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core.delivery.handler_wrappers import session_handler
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
-from airflow_poison.core.delivery.sessions.failurelog import FailureLog
-from airflow_poison.core.delivery.sessions.host import LastFailureHost
-from airflow_poison.core.delivery.sessions.rows import RAISED, BatchEntry, Entries, Ladder, OneRow
+from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
+from airflow_poison.core.delivery.sessions.journal import (
+    COUNT_MASK,
+    IS_SETTLED,
+    MAX_ATTEMPTS,
+    ONE_ATTEMPT,
+    STATE_MASK,
+    State,
+    attempts_of,
+    counted,
+)
+from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.delivery.sessions.words import IS_SETTLED, ONE_ATTEMPT, STATE_MASK, State
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
-from airflow_poison.core.policies.decisions import Counts, Halt
+from airflow_poison.core.policies.decisions import Counts, Deliver, Halt, Return
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.conversations.transaction import BegunDelivery
+    from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.output import LastOutput
-    from airflow_poison.core.delivery.sessions.wire import Tools
+    from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import _Columns
-    from airflow_poison.core.policies.policy import Policy, Receiver
+    from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
+    from airflow_poison.core.policies.policy import Policy
 
 _SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
-
-
-@dataclass(slots=True)
-class BatchWork:
-    """One batch to deliver.
-
-    :param number: of its section in the journal.
-    """
-
-    batch: pa.RecordBatch
-    words: memoryview
-    number: int
 
 
 class Views:
@@ -75,40 +73,34 @@ def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
 class Endpoint:
     """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
 
+    :param log: the descriptor of the journal's log.
+    :raises HandlerNotFoundError: the handler cannot be loaded here.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar last: keeps what the message in hand prints; None: nobody does.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        *,
-        handler: Callable[[Message], object],
-        clock: Clock,
-        log: FailureLog,
-        unprocessable: tuple[type[BaseException], ...] = (),
-        queue: str = "",
-    ) -> None:
-        self._policy, self._clock, self._log, self.queue = policy, clock, log, queue
-        self.receiver: Receiver = policy.open()
-        self._handler = session_handler(handler) if getattr(policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
-        self._unprocessable = unprocessable
+    def __init__(self, job: StageJob, log: int) -> None:
+        handler = load_handler(job.handler)
+        self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
+        self.receiver = job.policy.open()
+        self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
+        self._unprocessable = load_types(job.unprocessable)
         self._process = os.getpid()
         self._raised: BaseException | None = None
         self.at = [-1]
         self.last: LastOutput | None = None
 
-    def deliver(self, work: BatchWork) -> bool:
+    def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
-        return _BatchDelivery(self, work).run()
+        return _BatchDelivery(self, batch, section).run()
 
     def call(self, message: Message) -> Failure | None:
         """Hand a message to the handler; whatever it raises becomes a failure."""
         if self.last is not None:
             self.last.forget()
         try:
-            if (returned := self._handler(message)) is not None:
+            if (returned := self.handler(message)) is not None:
                 check_returned(returned)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
             return self.failure(error)
@@ -122,7 +114,7 @@ class Endpoint:
         """
         from airflow_poison.core.conversations.transaction import Conversation
 
-        conversation = Conversation(begun, services, lambda: max(begun.now, self._clock.now()))
+        conversation = Conversation(begun, services, lambda: max(begun.now, self.job.clock.now()))
         failure = self.call(message.within(conversation))
         change = conversation.close()
         if failure is None and conversation.is_at_savepoint:
@@ -132,7 +124,7 @@ class Endpoint:
     def failure(self, error: BaseException) -> Failure:
         """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""
         self._only_here(error)
-        if self._policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
+        if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
             return RAISED
         return failure_of(error, self._unprocessable)
@@ -151,27 +143,138 @@ class Endpoint:
             os._exit(code if isinstance(code, int) else 1)
 
 
-def endpoint_of(tools: Tools, log: int) -> Endpoint:
-    """Return an endpoint in this process, its handler loaded. Raises HandlerNotFoundError.
+# What the receive loop's decisions do: they are journaled; the files are the parent's business
 
-    :param log: the descriptor of the journal's log.
+
+class JournalHost:
+    """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say."""
+
+    def __init__(self, job: StageJob, section: Section, log: FailureLog) -> None:
+        self._job, self._words, self._section, self._log = job, section.words, section.number, log
+
+    def now(self) -> datetime:
+        """Return the endpoint's time."""
+        return self._job.clock.now()
+
+    def unreadable(self, entry: BatchEntry) -> Failure | None:
+        """Ask the policy (spec WCF-29)."""
+        why = self._job.policy.unreadable(entry)
+        return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Store the last member first: that store decides."""
+        for entry in reversed(entries):
+            self._store(entry.row, State.COMMITTED)
+
+    def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
+        """Nobody else holds a claimed message."""
+        return True
+
+    def wait(self, entry: BatchEntry) -> None:
+        """Never asked for: every move succeeds."""
+
+    def halted(self, decision: Halt) -> None:
+        """Nothing to store: no message is the cause."""
+
+    def left_in_place(self, entry: BatchEntry, decision: Park | Dispose) -> None:
+        """Never happens: every move succeeds."""
+
+    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
+        """End it without a count; the parent puts it off."""
+        self._log_failure(entry, failure)
+        self._store(entry.row, State.ENDED)
+
+    def back_at_savepoint(self, entry: BatchEntry) -> None:
+        """Store that it is with no handler any more."""
+        self._store(entry.row, State.UNTOUCHED)
+
+    def _store(self, row: int, state: State) -> None:
+        self._words[row] = self._words[row] & COUNT_MASK | state
+
+    def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
+        attempts = attempts_of(self._words[entry.row])
+        self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
+
+
+# Deliveries that go on failing
+
+
+RAISED = Failure(FailureKind.EXCEPTION)
+"""A handler's exception that has not been told yet: the last one that was raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One delivery.
+
+    :param stored: the counts that the message has before it is received.
+    :param seen: those that the delivery sees.
     """
-    handler, types = load_handler(tools.handler), load_types(tools.unprocessable)
-    return Endpoint(tools.policy, handler=handler, clock=tools.clock, log=FailureLog(log), unprocessable=types, queue=tools.queue)
+
+    stored: Counts
+    seen: Counts
 
 
-class _BatchDelivery:
-    """One batch in the hands of one endpoint."""
+class Ladder:
+    """The deliveries of all messages that come with the same counts, for policies whose decisions depend on the message alone.
 
-    def __init__(self, endpoint: Endpoint, work: BatchWork) -> None:
-        self._endpoint, self._batch, self._words = endpoint, work.batch, work.words
-        policy, clock = endpoint._policy, endpoint._clock  # noqa: SLF001  (two halves of one thing)
-        self._policy, self._now = policy, clock.now()
-        self._entries = Entries(policy, work.batch, list(work.words), self._now)
-        log = endpoint._log  # noqa: SLF001
-        self._host = LastFailureHost(policy, clock, work.words, section=work.number, log=log, call=self._call, tell=endpoint.tell)
-        self._views = Views(work.batch, endpoint.queue)
-        self._first_failure: Failure | None = None
+    The policy is asked for a rung when the first message gets there. It is asked at a receiver of its own: nothing has happened yet.
+
+    :ivar first: the first delivery, what ``rung(0)`` returns.
+    :ivar end: what follows the last rung, as far as these counts tell: that no delivery follows, and whether the endpoint halts. None: it is not
+        known yet, or the receive loop has to see to it.
+    """
+
+    def __init__(self, policy: Policy, stored: Counts, now: datetime) -> None:
+        self._receiver, self._now = policy.open(), now
+        self._entry = BatchEntry(0, 0, 0, None, stored)
+        self._rungs: list[Rung] = []
+        self._reads_more = policy.reads_properties
+        self._over = False
+        self.end: Park | Dispose | Block | Halt | None = None
+        self._climb(Return(stored))
+        self.first = self._rungs[0] if self._rungs else None
+
+    def rung(self, attempts: int) -> Rung | None:
+        """Return the delivery after so many rollbacks; None where none follows, and where the receive loop has to see to it."""
+        if attempts == len(self._rungs) and not self._over:
+            self._climb(self._receiver.after_rollback(self._entry, RAISED, self._now))
+        return None if attempts >= len(self._rungs) else self._rungs[attempts]
+
+    def _climb(self, after: AfterRollback) -> None:
+        """Note the next delivery, or the end. What is consumed before its delivery is for the loop, and so is the last attempt of a word."""
+        self._over = True
+        if len(self._rungs) == MAX_ATTEMPTS:
+            return
+        decision: AfterRollback | BeforeDelivery = after
+        if isinstance(after, Return):
+            self._entry.counts = after.counts
+            decision = self._receiver.before(self._entry, self._now)
+        if isinstance(decision, Deliver):
+            if not decision.at_most_once:
+                self._rungs.append(Rung(self._entry.counts, decision.counts))
+                self._entry.counts = decision.counts
+                self._over = False
+        elif not isinstance(decision, Return) and not self._reads_more:
+            self.end = decision
+
+
+# One batch
+
+
+class _BatchDelivery(JournalHost):
+    """One batch in the hands of one endpoint; logs only the failure that a message ends with.
+
+    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
+        super().__init__(endpoint.job, section, endpoint.log)
+        self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
+        self._entries = Entries(self._policy, batch, list(section.words), self._now)
+        self._views = Views(batch, endpoint.queue)
+        self._first: Failure | None = None
+        self._last: Failure | None = None
 
     def run(self) -> bool:
         """Deliver; return whether a message halted the endpoint."""
@@ -183,7 +286,7 @@ class _BatchDelivery:
         """The lean loop: nothing here that is not needed for every message."""
         first = rows[0]
         columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
-        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint._handler  # noqa: SLF001
+        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(State.IN_FLIGHT), int(State.COMMITTED)
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
@@ -222,8 +325,8 @@ class _BatchDelivery:
         assert last is not None, "it was delivered"
         if failure is RAISED and ladder.end is not None:
             entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
-            self._host.rolled_back((entry,), entry, failure)
-            self._host.ended(entry, ladder.end, failure)
+            self.rolled_back((entry,), entry, failure)
+            self.ended(entry, ladder.end, failure)
             return isinstance(ladder.end, Halt)
         entry = self._entries.entry(row)
         entry.counts = last.stored
@@ -237,19 +340,11 @@ class _BatchDelivery:
         :param failure: of the delivery that the loop begins with, when that is over already.
         """
         if entry.led_to is not None:
-            self._host.ended(entry, entry.led_to, None)
+            self.ended(entry, entry.led_to, None)
             return isinstance(entry.led_to, Halt)
-        self._first_failure = failure
+        self._first = failure
         source = OneRow(self._policy, self._entries, entry, self._words)
-        return ReceiveLoop(self._endpoint.receiver, source, self._host).run() is not None
-
-    def _call(self, row: int, counts: Counts) -> Failure | None:
-        """Call the handler for the receive loop; a failure of the lean loop is its first delivery."""
-        if self._first_failure is not None:
-            failure, self._first_failure = self._first_failure, None
-            return failure
-        self._endpoint.at[0] = row
-        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        return ReceiveLoop(self._endpoint.receiver, source, self).run() is not None
 
     def _ladders(self) -> Sequence[Ladder] | None:
         """Return the ladder of each row; None: some message cannot be read."""
@@ -267,6 +362,48 @@ class _BatchDelivery:
         lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
         largest = pc.max(lengths).as_py() or 0
         return self._policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+
+    # What the receive loop decides
+
+    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
+        """Call the handler; a failure of the lean loop is its first delivery. One delivered at most once is committed already and stays so."""
+        row, counts = entry.row, delivery.counts
+        if not delivery.at_most_once:
+            self._store(row, State.IN_FLIGHT)
+        if self._first is not None:
+            failure, self._first = self._first, None
+            return failure
+        self._endpoint.at[0] = row
+        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+
+    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def result(self, entry: BatchEntry) -> Failure | None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
+        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
+        (entry,) = entries
+        value = counted(self._words[entry.row], State.UNTOUCHED)
+        if attempts_of(value) == MAX_ATTEMPTS:
+            self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
+        self._last = failure
+        self._words[entry.row] = value
+
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
+        """Log the failure, then store that no delivery follows."""
+        last, self._last = failure or self._last, None
+        if last is not None:
+            self._log_failure(entry, self._endpoint.tell(last))
+        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Forget the failure that the message has outlived."""
+        self._last = None
+        super().committed(entries)
 
 
 def _values(batch: pa.RecordBatch, name: str) -> Iterable[int]:
