@@ -14,7 +14,9 @@ from airflow_poison.core.checking.check import check_folder
 from airflow_poison.core.checking.findings import Kind
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.repair import repair
 from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.store.delta import checkpoints
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults import test_damage as faults
 from tests.store import test_foreign_hands as foreign
@@ -109,6 +111,38 @@ def test_without_damage_only_the_claim_is_told(table: QueueTable) -> None:
 def test_a_commit_by_somebody_else(table: QueueTable, name: str) -> None:
     foreign.COMMITS[name][0](DeltaTable(table.uri))
     assert Kind.FOREIGN_COMMIT in found(table)
+
+
+def _shorten(table: QueueTable) -> None:
+    """Leave of the log what maintenance does that keeps nothing but the last version."""
+    root, version = table.uri, DeltaTable(table.uri).version()
+    checkpoints.make(root, version, durable=False)
+    for entry in Path(root, "_delta_log").glob("*.json"):
+        if entry.stem.isdigit() and int(entry.stem) < version:
+            entry.unlink()
+
+
+@pytest.mark.parametrize("name", foreign.COMMITS.keys() - {"restore of an older version"})  # there is none
+def test_a_foreign_commit_is_found_where_the_log_was_shortened_before_it(table: QueueTable, name: str) -> None:
+    _shorten(table)
+    foreign.COMMITS[name][0](DeltaTable(table.uri))
+    assert Kind.FOREIGN_COMMIT in found(table)
+
+
+def test_other_properties_are_undone_where_the_log_was_shortened_before(table: QueueTable) -> None:
+    _shorten(table)
+    foreign.COMMITS["other properties"][0](DeltaTable(table.uri))
+    root = Path(table.uri)
+    assert "undid what somebody else has committed" in " ".join(repair(DeltaStore(str(root.parent)), root.name, LONG_AFTER).done)
+    assert Kind.FOREIGN_COMMIT not in found(table)
+    assert DeltaStore(str(root.parent)).open(root.name).snapshot()
+
+
+@pytest.mark.parametrize("name", foreign.HARMLESS)
+def test_what_changes_nothing_is_no_foreign_commit_where_the_log_was_shortened_before_it(table: QueueTable, name: str) -> None:
+    _shorten(table)
+    foreign.HARMLESS[name](DeltaTable(table.uri))
+    assert Kind.FOREIGN_COMMIT not in found(table)
 
 
 @pytest.mark.parametrize("name", foreign.HARMLESS)

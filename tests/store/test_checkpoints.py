@@ -8,7 +8,7 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
@@ -149,6 +149,45 @@ def test_a_checkpoint_that_was_written_wrongly_is_not_put_into_the_log(used: Que
         checkpoints.make(used.uri, 38, durable=True)
     assert set(_checkpoints(used)) == {20}
     assert not list(Path(used.uri).glob(".checkpoint-*"))
+
+
+@pytest.mark.parametrize("put_back", [True, False], ids=["and put back", "and not put back"])
+@pytest.mark.parametrize("version", [37, 38])
+def test_no_checkpoint_is_made_of_an_entry_that_is_damaged_meanwhile(
+    used: QueueTable, version: int, put_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs takes an empty entry for a version in which nothing happened: a checkpoint of it would hide what was committed, for ever."""
+    entry, written = Path(used.uri, "_delta_log", f"{version:020d}.json"), checkpoints._written
+
+    def damaged_meanwhile(*given: Any) -> tuple[Path, int]:
+        content = entry.read_bytes()
+        entry.write_bytes(b"")
+        made = written(*given)
+        if put_back:
+            back = entry.with_name("back")
+            back.write_bytes(content)
+            back.replace(entry)
+        return made
+
+    monkeypatch.setattr(checkpoints, "_written", damaged_meanwhile)
+    with pytest.raises(TableChangedError, match="is not what was committed"):
+        checkpoints.make(used.uri, 38, durable=False)
+    assert max(_checkpoints(used)) == 20
+    assert not list(Path(used.uri).glob(".checkpoint-*"))
+
+
+def test_a_commit_stands_when_its_checkpoint_cannot_be_made(
+    used: QueueTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> tuple[Path, int]:
+        raise TableChangedError("an entry is not what was committed")
+
+    monkeypatch.setattr(checkpoints, "_written", refused)
+    send(used, 1, "39")
+    send(used, 1, "40")
+    assert _newest(used) == 40
+    assert max(_checkpoints(used)) == 20
+    assert "The checkpoint of version 40" in caplog.text
 
 
 def test_nothing_happens_when_the_log_was_shortened_meanwhile(used: QueueTable) -> None:

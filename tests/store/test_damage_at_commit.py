@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta.entries import Reader
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.test_damage import stopped_at
@@ -145,3 +146,34 @@ def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable,
 
     monkeypatch.setattr(entries.Acknowledged, "content", late)
     assert repair.diagnose(queue.uri).lost == ()
+
+
+@pytest.mark.parametrize("which", [-1, -2], ids=["the newest", "one before"])
+@pytest.mark.parametrize("from_idle", [False, True], ids=["afresh", "from the last look"])
+def test_an_entry_that_is_damaged_only_while_it_is_read_is_read_again(
+    queue: QueueTable, which: int, from_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs takes an empty entry for a version in which nothing happened; a repair has put the entry back before anybody asks for its size."""
+    reading = DeltaStore(str(Path(queue.uri).parent)).open("orders")
+    if from_idle:
+        assert ids(reading, SubQueue.MAIN) == [1, 2, 3]
+    send(queue, 1, key="first")
+    send(queue, 1, key="second")
+    entry, read, reads = entries_of(queue)[which], Reader._newest, [0]
+
+    def damaged_meanwhile(reader: Reader) -> object:
+        reads[0] += 1
+        if reads[0] > 1:
+            return read(reader)
+        content = entry.read_bytes()
+        entry.write_bytes(b"")
+        found = read(reader)
+        back = entry.with_name("back")
+        back.write_bytes(content)
+        back.replace(entry)
+        return found
+
+    monkeypatch.setattr(Reader, "_newest", damaged_meanwhile)
+    assert ids(reading, SubQueue.MAIN) == [1, 2, 3, 4, 5]
+    assert reads[0] > 1
+    assert ids(reading, SubQueue.MAIN) == [1, 2, 3, 4, 5]

@@ -19,7 +19,7 @@ from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import footer_difference, partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.store.delta.past import Past, Version
@@ -194,10 +194,9 @@ def intrusions(past: Past) -> Iterator[Intrusion]:
 
 
 def _intrusion(past: Past, entries: Sequence[Version], seen: bool) -> Intrusion:  # noqa: FBT001
-    last_own = entries[0].version - 1
-    before, after = past.live(last_own), past.live(entries[-1].version)
-    then = _configuration(past, last_own)
-    earlier = past.base.keys() | {file.path for entry in past.entries if entry.version <= last_own for file in entry.adds}
+    last_own, last = entries[0].version - 1, entries[-1].version
+    before, after = past.live(last_own), past.live(last)
+    earlier = {file.path for entry in (past.base, *past.entries) if entry.version <= last_own for file in entry.adds}
     added = [file for path, file in after.items() if before.get(path) != file]
     return Intrusion(
         entries=entries,
@@ -205,25 +204,11 @@ def _intrusion(past: Past, entries: Sequence[Version], seen: bool) -> Intrusion:
         removed=[file for path, file in before.items() if after.get(path) != file],
         added=added,
         fresh=[file for file in added if file.path not in earlier],
-        properties=_protocol(past, entries[-1].version) != _protocol(past, last_own) or _configuration(past, entries[-1].version) != then,
-        columns=_columns(past, entries[-1].version) != _columns(past, last_own),
+        properties=past.protocol(last) != past.protocol(last_own) or past.configuration(last) != past.configuration(last_own),
+        columns=past.columns(last) != past.columns(last_own),
         last_id=any(SEQUENCE in entry.numbers for entry in entries),
         seen=seen,
     )
-
-
-def _configuration(past: Past, version: int) -> Mapping[str, str]:
-    known = [entry.configuration for entry in past.entries if entry.version <= version and entry.configuration is not None]
-    return known[-1] if known else past.configuration
-
-
-def _protocol(past: Past, version: int) -> str:
-    return next((entry.protocol for entry in reversed(past.entries) if entry.version <= version and entry.protocol), "")
-
-
-def _columns(past: Past, version: int) -> str:
-    known = [entry.columns for entry in past.entries if entry.version <= version and entry.columns]
-    return known[-1] if known else past.base_columns
 
 
 def check_foreign(past: Past) -> Iterator[Finding]:
@@ -270,7 +255,7 @@ def _inside(file: DataFile, removed: Sequence[DataFile]) -> bool:
 
 def check_protection(past: Past) -> Iterator[Finding]:
     """Yield properties that the table was made with and has no more."""
-    now = _configuration(past, past.version)
+    now = past.configuration(past.version)
     wanted = PROPERTIES | {f"delta.constraints.{name}": rule for name, rule in CONSTRAINT.items()}
     for name, value in wanted.items():
         if now.get(name) != value:

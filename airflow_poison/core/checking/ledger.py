@@ -92,7 +92,7 @@ class Step:
 
 def steps(past: Past) -> Iterator[Step]:
     """Yield what each version did."""
-    live, last = dict(past.base), past.base_numbers.get(SEQUENCE, 0)
+    live, last = {file.path: file for file in past.base.adds}, past.base.numbers.get(SEQUENCE, 0)
     for entry in past.entries:
         unknown = tuple(path for path in entry.removes if path not in live)
         removed = tuple(live.pop(path) for path in entry.removes if path in live)
@@ -201,7 +201,7 @@ def account(past: Past, found: Iterable[Step]) -> Account:
     """Return what became of every message that was ever sent."""
     total = Account(
         sent=past.numbers().get(SEQUENCE, 0),
-        before=past.base_numbers.get(SEQUENCE, 0) - _rows(past.base.values(), MESSAGES),
+        before=past.base.numbers.get(SEQUENCE, 0) - _rows(past.base.adds, MESSAGES),
         waiting=_rows(past.live().values(), MESSAGES),
     )
     for step in found:

@@ -50,28 +50,28 @@ class Version:
     protocol: str = ""
 
 
+_NOTHING = Version(-1, ours=True, operation="", configuration={})
+"""Before a table is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """What the log still has.
 
-    :param base: the live files at the version before the first entry; ``base_numbers``: the numbers then.
+    :param base: what was there before the first entry, as one version that made all of it.
     :param torn: names of entries and checkpoints that do not count: a loss of power cut them short.
     :param lost: acknowledged versions whose entry is gone or changed.
     :param damage: why the history cannot be followed to its end, in words; empty when it can.
     :param unmarked: the newest entry is damaged, and nobody can tell whether it was acknowledged.
     :param gap: why the history begins with a checkpoint although older entries are there, in words; empty when it does not.
-    :param base_columns: the columns before the first entry; empty: the table was made by it.
     :param named: every path that the log names, also those of files that were removed before the first entry.
     """
 
     entries: Sequence[Version]
-    base: Mapping[str, DataFile]
-    base_numbers: Mapping[str, int]
-    configuration: Mapping[str, str]
+    base: Version
     torn: Sequence[str] = ()
     damage: str = ""
     named: frozenset[str] = frozenset()
-    base_columns: str = ""
     lost: Sequence[Acknowledged] = ()
     gap: str = ""
     unmarked: bool = False
@@ -79,11 +79,11 @@ class Past:
     @property
     def version(self) -> int:
         """The newest version."""
-        return self.entries[-1].version if self.entries else -1
+        return self.entries[-1].version if self.entries else self.base.version
 
     def live(self, version: int | None = None) -> dict[str, DataFile]:
         """Return the live files of a version, by path; None: the newest."""
-        files = dict(self.base)
+        files = {file.path: file for file in self.base.adds}
         for entry in self.entries:
             if version is not None and entry.version > version:
                 break
@@ -92,9 +92,25 @@ class Past:
             files.update((file.path, file) for file in entry.adds)
         return files
 
+    def configuration(self, version: int) -> Mapping[str, str]:
+        """Return the table's properties at a version."""
+        return next(entry.configuration for entry in self._before(version) if entry.configuration is not None)
+
+    def columns(self, version: int) -> str:
+        """Return the table's columns at a version, as text to compare."""
+        return next((entry.columns for entry in self._before(version) if entry.columns), "")
+
+    def protocol(self, version: int) -> str:
+        """Return what readers and writers have to know at a version, as text to compare."""
+        return next((entry.protocol for entry in self._before(version) if entry.protocol), "")
+
+    def _before(self, version: int) -> Iterator[Version]:
+        yield from (entry for entry in reversed(self.entries) if entry.version <= version)
+        yield self.base
+
     def numbers(self) -> dict[str, int]:
         """Return the newest number of each name."""
-        found = dict(self.base_numbers)
+        found = dict(self.base.numbers)
         for entry in self.entries:
             found.update(entry.numbers)
         return found
@@ -109,7 +125,7 @@ def read_past(root: str) -> Past:
     torn = [path.name for path in (*found.shortcuts, *found.torn)]
     names = [entries.entry_path(root, version) for version in entries.versions(log) if version <= found.version]
     if not names:
-        return Past((), {}, {}, {}, torn, f"{LOG} holds no commit: the table cannot be read", lost=found.lost)
+        return Past((), _NOTHING, torn, f"{LOG} holds no commit: the table cannot be read", lost=found.lost)
     history, damage = _entries(names)
     if not damage and history[0].version and history[0].version not in _checkpoints(log):
         damage = f"{LOG} begins with version {history[0].version}, and no checkpoint says what was there"
@@ -121,17 +137,16 @@ def read_past(root: str) -> Past:
     if found.lost:
         damage = damage or f"{LOG} is not what was acknowledged"
     if not history or (damage and history[0].version):
-        return Past((), {}, {}, {}, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
+        return Past((), _NOTHING, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
     try:
-        base, numbers, configuration, columns = _base(root, history[0].version)
+        base = _base(root, history[0].version)
     except DeltaError as error:
-        return Past((), {}, {}, {}, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
+        return Past((), _NOTHING, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
     if history[0].version:
         history = history[1:]  # the base is what it has left
-    configuration = next((entry.configuration for entry in reversed(history) if entry.configuration is not None), configuration)
     buried = frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
-    named = frozenset(base) | {file.path for entry in history for file in entry.adds} | {path for entry in history for path in entry.removes}
-    return Past(history, base, numbers, configuration, torn, damage, named | buried, columns, found.lost, gap, found.unmarked)
+    named = {file.path for entry in (base, *history) for file in entry.adds} | {path for entry in history for path in entry.removes}
+    return Past(history, base, torn, damage, buried | named, found.lost, gap, found.unmarked)
 
 
 def _checkpoints(log: Path) -> set[int]:
@@ -192,7 +207,7 @@ def _entry(version: int, lines: Sequence[str]) -> Version:
         numbers={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
         configuration=next((action["metaData"].get("configuration") or {} for action in actions if "metaData" in action), None),
         columns=next((_columns(action["metaData"]["schemaString"], action["metaData"]) for action in actions if "metaData" in action), ""),
-        protocol=next((json.dumps(action["protocol"], sort_keys=True) for action in actions if "protocol" in action), ""),
+        protocol=next((_protocol(action["protocol"]) for action in actions if "protocol" in action), ""),
     )
 
 
@@ -223,17 +238,35 @@ def _instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _base(root: str, first: int) -> tuple[dict[str, DataFile], dict[str, int], Mapping[str, str], str]:
+def _base(root: str, first: int) -> Version:
     """Return what was there before the first entry; for a log that was cleaned up what a checkpoint says of that entry's version."""
     if first == 0:
-        return {}, {}, {}, ""
+        return _NOTHING
     from deltalake import DeltaTable
 
     table = DeltaTable(root, version=first)
-    seq = table.transaction_version(SEQUENCE)
-    metadata = table.metadata()
-    columns = _columns(table.schema().to_json(), {"partitionColumns": metadata.partition_columns})
-    return {file.path: file for file in files_of(table)}, {} if seq is None else {SEQUENCE: seq}, metadata.configuration, columns
+    seq, metadata, protocol = table.transaction_version(SEQUENCE), table.metadata(), table.protocol()
+    return Version(
+        version=first,
+        ours=True,
+        operation="",
+        adds=files_of(table),
+        numbers={} if seq is None else {SEQUENCE: seq},
+        configuration=metadata.configuration,
+        columns=_columns(table.schema().to_json(), {"partitionColumns": metadata.partition_columns}),
+        protocol=_protocol(
+            {
+                "minReaderVersion": protocol.min_reader_version,
+                "minWriterVersion": protocol.min_writer_version,
+                "readerFeatures": protocol.reader_features,
+                "writerFeatures": protocol.writer_features,
+            }
+        ),
+    )
+
+
+def _protocol(action: Mapping[str, Any]) -> str:
+    return json.dumps({name: sorted(value) if isinstance(value, list) else value for name, value in action.items() if value}, sort_keys=True)
 
 
 def _removed(checkpoint: Path) -> Iterator[str]:
