@@ -149,16 +149,16 @@ def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable,
 
 
 @pytest.mark.parametrize("which", [-1, -2], ids=["the newest", "one before"])
-@pytest.mark.parametrize("from_idle", [False, True], ids=["afresh", "from the last look"])
+@pytest.mark.parametrize("reads_on", ["afresh", "from the last look"])
 def test_an_entry_that_is_damaged_only_while_it_is_read_is_read_again(
-    queue: QueueTable, which: int, from_idle: bool, monkeypatch: pytest.MonkeyPatch
+    queue: QueueTable, which: int, reads_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs takes an empty entry for a version in which nothing happened; a repair has put the entry back before anybody asks for its size."""
     reading = DeltaStore(str(Path(queue.uri).parent)).open("orders")
-    if from_idle:
+    if reads_on == "from the last look":
         assert ids(reading, SubQueue.MAIN) == [1, 2, 3]
-    send(queue, 1, key="first")
-    send(queue, 1, key="second")
+    send(queue, 1, key="later")
+    send(queue, 1, key="last")
     entry, read, reads = entries_of(queue)[which], Reader._newest, [0]
 
     def damaged_meanwhile(reader: Reader) -> object:

@@ -23,7 +23,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta.entries import HINT, LOG, entry_path, is_whole, versions
+from airflow_poison.core.store.delta.entries import HINT, LOG, entry_path, is_readable, is_whole, read_marks, versions
 from airflow_poison.core.store.files import Shortened
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def make(root: str, version: int, *, durable: bool, forget_gone: bool = False) -
 
     :param forget_gone: leave out which files were removed where the disk has them no longer: the note keeps a VACUUM from removing them too early.
 
-    Raises TableChangedError when what was arranged is not what delta-rs wrote, DeltaError, OSError.
+    Raises TableChangedError when an entry is damaged and when what was arranged is not what delta-rs wrote, DeltaError, OSError.
     """
     if checkpoint_path(root, version).exists():
         return
@@ -64,7 +64,11 @@ def make(root: str, version: int, *, durable: bool, forget_gone: bool = False) -
         if durable:
             _sync_covered(root, log)
         reach("store.checkpoint.before_writing")
+        before = _marks(log)
         made, rows = _written(beside, version, root if forget_gone else None)
+        if _marks(log) != before or not _are_as_committed(root, log):
+            message = f"An entry of {Path(root, LOG)} up to version {version} is not what was committed, so no checkpoint was made of it."
+            raise TableChangedError(f"{message} Look at the table with 'airflow poison check'; with --repair it puts back what it can.")
         if durable:
             disk.sync(made)
         reach("store.checkpoint.before_place")
@@ -95,6 +99,18 @@ def _has_second_names(root: str, version: int, log: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _marks(log: Path) -> dict[str, tuple[int, int, int]]:
+    """Return what tells each entry from another one in its place. delta-rs takes an emptied one for a version in which nothing happened."""
+    found = {path.name: path.stat() for path in log.glob("*.json")}
+    return {name: (status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+def _are_as_committed(root: str, log: Path) -> bool:
+    marks = read_marks(root)
+    there = ((marks.get(int(path.stem)), path) for path in log.glob("*.json"))
+    return all(is_readable(path) if mark is None else mark.content(path) is not None for mark, path in there)
 
 
 def _sync_covered(root: str, log: Path) -> None:

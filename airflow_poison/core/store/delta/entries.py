@@ -248,15 +248,6 @@ def remains(place: Path) -> bool:
     return any(name.startswith("sub_queue=") or name == FOLDER for name in names(place))
 
 
-def have_their_sizes(root: str, marks: Mapping[int, Acknowledged]) -> bool:
-    """Whether each entry has the size that its mark says, or was cleaned up. Asked at every look."""
-    for version, mark in marks.items():
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if entry_path(root, version).stat().st_size != mark.size:
-                return False
-    return True
-
-
 # Versions in memory ------------------------------------------------------------------------------------------------------
 
 
@@ -342,29 +333,43 @@ class Reader:
         self._idle: deque[Loaded] = deque(maxlen=1)
 
     def read(self, marks: Mapping[int, Acknowledged]) -> DeltaState | None:
-        """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError."""
-        state = self._newest()
-        last = max(marks, default=-1)
-        if state.version > last:  # nobody was told of it yet, or the table has no marks
-            fresh = range(last + 1, state.version + 1)
-            if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh) if marks else not state.is_empty):
-                return None
-        return state if state.version >= last and have_their_sizes(self._root, marks) else None
+        """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError.
 
-    def _newest(self) -> DeltaState:
+        delta-rs takes an emptied entry for a version in which nothing happened. So each entry has to be the same before and after it was read: a
+        repair may have put it back meanwhile. Only a table that counts is gone on with.
+        """
+        before = {version: EntryMark.of(self._root, version) for version in marks}
+        loaded = self._newest()
+        state = DeltaState(loaded)
+        if self._counts(state, marks, before):
+            weakref.finalize(state, self._idle.append, loaded).atexit = False
+            return state
+        return None
+
+    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged], before: Mapping[int, EntryMark | None]) -> bool:
+        last = max(marks, default=-1)
+        if state.is_empty or state.version < last:
+            return False
+        if state.version > last and marks:  # nobody was told of it yet
+            fresh = range(last + 1, state.version + 1)
+            if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh)):
+                return False
+        for version, mark in marks.items():
+            now = EntryMark.of(self._root, version)
+            if now is not None and (now.size != mark.size or now != before[version]):  # None: cleaned up
+                return False
+        return True
+
+    def _newest(self) -> Loaded:
         """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
         from deltalake.exceptions import DeltaError
 
         for more in reversed(range(READS)):
             try:
-                loaded = self._brought_up_to_date() or self._afresh()
+                return self._brought_up_to_date() or self._afresh()
             except DeltaError:
                 if not more:
                     raise
-            else:
-                state = DeltaState(loaded)
-                weakref.finalize(state, self._idle.append, loaded).atexit = False
-                return state
         raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
     def _brought_up_to_date(self) -> Loaded | None:

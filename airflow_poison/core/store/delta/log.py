@@ -248,7 +248,7 @@ class DeltaLog:
 
         try:
             checkpoints.make(self._root, version, durable=self._durable)
-        except (DeltaError, OSError) as error:
+        except (DeltaError, TableChangedError, OSError) as error:
             log.warning(
                 "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
             )
