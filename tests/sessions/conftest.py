@@ -10,12 +10,16 @@ import pytest
 
 from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.policies.msmq4 import Msmq4
+from tests import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.core.delivery.sessions.batchrecord import ServerSession
+
+
+forked.preload(*(f"tests.sessions.{name}" for name in ("worker", "endpoint_worker", "dialog_worker", "speaking_worker")))
 
 
 class Opener(Protocol):
