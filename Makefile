@@ -10,6 +10,7 @@ PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters: without compiled modules each compiles Airflow again
 
 help:  ## list what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,14 +48,24 @@ def room_of(module: str) -> str:
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     """Yield the modules of the package that a module imports when it runs; what only types name does not count."""
-    tree = ast.parse(path.read_text())
+    for module, name in _imported(path):
+        if f"{module}.{name}" in known:
+            yield f"{module}.{name}"
+        elif module in known:
+            yield module
+
+
+@cache
+def _imported(path: Path) -> list[tuple[str, str]]:
+    tree = _parsed(path)
     typed = {id(each) for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" for each in ast.walk(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed:
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                if name in known or node.module in known:
-                    yield name if name in known else node.module
+    there = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module and id(node) not in typed]
+    return [(node.module or "", alias.name) for node in there for alias in node.names]
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def uses(known: Mapping[str, Path]) -> dict[str, set[str]]:
@@ -128,7 +139,7 @@ def lists(known: Mapping[str, Path]) -> str:
     """Return a table for each room: its modules, and what they are."""
     found = defaultdict(list)
     for module, path in known.items():
-        text = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+        text = (ast.get_docstring(_parsed(path)) or "").partition("\n")[0]
         if text:
             found[room_of(module)].append((path.relative_to(PACKAGE).as_posix(), text.replace("|", "\\|").replace("``", "`")))
     return "\n".join(_table(room, found[room]) for room in (room for row in rows(uses(known)) for room in row) if found[room])

@@ -1,14 +1,11 @@
 """Every Python block of the documentation runs, page by page, in the order of the page.
 
-Pages that use Airflow or Spark run in a process of their own, with an ``AIRFLOW_HOME`` and a queue prepared for them. DAGs are made, not run:
-``tests/airflow`` runs them.
+Pages that use Airflow or Spark run in a process of their own, in a folder with a queue prepared for them; Airflow is imported once for all of
+them, before they are forked. DAGs are made, not run: ``tests/airflow`` runs them.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +19,9 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
-from tests.docs.pages import PAGES, ROOT, name, script
+from tests import forked
+from tests.docs import page_process
+from tests.docs.pages import PAGES, name, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +30,14 @@ if TYPE_CHECKING:
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 WITH_CODE = [page for page in PAGES if script(page).strip()]
 HEAVY = ("airflow.sdk", "pyspark", "airflow_poison.hooks", "airflow_poison.operators", "airflow_poison.taskgroups")
+
+
+@pytest.fixture(scope="module")
+def airflow_imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have Airflow imported in the process that pages are forked from."""
+    forked.preload(
+        "airflow.sdk", "pyarrow", "deltalake", page_process.__name__, environment=page_process.airflow_at(tmp_path_factory.mktemp("airflow"))
+    )
 
 
 def refuse_bad(message: Message) -> None:
@@ -75,11 +82,12 @@ PREPARED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if name(page) in PREPARED:
         PREPARED[name(page)](tmp_path)
     code = script(page)
     if any(module in code for module in HEAVY):
+        request.getfixturevalue("airflow_imported")
         run_apart(page, tmp_path)
     else:
         monkeypatch.chdir(tmp_path)
@@ -87,17 +95,6 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
 
 
 def run_apart(page: Path, home: Path) -> None:
-    """Run a page in a process of its own, where Airflow's and Spark's own warnings are not ours."""
-    runner = f"exec(compile(open({str(home / 'page.py')!r}).read(), {name(page)!r}, 'exec'), {{'__name__': 'page'}})"
-    (home / "page.py").write_text(script(page))
-    env = os.environ | {
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
-        "AIRFLOW_CONN_POISON_DEFAULT": '{"conn_type": "poison"}',
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", runner], capture_output=True, text=True, env=env, cwd=home, check=False)
-    assert ran.returncode == 0, f"{name(page)}:\n{ran.stdout[-2_000:]}\n{ran.stderr[-4_000:]}"
+    """Run a page in a process of its own."""
+    ran = forked.run(page_process.run, name(page), script(page), home, seconds=280.0)
+    assert ran.code == 0, f"{name(page)}:\n{ran.printed[-2_000:]}\n{ran.errors[-4_000:]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -50,13 +51,19 @@ class Page(HTMLParser):
             self.links.append(given["href"] or "")
 
 
+@cache
+def page_at(path: Path) -> Page:
+    """Return a page of the site; most are linked to many times."""
+    return Page(path)
+
+
 def dead_ends(path: Path) -> Iterator[str]:
-    for link in Page(path).links:
+    for link in page_at(path).links:
         parts = urlsplit(link)
         if parts.scheme or parts.netloc or link in {".", "#"}:
             continue
         there = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-        if not there.exists() or (parts.fragment and there.suffix == ".html" and unquote(parts.fragment) not in Page(there).anchors):
+        if not there.exists() or (parts.fragment and there.suffix == ".html" and unquote(parts.fragment) not in page_at(there).anchors):
             yield link
 
 

@@ -15,12 +15,16 @@ from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.session import open_session
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.policies.msmq4 import Msmq4
+from tests import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_poison.core.conversations.dialog_state import DialogState
     from airflow_poison.core.delivery.sessions.session import ServerSession
+
+
+forked.preload(*(f"tests.sessions.{name}" for name in ("worker", "endpoint_worker", "dialog_worker", "speaking_worker")))
 
 
 class Opener(Protocol):

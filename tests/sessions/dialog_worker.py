@@ -1,7 +1,7 @@
 """A worker with conversations, for the tests to kill: delivers one batch and tells what became of it.
 
-``python -m tests.sessions.dialog_worker <folder> <isolation> <point:number> <message> ...``: it kills itself when it reaches that point of the
-protocol for so many times; an empty point: never. A message is ``<conversation>:<sequence>:<words>``. The first worker writes its pid down.
+It kills itself when it reaches a point of the protocol, ``<point:number>``, for so many times; an empty point: never.
+A message is ``<conversation>:<sequence>:<words>``. The first worker writes its pid down.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core import fault_points
@@ -21,6 +19,7 @@ from tests.sessions.endpoints import broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from airflow_poison.core.conversations.endpoint import Outgoing
 
@@ -77,7 +76,3 @@ def die_at(killed_at: str, die: Callable[[], object]) -> None:
 
     if wanted:
         fault_points.install(reached)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -182,7 +182,3 @@ def main(folder: Path, isolation: str, kind: str, words: list[str]) -> None:
         isolation=isolation,
     ) as session:
         session.deliver(batch_of([f"{pid} {word.replace('+', ' ')}" for word in words], first_id=100))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,11 +15,15 @@ from airflow_poison.core import fault_points
 from airflow_poison.core.delivery.sessions import failurelog
 from airflow_poison.core.delivery.sessions.crash_attribution import read_history
 from airflow_poison.core.delivery.sessions.journal import State
+from tests import forked
+from tests.sessions import dialog_worker
 from tests.sessions.dialog_worker import deliver, die_at
 from tests.sessions.endpoints import deliveries
 from tests.sessions.reading import told
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DIALOGS = [
     "d1:1:answer first",
     "d2:1:answer no,savepoint,track",  # until the fourth failure ends it
@@ -55,10 +56,9 @@ class Worked:
 
 
 def work(folder: Path, messages: list[str] = DIALOGS, killed_at: str = "", isolation: str = "none") -> Worked:
-    arguments = [sys.executable, "-m", "tests.sessions.dialog_worker", str(folder), isolation, killed_at, *messages]
-    done = subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    return Worked(done.returncode, json.loads(lines[-1]) if lines else {})
+    done = forked.run(dialog_worker.main, folder, isolation, killed_at, messages)
+    lines = done.printed.splitlines()
+    return Worked(done.code, json.loads(lines[-1]) if lines else {})
 
 
 def work_here(folder: Path, killed_at: str = "", messages: list[str] = DIALOGS) -> Worked:

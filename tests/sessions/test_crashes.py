@@ -18,6 +18,7 @@ from airflow_poison.core.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, told
+from tests.sessions.zygotes import living_sessions, zygotes
 
 if TYPE_CHECKING:
     import socket
@@ -83,8 +84,8 @@ def test_a_session_goes_on_with_a_new_child_in_the_next_batch(session: Opener) -
 def test_the_loss_of_the_zygote_is_overcome(session: Opener) -> None:
     opened = session()
     opened.deliver(batch_of(["ok"]))
-    for child in psutil.Process().children():
-        child.kill()
+    for zygote_ in zygotes():
+        zygote_.kill()
 
     assert told(opened.deliver(batch_of(["ok"] * 3, first_id=1)).words) == [COMMITTED] * 3
 
@@ -121,18 +122,18 @@ def test_what_a_handler_forks_neither_counts_nor_delivers_nor_stays(session: Ope
 
 def test_the_end_of_the_worker_ends_the_zygote(session: Opener) -> None:
     session().deliver(batch_of(["ok"]))
-    zygotes = psutil.Process().children()
+    ours = zygotes()
+    assert len(ours) == 1
 
     zygote.end_zygote()
 
-    assert not [zygote for zygote in zygotes if zygote.is_running()]
+    assert not [one for one in ours if one.is_running()]
 
 
 def _kill_children() -> None:
     """Kill the children of the zygote, not the zygote."""
-    for child in psutil.Process().children(recursive=True):
-        if child.ppid() != os.getpid():
-            child.kill()
+    for child in living_sessions():
+        child.kill()
 
 
 def test_a_fork_that_returns_from_the_handler_delivers_nothing(session: Opener, tmp_path: Path) -> None:

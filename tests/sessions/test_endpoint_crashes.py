@@ -20,6 +20,7 @@ from airflow_poison.core.failures import FailureKind
 from tests.sessions.endpoints import deliveries, saying, specification, written
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.sessions.zygotes import living_sessions, zygotes
 
 if TYPE_CHECKING:
     import socket
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 RECORDED = "tests.sessions.endpoint_handlers:recorded"
 SCRIPT = "tests.sessions.sample_handlers:script"
 QUICK = timedelta(milliseconds=500)
-
-
-def living_sessions() -> list[psutil.Process]:
-    """Return the children of this process's zygote."""
-    return [child for zygote in psutil.Process().children() for child in zygote.children()]
 
 
 def kill_and_wait(processes: list[psutil.Process]) -> None:
@@ -124,7 +120,7 @@ def test_a_session_that_was_killed_between_two_messages_charges_nobody(session: 
 def test_the_loss_of_the_zygote_between_two_messages_charges_nobody(session: Opener) -> None:
     opened = session(SCRIPT, policy=specification(3))
     opened.deliver(batch_of(["ok"] * 6))
-    kill_and_wait(psutil.Process().children())
+    kill_and_wait(zygotes())
 
     assert told(opened.deliver(batch_of(["ok"] * 6, first_id=6)).words) == [COMMITTED] * 6
 

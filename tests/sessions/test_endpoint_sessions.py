@@ -17,6 +17,7 @@ from airflow_poison.core.policies.policy import Opening
 from tests.sessions.endpoints import broker, deliveries, processes, saying, specification, written
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.sessions.zygotes import living_sessions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,8 +156,7 @@ def test_a_session_that_is_not_needed_is_not_started(session: Opener) -> None:
     for first_id in range(8):
         opened.deliver(batch_of(["raise"], first_id))
 
-    sessions = [child for zygote in psutil.Process().children() for child in zygote.children()]
-    assert len(sessions) == 1
+    assert len(living_sessions()) == 1
 
 
 def test_sb_23_the_most_readers_that_there_can_be_cost_no_more_than_those_that_are_needed(session: Opener) -> None:
@@ -166,7 +166,7 @@ def test_sb_23_the_most_readers_that_there_can_be_cost_no_more_than_those_that_a
     report = opened.deliver(batch_of(["ok"] * 3))
 
     assert told(report.words) == [COMMITTED] * 3
-    assert len([child for zygote in psutil.Process().children() for child in zygote.children()]) == 3
+    assert len(living_sessions()) == 3
     assert psutil.Process().num_fds() - began < 30
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,14 +14,17 @@ import pytest
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
+from tests import forked
+from tests.sessions import endpoint_worker
 from tests.sessions.conftest import policy as msmq4
 from tests.sessions.endpoints import NEVER, deliveries, specification
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_poison.core.policies.policy import Policy
 
-ROOT = Path(__file__).parents[2]
 CRASHED = (State.CRASHED, 1, 1)
 
 
@@ -41,10 +41,9 @@ class Worked:
 
 
 def work(folder: Path, policy: Policy, words: list[str], isolation: str = "process") -> Worked:
-    arguments = [sys.executable, "-m", "tests.sessions.endpoint_worker", str(folder), isolation, json.dumps(policy.to_dict()), *words]
-    done = subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True, timeout=60)
-    lines = done.stdout.splitlines()
-    return Worked(done.returncode, json.loads(lines[-1]) if lines else {})
+    done = forked.run(endpoint_worker.main, folder, isolation, policy, words)
+    lines = done.printed.splitlines()
+    return Worked(done.code, json.loads(lines[-1]) if lines else {})
 
 
 def journaled(journals: Path) -> list[tuple[State, int, int]]:

@@ -6,11 +6,8 @@ import errno
 import os
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,14 +17,17 @@ from airflow_poison.core.delivery.sessions.crash_attribution import read_journal
 from airflow_poison.core.delivery.sessions.output import LastOutput, last_output
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TRACE
 from airflow_poison.core.failures import Failure, FailureKind
+from tests import forked
+from tests.sessions import speaking_worker
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.speaking_worker import LINES, THREADS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.sessions.conftest import Opener
 
-ROOT = Path(__file__).parents[2]
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 FIRST = 100
 """The first message's lookup id."""
@@ -41,9 +41,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 def killed(journals: Path, kind: str, *words: str, isolation: str = "process") -> dict[int, Failure]:
     """Return the failures that the journals of a killed worker tell."""
-    command = [sys.executable, "-m", "tests.sessions.speaking_worker", str(journals.parent), isolation, kind, *words]
-    worker = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
-    assert worker.returncode == -signal.SIGKILL
+    assert forked.run(speaking_worker.main, journals.parent, isolation, kind, words).code == -signal.SIGKILL
     return read_journals([journals], timedelta(seconds=30)).failures
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import psutil
-
 from airflow_poison.core.delivery.sessions import output, zygote
 from airflow_poison.core.delivery.sessions.journal import Journal
 from tests.sessions.test_endpoint_crashes import kill_and_wait
+from tests.sessions.zygotes import zygotes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +18,7 @@ def test_a_child_of_a_zygote_that_has_gone_is_not_asked_for_from_another(journal
     with Journal(journals, "0") as journal:
         said = output.create(output.path_beside(journal.path))
         orphan = zygote.start_child(journal.descriptor, journal.log_descriptor, said)
-        kill_and_wait(psutil.Process().children())
+        kill_and_wait(zygotes())
         zygote.end_zygote()
         child = zygote.start_child(journal.descriptor, journal.log_descriptor, said)
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections import Counter
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,19 +12,20 @@ import pytest
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.journal import State
 from airflow_poison.core.failures import FailureKind
+from tests import forked
+from tests.sessions import worker
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.sample_handlers import nothing
 
 if TYPE_CHECKING:
-    from tests.sessions.conftest import Opener
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+    from tests.sessions.conftest import Opener
 
 
 def run_worker(folder: Path, isolation: str, batch_size: int, words: list[str]) -> int:
-    arguments = [sys.executable, "-m", "tests.sessions.worker", str(folder), isolation, str(batch_size), *words]
-    return subprocess.run(arguments, cwd=ROOT, check=False, stdout=subprocess.DEVNULL, timeout=60).returncode
+    return forked.run(worker.main, folder, isolation, batch_size, words).code
 
 
 def calls(folder: Path) -> Counter[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +49,3 @@ def main(folder: Path, isolation: str, batch_size: int, words: list[str]) -> Non
     ) as session:
         report = session.deliver(batch_of([f"{folder / 'calls'} {word}" for word in words]))
     print(report.words.tolist())  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])
