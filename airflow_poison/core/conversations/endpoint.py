@@ -185,7 +185,7 @@ class Envelope:
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Return the envelope of ``to_text()``. Raises ValueError, KeyError or TypeError for anything else."""
-        values = json.loads(text)
+        values = dict(json.loads(text))
         at = values.pop("expires_at", None)
         return cls(**values | {"final": Final(values.get("final", "")), "expires_at": None if at is None else datetime.fromisoformat(at)})
 

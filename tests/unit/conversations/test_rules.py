@@ -477,3 +477,9 @@ def test_an_endpoint_and_an_envelope_survive_json() -> None:
     assert ConversationEndpoint.from_dict(endpoint.to_dict()) == endpoint
     for message in (first(), error(), *arrivals.due(endpoint, NOW + MINUTE), *acts.end_with_cleanup(endpoint).sent):
         assert Envelope.from_text(message.envelope.to_text()) == message.envelope
+
+
+@pytest.mark.parametrize("text", ["", "7", '"text"', "[]", "null", '{"final": "never"}', '{"stranger": 1}'])
+def test_what_is_no_envelope_is_refused_as_it_is_told(text: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Envelope.from_text(text)

@@ -521,3 +521,10 @@ def test_a_group_of_very_many_messages_is_received_in_one_pass(queue: Queue, pol
 
 def nothing(message: Message) -> None:
     """Return."""
+
+
+def test_an_order_of_returns_that_is_none_is_named(queue: Queue) -> None:
+    before = queue.table.snapshot().version
+    with pytest.raises(SettingError, match=r"return_order='soonest'.*due_time, head_timer"):
+        return_due(queue.table, queue.clock, return_order="soonest")
+    assert queue.table.snapshot().version == before
