@@ -1,4 +1,4 @@
-"""The queues of a receive task: as a DAG file gives them, as rendered, and received from side by side, each with its pass and its alerts."""
+"""The queues of a receive task, as a DAG file gives them and as rendered; and QueuePass, which builds the receive pass of one, runs it and alerts."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ PARALLELISM = 32
 
 
 @dataclass(slots=True)
-class OneQueue:
+class QueuePass:
     """One queue of a task.
 
     :ivar tell: tells people and the error handler of all that has happened since the queue was opened. Raises AlertError.
@@ -139,15 +139,15 @@ class OneQueue:
     tell: Callable[[], None] = lambda: None
     system: str = ""
 
-    def open(self) -> tuple[ReceivePass, str]:
+    def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
         self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services)
         self.tell = self._afterwards(table)
-        receive = self._pass(table)
+        receive = self._built(table)
         self.system = receive.policy.system
         return receive, task_key(self.context, self.hook, table)
 
-    def _pass(self, table: QueueTable) -> ReceivePass:
+    def _built(self, table: QueueTable) -> ReceivePass:
         from airflow_poison.core.passes.delivering import INTERRUPTS
         from airflow_poison.core.passes.receive import ReceivePass
         from airflow_poison.core.policies import policy_from_dict
@@ -195,7 +195,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
     """
     from airflow_poison.core.passes.runs import QueueRun, receive_many
 
-    ones = {queue.queue_name: OneQueue(task, hook, queue, context) for queue in queues}
+    ones = {queue.queue_name: QueuePass(task, hook, queue, context) for queue in queues}
     untold: dict[str, Exception] = {}
 
     def ended(queue: str, end: ReceiveResult | Exception) -> None:
@@ -212,7 +212,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
             untold[queue] = error
 
     result = receive_many(
-        [QueueRun(queue, one.open) for queue, one in ones.items()],
+        [QueueRun(queue, one.prepare) for queue, one in ones.items()],
         parallelism=task.parallelism or cores_of(spark_master(hook.settings.spark, hook.get_connection)) or PARALLELISM,
         stop=task.stop,
         ended=ended,

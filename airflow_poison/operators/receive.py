@@ -18,7 +18,7 @@ from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.base import cancel_jobs, leave_server
-from airflow_poison.operators.queues import OneQueue, QueueToReceive, is_known, listed, receive_from_all, to_render
+from airflow_poison.operators.queues import QueuePass, QueueToReceive, is_known, listed, receive_from_all, to_render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -205,8 +205,8 @@ class QueueReceiveOperator(ReceivingOperator):
 
         assert self.queue_name is not None
         queue = QueueToReceive(queue_name=self.queue_name, handler=self.given_handler, policy=self.policy, services=self.services)
-        one = OneQueue(self, hook, queue, context)
-        receive, key = one.open()
+        one = QueuePass(self, hook, queue, context)
+        receive, key = one.prepare()
         try:
             result = stoppable(receive, self.stop).run(key)
             self.report(result, receive.table, self.conn_id)

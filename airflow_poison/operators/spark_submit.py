@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import resolve_handler
 from airflow_poison.core.errors import SettingError, SparkDistributionError
-from airflow_poison.core.passes.delivering import release
+from airflow_poison.core.passes.delivering import expire_now
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import finished
 from airflow_poison.core.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
@@ -131,7 +131,7 @@ class Try:
         """Give the run's claim up, when nobody works on it any more."""
         for claim in self.table.snapshot().claims:
             if claim.key.startswith(f"{self._order.key}-"):
-                release(self.table, claim, SystemClock(), self._task.log.info)
+                expire_now(self.table, claim, SystemClock(), self._task.log.info)
 
     def _recorded(self) -> ReceiveResult | None:
         return recorded(self.table, self._order.key, self._order.since)

@@ -14,7 +14,7 @@ from airflow_poison.core.delivery.sessions.journal import State, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
 from airflow_poison.core.store import queue_table as tables
-from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta import entries, log_damage
 from airflow_poison.core.store.table import stage
 
 if TYPE_CHECKING:
@@ -119,18 +119,18 @@ def _no_effects() -> None:
 
 def _no_marks() -> None:
     """A newest entry that is cut is taken for one that a loss of power has cut short, whatever its mark says."""
-    diagnose = repair.diagnose
+    diagnose = log_damage.diagnose
 
-    def forgetful(root: str) -> repair.Diagnosis:
+    def forgetful(root: str) -> log_damage.Diagnosis:
         found = diagnose(root)
         if not found.unmarked:
             return found
         torn = Path(root, entries.LOG, f"{found.version:020d}.json")
-        return repair.Diagnosis(found.version - 1, (torn,), found.shortcuts)
+        return log_damage.Diagnosis(found.version - 1, (torn,), found.shortcuts)
 
     replace(entries, "read_marks", lambda _root: {})
     replace(entries, "note", lambda *_, **__: None)
-    replace(repair, "diagnose", forgetful)
+    replace(log_damage, "diagnose", forgetful)
 
 
 def _one_airflow() -> None:

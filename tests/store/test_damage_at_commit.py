@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta import entries, log_damage
 from airflow_poison.core.store.delta.entries import Reader
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
@@ -51,7 +51,7 @@ def test_what_a_dead_process_has_committed_can_be_put_back_when_others_built_upo
     send(queue, 1, key="later")
     for path in entries_of(queue)[-2:]:
         path.unlink()
-    assert len(repair.put_back(queue.uri)) == 2
+    assert len(log_damage.restore_entries(queue.uri)) == 2
     assert ids(queue, SubQueue.MAIN) == [1, 2, 3, 4, 5]
 
 
@@ -60,7 +60,7 @@ def test_what_a_commit_rests_on_has_a_mark_before_it_is_made(queue: QueueTable, 
     unmarked = entries_of(queue)[-1]
     stopped_at("store.append.before_commit", lambda: send(queue, 1, key="later"))
     unmarked.unlink()
-    assert repair.put_back(queue.uri) == [int(unmarked.stem)]
+    assert log_damage.restore_entries(queue.uri) == [int(unmarked.stem)]
 
 
 def _remove(entry: Path) -> None:
@@ -131,7 +131,7 @@ def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queu
     assert json.loads(entries_of(queue)[-1].read_text().splitlines()[0])
     with pytest.raises(PoisonError):
         DeltaStore(str(Path(queue.uri).parent)).open("orders")
-    assert repair.set_aside(queue.uri) == []
+    assert log_damage.set_aside(queue.uri) == []
 
 
 def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_what_a_maintainer_removes_at_this_moment_is_not_lost(queue: QueueTable,
         return content(mark, path)
 
     monkeypatch.setattr(entries.Acknowledged, "content", late)
-    assert repair.diagnose(queue.uri).lost == ()
+    assert log_damage.diagnose(queue.uri).lost == ()
 
 
 @pytest.mark.parametrize("which", [-1, -2], ids=["the newest", "one before"])

@@ -21,7 +21,7 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import OUTBOX
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import repair
+from airflow_poison.core.store.delta import log_damage
 from airflow_poison.core.store.delta.entries import LOG, entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
@@ -45,16 +45,16 @@ _BROKEN = frozenset({Kind.FILE_MISSING, Kind.FILE_CHANGED})
 
 def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
     """Repair the log itself. Raises TableChangedError for what needs people's consent, or a backup."""
-    if repair.set_aside(root):
+    if log_damage.set_aside(root):
         yield "took away what a loss of power had left of the log"
-    back = repair.put_back(root)
+    back = log_damage.restore_entries(root)
     if back:
         yield f"put {len(back)} damaged commit(s) back from their copies: version {', '.join(map(str, back))}"
-    found = repair.diagnose(root)
+    found = log_damage.diagnose(root)
     checkpoint = covering(root) if found.lost else None
     if checkpoint is not None and found.lost[-1].version < checkpoint:
         yield _cut_behind(root, checkpoint)
-        found = repair.diagnose(root)
+        found = log_damage.diagnose(root)
     if found.lost or found.unmarked:
         if not accept_loss:
             lost = [mark.version for mark in found.lost] or [found.version]
@@ -69,7 +69,7 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
 
 
 def _cut_behind(root: str, checkpoint: int) -> str:
-    aside = repair.cut_behind_checkpoint(root, checkpoint)
+    aside = log_damage.cut_behind_checkpoint(root, checkpoint)
     return f"set {len(aside)} entries of the log aside that a checkpoint covers"
 
 
@@ -152,7 +152,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     details = {"removed": sum(file.rows for file in messages), "files": [file.path for file in broken]}
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
-        repair.keep(root, path)
+        log_damage.keep(root, path)
     added = files.write_events(root, state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
@@ -162,7 +162,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     for key in claims:
         folder = Path(root, stage_folder(key))
         if folder.exists():
-            repair.put_aside(root, folder)
+            log_damage.put_aside(root, folder)
         yield f"gave up the claim of the pass {key}: what it had done is forgotten, and its other messages are delivered again"
     for file in broken:
         ids = lost.get(file.path, {})
@@ -175,19 +175,19 @@ def give_up_commits(root: str) -> str:
 
     Returns what was done. Raises TableChangedError, OSError.
     """
-    found = repair.diagnose(root)
+    found = log_damage.diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
     on_disk = list(_files_on_disk(root))
     brought = [file for file in on_disk if file.min_lookup_id > known]
     last = max((file.max_lookup_id for file in on_disk), default=known)
     for file in brought:
-        repair.keep(root, Path(root, file.path))
-    broken = repair.accept_loss(root, max(known, last))
+        log_damage.keep(root, Path(root, file.path))
+    broken = log_damage.accept_loss(root, max(known, last))
     for file in brought:
         Path(root, file.path).unlink(missing_ok=True)
     which = f"version {broken[0]}" + (f" to {broken[-1]}" if len(broken) > 1 else "")
-    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {repair.ASIDE}" if last > known else ""
+    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {log_damage.ASIDE}" if last > known else ""
     return f"went on without {len(broken)} lost commit(s), {which}{ids}; neither versions nor lookup ids are used again"
 
 

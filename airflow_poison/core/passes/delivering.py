@@ -1,4 +1,4 @@
-"""Delivering: have an engine hand a claim's messages to the handler, going on where earlier holders of the claim stopped.
+"""Delivering: keep a claim alive while an engine hands its messages to the handler, going on where earlier holders of the claim stopped.
 
 A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
 journals hold attempts that count. It only expires now instead of in two minutes, and only when nobody can write to its journals any more; else it
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-class Held:
+class ClaimKeeper:
     """A claim that is renewed when a third of its lease is over."""
 
     def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
@@ -67,7 +67,7 @@ class Delivering:
     """
 
     engine: Engine
-    held: Held
+    held: ClaimKeeper
     handler: HandlerRef
     opening: Opening
     converses: bool
@@ -236,7 +236,7 @@ INTERRUPTS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
 
 
 @contextmanager
-def released_on_error(held: Held) -> Iterator[None]:
+def released_on_error(held: ClaimKeeper) -> Iterator[None]:
     """Give the claim up when an error or an interrupt ends the block. Raises ClaimLostError where a missing file means that."""
     of = held.receiving
     ends: tuple[type[BaseException], ...] = (Exception, *of.interrupts)
@@ -247,11 +247,11 @@ def released_on_error(held: Held) -> Iterator[None]:
     except ends as error:
         if isinstance(error, FileNotFoundError):
             of.table.stage(held.claim)  # says so when a later holder has shut this one out, and its folder is gone with that
-        release(of.table, held.claim, of.clock, of.progress)
+        expire_now(of.table, held.claim, of.clock, of.progress)
         raise
 
 
-def release(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
+def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
     """Let a claim expire now, when nobody works on it any more; else it expires by itself."""
     with suppress(PoisonError, OSError):  # what ended the pass is what is told
         if _quiet(Path(table.stage(claim), "journal")):

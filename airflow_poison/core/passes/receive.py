@@ -14,7 +14,7 @@ from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.delivering import INTERRUPTS, Delivering, Held, released_on_error
+from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.relay import relay
@@ -185,7 +185,7 @@ class ReceivePass:
         """
         reach("pass.receive.before_delivery")
         manifest = self.table.manifest(claim)
-        held = Held(self, claim)
+        held = ClaimKeeper(self, claim)
         if manifest is None:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters

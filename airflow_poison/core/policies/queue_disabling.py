@@ -1,4 +1,4 @@
-"""How a Service Broker queue is disabled: consecutive rollbacks of receiving transactions (spec SB-4 to SB-11), and what follows.
+"""When a Service Broker queue is to be disabled: counters of consecutive rollbacks of receiving transactions (spec SB-4 to SB-11), and what follows.
 
 What follows is the status of the queue, and what a disabled queue refuses (spec SB-11, SB-12, SB-18 to SB-23), and the event's document.
 """

@@ -287,7 +287,7 @@ def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> 
 
 @dataclass(slots=True)
 class _Attribution:
-    """The judgeds so far.
+    """The judgements so far.
 
     :ivar deaths: uncharged whole deaths at which a message was in flight, by lookup id.
     :ivar counted: the attempts that a message had when it was last in flight at one; it is looked at until it has more, or is settled.
@@ -311,10 +311,10 @@ class _Attribution:
             self.careful = True
         if begun is not None and begun.machine != here and begun.forced is not Forced.MARKS:
             self.outdated = True
-            if not judged.of_forced(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
-                self.unexplained.append(judged.of_old_marks())
+            if not judged.judge_by_forced_sections(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
+                self.unexplained.append(judged.suspect_by_old_marks())
         else:
-            judged.of_marks()
+            judged.judge_by_marks()
         self.carry = self.carry.merged(judged.carry())
         for lookup_id in judged.suspects:
             self.deaths[lookup_id] += 1
@@ -343,7 +343,7 @@ class _TryAttribution:
         self.charged: int | None = None
         self.suspects: frozenset[int] = frozenset()
 
-    def of_marks(self) -> None:
+    def judge_by_marks(self) -> None:
         """Judge by the marks of messages in flight: they are true."""
         opens = self._left.opens()
         if sum(each.transactions for each in opens) == 1:
@@ -351,7 +351,7 @@ class _TryAttribution:
         else:
             self.suspects = self._in_flight(opens)
 
-    def of_forced(self, *, every: bool) -> bool:
+    def judge_by_forced_sections(self, *, every: bool) -> bool:
         """Judge by the last section that was forced to disk; False when there is none, or all of it is settled.
 
         :param every: all of them were; else only those of messages that were delivered alone, and none if others came after them.
@@ -368,7 +368,7 @@ class _TryAttribution:
             self.suspects = frozenset(ids[rows].tolist())
         return bool(len(rows))
 
-    def of_old_marks(self) -> frozenset[int]:
+    def suspect_by_old_marks(self) -> frozenset[int]:
         """Suspect whoever was in flight when the marks were written."""
         self.suspects = self._in_flight(self._left.opens())
         return self.suspects

@@ -1,4 +1,4 @@
-"""Reading a Delta log: its entries, the marks that they were acknowledged, and the newest version of the table in memory.
+"""The entries of a Delta log: reading and acknowledging them (a mark with a copy of each), and the newest version of the table in memory.
 
 For each commit that somebody was told of there is a mark outside the log, with a copy of the entry. The mark is written after the entry was forced
 to disk and before the commit is acknowledged. So an entry that is damaged and has no mark was never acknowledged to anybody (a loss of power cut it
@@ -252,7 +252,7 @@ def remains(place: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryMark:
+class EntryFingerprint:
     """What tells a version's entry in the log from another one that took its place (a torn one was taken away, a backup put back)."""
 
     inode: int
@@ -260,7 +260,7 @@ class EntryMark:
     changed_ns: int
 
     @classmethod
-    def of(cls, root: str, version: int) -> EntryMark | None:
+    def of(cls, root: str, version: int) -> EntryFingerprint | None:
         """Return the mark of an entry; None when it is not there: cleaned up behind a checkpoint."""
         try:
             found = os.stat(f"{root}/{LOG}/{version:020d}.json")  # noqa: PTH116  (asked twice at every read)
@@ -278,7 +278,7 @@ class Loaded:
     """
 
     table: DeltaTable
-    entry: EntryMark | None
+    entry: EntryFingerprint | None
     files: tuple[DataFile, ...] | None = None
 
 
@@ -338,7 +338,7 @@ class Reader:
         delta-rs takes an emptied entry for a version in which nothing happened. So each entry has to be the same before and after it was read: a
         repair may have put it back meanwhile. Only a table that counts is gone on with.
         """
-        before = {version: EntryMark.of(self._root, version) for version in marks}
+        before = {version: EntryFingerprint.of(self._root, version) for version in marks}
         loaded = self._newest()
         state = DeltaState(loaded)
         if self._counts(state, marks, before):
@@ -346,7 +346,7 @@ class Reader:
             return state
         return None
 
-    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged], before: Mapping[int, EntryMark | None]) -> bool:
+    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged], before: Mapping[int, EntryFingerprint | None]) -> bool:
         last = max(marks, default=-1)
         if state.is_empty or state.version < last:
             return False
@@ -355,7 +355,7 @@ class Reader:
             if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh)):
                 return False
         for version, mark in marks.items():
-            now = EntryMark.of(self._root, version)
+            now = EntryFingerprint.of(self._root, version)
             if now is not None and (now.size != mark.size or now != before[version]):  # None: cleaned up
                 return False
         return True
@@ -382,17 +382,17 @@ class Reader:
         except IndexError:
             return None
         before = loaded.table.version()
-        if loaded.entry is None or EntryMark.of(self._root, before) != loaded.entry:
+        if loaded.entry is None or EntryFingerprint.of(self._root, before) != loaded.entry:
             return None
         loaded.table.update_incremental()
         after = loaded.table.version()
-        return loaded if after == before else Loaded(loaded.table, EntryMark.of(self._root, after))
+        return loaded if after == before else Loaded(loaded.table, EntryFingerprint.of(self._root, after))
 
     def _afresh(self) -> Loaded:
         from deltalake import DeltaTable
 
         table = DeltaTable(self._root)
-        return Loaded(table, EntryMark.of(self._root, table.version()))
+        return Loaded(table, EntryFingerprint.of(self._root, table.version()))
 
 
 def files_of(table: DeltaTable) -> tuple[DataFile, ...]:

@@ -20,8 +20,8 @@ from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableE
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import checkpoints, entries, repair
-from airflow_poison.core.store.delta.entries import LOG, DeltaState, EntryMark, Loaded, Reader, acknowledge, entry_path, files_of
+from airflow_poison.core.store.delta import checkpoints, entries, log_damage
+from airflow_poison.core.store.delta.entries import LOG, DeltaState, EntryFingerprint, Loaded, Reader, acknowledge, entry_path, files_of
 from airflow_poison.core.store.disk import why
 from airflow_poison.core.store.log import SEQUENCE
 
@@ -86,16 +86,16 @@ class DeltaLog:
                     "read and write all of it, then run the task again; nothing was committed."
                 )
                 raise StoreUnreachableError(message) from error
-            found = repair.diagnose(self._root)
+            found = log_damage.diagnose(self._root)
             if found.harmless:
                 with suppress(DeltaError):
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
-                raise TableChangedError(repair.told(self._root, found, cause))
+                raise TableChangedError(log_damage.told(self._root, found, cause))
         error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
-        raise error_of(repair.told(self._root, found, cause))
+        raise error_of(log_damage.told(self._root, found, cause))
 
-    def _before_what_does_not_count(self, found: repair.Diagnosis) -> DeltaState:
+    def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""
         from deltalake import DeltaTable
 
@@ -103,16 +103,18 @@ class DeltaLog:
             _warned.add((self._root, found.version))
             names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
             log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
-        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryMark.of(self._root, found.version)), damaged=True)
+        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryFingerprint.of(self._root, found.version)), damaged=True)
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
-        return None if entry_path(self._root, version + 1).exists() else EntryMark.of(self._root, version)
+        return None if entry_path(self._root, version + 1).exists() else EntryFingerprint.of(self._root, version)
 
     def set_aside(self) -> None:
-        """Take out of the log what does not count: see ``repair.set_aside``. Raises OSError."""
-        for name in repair.set_aside(self._root, durable=self._durable):
-            log.warning("%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, repair.ASIDE)
+        """Take out of the log what does not count: see ``log_damage.set_aside``. Raises OSError."""
+        for name in log_damage.set_aside(self._root, durable=self._durable):
+            log.warning(
+                "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, log_damage.ASIDE
+            )
 
     def commit(self, base: State, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""

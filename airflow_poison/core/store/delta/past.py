@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_poison.core.store.delta import entries, repair
+from airflow_poison.core.store.delta import entries, log_damage
 from airflow_poison.core.store.delta.entries import LOG, files_of
 from airflow_poison.core.store.files import DataFile
 from airflow_poison.core.store.log import SEQUENCE
@@ -121,7 +121,7 @@ def read_past(root: str) -> Past:
     from deltalake.exceptions import DeltaError
 
     log = Path(root, LOG)
-    found = repair.diagnose(root)
+    found = log_damage.diagnose(root)
     torn = [path.name for path in (*found.shortcuts, *found.torn)]
     names = [entries.entry_path(root, version) for version in entries.versions(log) if version <= found.version]
     if not names:

@@ -170,7 +170,7 @@ def _alone(root: str) -> Iterator[None]:
 # The ways back of a repair --------------------------------------------------------------------------------------------
 
 
-def put_back(root: str) -> list[int]:
+def restore_entries(root: str) -> list[int]:
     """Put lost entries back whose copies are whole, and return their versions. Raises OSError."""
     done: list[int] = []
     with _alone(root):
