@@ -29,7 +29,9 @@ ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "error_handler"}
 
 
 def own(operator: type) -> set[str]:
-    return set(inspect.signature(operator.__init__).parameters) - {"self", "kwargs"}  # type: ignore[misc]  # a class's own
+    """Return the parameters of an operator and of its bases in this package."""
+    ours = [kind for kind in operator.__mro__ if kind.__module__.startswith("airflow_poison.") and "__init__" in vars(kind)]
+    return {name for kind in ours for name in inspect.signature(kind.__init__).parameters} - {"self", "kwargs"}  # type: ignore[misc]  # a class's own
 
 
 def by_cycle() -> Any:
