@@ -88,7 +88,7 @@ def receive(args: Namespace) -> None:
     table = opened_queue(args, policy)
     if services:
         declare_services(opened_store(args), table, services, system_clock())
-    progress = Progress()
+    progress = ProgressLine()
     receiving = ReceivePass(
         table=table,
         policy=policy or policy_from_dict(table.snapshot().control.policy),
@@ -189,7 +189,7 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     )
 
 
-class Progress:
+class ProgressLine:
     """Lines about a pass under way, on standard error: on a terminal one that is written over."""
 
     def __init__(self) -> None:

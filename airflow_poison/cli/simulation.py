@@ -14,7 +14,7 @@ from airflow_poison.cli.terminal import line, screen, table
 from airflow_poison.core.clock import show_duration
 from airflow_poison.core.events import ROUTINE, EventType
 from airflow_poison.core.policies import policy_class
-from airflow_poison.core.policies.described import Kind, settings_of
+from airflow_poison.core.policies.described import SettingKind, settings_of
 from airflow_poison.core.policies.settings import seconds
 from airflow_poison.core.simulation.script import OutcomeKind
 from airflow_poison.core.simulation.simulated import shown
@@ -90,13 +90,13 @@ def _print_setting(out: Console, setting: Setting) -> None:
 
 
 def _value(setting: Setting) -> str:
-    kind = ", ".join(setting.choices) if setting.kind is Kind.CHOICE else setting.kind
+    kind = ", ".join(setting.choices) if setting.kind is SettingKind.CHOICE else setting.kind
     return f"{kind} or none" if setting.optional else kind
 
 
 def default_of(setting: Setting) -> str:
     """Return a setting's default as people write it."""
-    return show_value(setting.default, is_duration=setting.kind is Kind.DURATION)
+    return show_value(setting.default, is_duration=setting.kind is SettingKind.DURATION)
 
 
 def show_value(value: object, *, is_duration: bool) -> str:
@@ -137,7 +137,7 @@ def headline(policy: Policy) -> str:
     """Return the system, and the settings that differ from their defaults."""
     now = policy.to_dict()
     changed = [
-        f"{setting.name}={show_value(now[setting.name], is_duration=setting.kind is Kind.DURATION)}"
+        f"{setting.name}={show_value(now[setting.name], is_duration=setting.kind is SettingKind.DURATION)}"
         for setting in settings_of(policy_class(policy.system))
         if now[setting.name] != setting.default
     ]

@@ -107,7 +107,7 @@ class QueueEventTrigger(BaseEventTrigger):
     async def _told(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
         """Yield the notices of this queue, each with what is to be told; it is written down before."""
         state = getattr(self, "asset_state_store", None)  # Airflow has none before 3.3
-        ledger = Ledger(state, f"airflow_poison.{self.event.value}.{self.queue_name}")
+        ledger = WatcherPosition(state, f"airflow_poison.{self.event.value}.{self.queue_name}")
         await ledger.read()
         again = list(ledger.outstanding)
         interest = Interest(self.queue_name, self.event, self.poll_interval)
@@ -124,7 +124,7 @@ class QueueEventTrigger(BaseEventTrigger):
         finally:
             watched.drop(interest)
 
-    async def _news(self, ledger: Ledger, notice: Notice) -> list[dict[str, Any]]:
+    async def _news(self, ledger: WatcherPosition, notice: Notice) -> list[dict[str, Any]]:
         sight = notice.sight
         if isinstance(sight, PoisonError):
             self.log.warning("Queue %r cannot be watched now: %s", self.queue_name, sight)
@@ -159,7 +159,7 @@ class StateStore(Protocol):
         ...
 
 
-class Ledger:
+class WatcherPosition:
     """The position of one watcher, and what it has told since without knowing whether Airflow has recorded it.
 
     What is told is written down first. Whoever starts again tells the outstanding ones again, word for word: the same keys.

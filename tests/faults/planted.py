@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, host, journal, work
-from airflow_poison.core.delivery.sessions.journal import State, word
+from airflow_poison.core.delivery.sessions.journal import MessageState, word
 from airflow_poison.core.passes import runs, transmission
 from airflow_poison.core.store import disk
 from airflow_poison.core.store import queue_table as tables
@@ -73,8 +73,8 @@ def _charge_the_batch() -> None:
 
     def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
         for ids, words in read(*content):
-            if (words & 0xFF == State.IN_FLIGHT).any():
-                words[words & 0xFF == State.UNTOUCHED] += np.int32(word(State.UNTOUCHED, 1, 1))
+            if (words & 0xFF == MessageState.IN_FLIGHT).any():
+                words[words & 0xFF == MessageState.UNTOUCHED] += np.int32(word(MessageState.UNTOUCHED, 1, 1))
             yield ids, words
 
     replace(crash_attribution, "sections", sections)

@@ -13,7 +13,7 @@ from tests.faults.planted import replace
 
 if TYPE_CHECKING:
     from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.log import Commit, State
+    from airflow_poison.core.store.log import Commit, LogState
 
 
 def watch_commits() -> None:
@@ -25,7 +25,7 @@ def watch_commits() -> None:
         marks[log._root] = mark
         write(log, base, made, mark)
 
-    def noted(log: DeltaLog, base: State, made: Commit) -> bool:
+    def noted(log: DeltaLog, base: LogState, made: Commit) -> bool:
         done = commit(log, base, made)
         if done:
             note("committed", queue=Path(log._root).name, version=base.version + 1, mark=marks[log._root])
@@ -37,18 +37,18 @@ def watch_commits() -> None:
 
 def watch_claims() -> None:
     """Note which claims this process makes and holds: the controller sees whose claim has been taken over."""
-    claim, take_over, made = tables.QueueTable.claim, tables.QueueTable.take_over, stage.Attempt.made
+    claim, take_over, made = tables.QueueTable.claim, tables.QueueTable.take_over, stage.HolderFolder.made
 
     def noted(held: Claim | None) -> Claim | None:
         if held is not None:
             note("held", key=held.key, epoch=held.epoch, attempt=held.attempt, earlier=held.earlier)
         return held
 
-    def noted_made(attempt: stage.Attempt) -> str:
+    def noted_made(attempt: stage.HolderFolder) -> str:
         name = made(attempt)
         note("made", key=attempt.key, attempt=name)
         return name
 
     replace(tables.QueueTable, "claim", lambda *given, **named: noted(claim(*given, **named)))
     replace(tables.QueueTable, "take_over", lambda *given, **named: noted(take_over(*given, **named)))
-    replace(stage.Attempt, "made", noted_made)
+    replace(stage.HolderFolder, "made", noted_made)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.core.delivery.sessions.journal import State, sections, states_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, sections, states_of
 from airflow_poison.core.failures import Postpone
 from tests.sessions.sample_handlers import script
 
@@ -122,7 +122,7 @@ def _parents_worker_and_all() -> None:
 def _halted(folder: Path) -> bool:
     """Whether some message of the journals has halted its endpoint; read beside its writer."""
     found = [words for path in folder.glob("journal/*.journal") for _, words in sections(path.read_bytes())]
-    return any((states_of(words) == State.HALTED).any() for words in found)
+    return any((states_of(words) == MessageState.HALTED).any() for words in found)
 
 
 def _write(folder: str, what: str, message: Message) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
@@ -24,14 +24,14 @@ def batching() -> Msmq4:
     return policy(max_batch_size=4, transaction_timeout=timedelta(seconds=30))
 
 
-def committed(attempts: int) -> tuple[State, int, int]:
-    return (State.COMMITTED, attempts, 0)
+def committed(attempts: int) -> tuple[MessageState, int, int]:
+    return (MessageState.COMMITTED, attempts, 0)
 
 
 def test_wcf_40_a_failing_member_rolls_the_whole_batch_back_and_is_then_alone(session: Opener, isolation: str) -> None:
     report = session(isolation=isolation, policy=batching()).deliver(batch_of(["ok"] * 4 + ["ok", "ok", "raise", "ok"]))
 
-    expected = [committed(0)] * 4 + [committed(1)] * 2 + [(State.ENDED, 3, 0), committed(0)]
+    expected = [committed(0)] * 4 + [committed(1)] * 2 + [(MessageState.ENDED, 3, 0), committed(0)]
     assert told(report.words) == expected
     assert list(report.failures) == [6]
 
@@ -40,7 +40,7 @@ def test_wcf_40_a_failing_member_rolls_the_whole_batch_back_and_is_then_alone(se
 def test_wcf_41_a_crash_inside_a_batch_counts_for_the_innocents_but_as_no_crash_of_theirs(session: Opener, body: str) -> None:
     report = session(policy=batching()).deliver(batch_of(["ok", "ok", body, "ok"]))
 
-    assert told(report.words) == [committed(1), committed(1), (State.ENDED, 3, 3), committed(0)]
+    assert told(report.words) == [committed(1), committed(1), (MessageState.ENDED, 3, 3), committed(0)]
     assert report.failures[2].kind is FailureKind.CRASH
 
 
@@ -48,7 +48,7 @@ def test_a_new_child_knows_that_the_endpoint_reads_one_at_a_time_since_the_abort
     """The receiver's memory survives the crash by replay: the second crash finds no innocents to charge."""
     report = session(policy=batching()).deliver(batch_of(["ok", "exit", "ok", "exit", "ok"]))
 
-    assert told(report.words) == [committed(1), (State.ENDED, 3, 3), committed(0), (State.ENDED, 3, 3), committed(0)]
+    assert told(report.words) == [committed(1), (MessageState.ENDED, 3, 3), committed(0), (MessageState.ENDED, 3, 3), committed(0)]
 
 
 def test_the_endpoint_remembers_from_batch_to_batch(session: Opener, isolation: str) -> None:
@@ -57,13 +57,13 @@ def test_the_endpoint_remembers_from_batch_to_batch(session: Opener, isolation: 
 
     report = opened.deliver(batch_of(["ok", "raise"], first_id=2))
 
-    assert told(report.words) == [committed(0), (State.ENDED, 3, 0)]
+    assert told(report.words) == [committed(0), (MessageState.ENDED, 3, 0)]
 
 
 def test_a_postponed_member_leaves_the_others_uncounted(session: Opener, isolation: str) -> None:
     report = session(isolation=isolation, policy=batching()).deliver(batch_of(["ok", "postpone", "ok"]))
 
-    assert told(report.words) == [committed(0), (State.ENDED, 0, 0), committed(0)]
+    assert told(report.words) == [committed(0), (MessageState.ENDED, 0, 0), committed(0)]
 
 
 def test_handlers_run_once_for_each_attempt(session: Opener, tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_handlers_run_once_for_each_attempt(session: Opener, tmp_path: Path) -> 
 
     report = session(policy=batching()).deliver(batch_of([f"count {calls}", f"count {calls}", "exit", f"count {calls}"]))
 
-    assert told(report.words) == [committed(1), committed(1), (State.ENDED, 3, 3), committed(0)]
+    assert told(report.words) == [committed(1), committed(1), (MessageState.ENDED, 3, 3), committed(0)]
     assert calls.read_text().split("\n")[:-1] == ["0 0", "1 0", "0 1", "1 1", "3 0"]

@@ -14,7 +14,7 @@ import pytest
 from airflow_poison.core import fault_points
 from airflow_poison.core.delivery.sessions import failurelog
 from airflow_poison.core.delivery.sessions.crash_attribution import read_history
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from tests import forked
 from tests.sessions import dialog_worker
 from tests.sessions.dialog_worker import deliver, die_at
@@ -51,7 +51,7 @@ class Worked:
         return self.said["seen"]
 
     @property
-    def told(self) -> list[tuple[State, int, int]]:
+    def told(self) -> list[tuple[MessageState, int, int]]:
         return told(self.said["words"])
 
 
@@ -149,8 +149,8 @@ def test_killed_by_a_handler_nothing_that_it_did_is_seen(tmp_path: Path, word: s
     assert [body for _, kind, body, _ in resumed.seen["sent"] if kind == "Answer"] == ["first", "no", "yes"]
     assert resumed.seen["states"]["d1"]["state"] == "DO"
     assert deliveries(tmp_path) == Counter({0: 1, 1: 2, 2: 1})
-    assert resumed.told[0][0] is State.COMMITTED
-    assert resumed.told[1] == (State.COMMITTED, 1, 1), "charged: it was with its handler"
+    assert resumed.told[0][0] is MessageState.COMMITTED
+    assert resumed.told[1] == (MessageState.COMMITTED, 1, 1), "charged: it was with its handler"
     assert resumed.seen["discarded"] == 1
 
 
@@ -172,7 +172,7 @@ def test_a_committed_message_whose_effects_are_lost_is_delivered_again(tmp_path:
         ("d1", "second", 2),
         ("d1", "third", 3),
     ]
-    assert [state for state, _, _ in resumed.told] == [State.COMMITTED] * 4
+    assert [state for state, _, _ in resumed.told] == [MessageState.COMMITTED] * 4
 
 
 def test_what_was_made_of_a_lost_effect_does_not_count(tmp_path: Path) -> None:
@@ -208,4 +208,4 @@ def test_the_journal_says_committed_only_behind_its_effect(tmp_path: Path) -> No
     story = read_history([tmp_path / "journal-0"])
 
     assert [told_.effect.lookup_id for told_ in story.carry.effects] == [0]
-    assert not np.isin(story.carry.words & 0xFF, (State.COMMITTED, State.CARRIED)).any()
+    assert not np.isin(story.carry.words & 0xFF, (MessageState.COMMITTED, MessageState.CARRIED)).any()

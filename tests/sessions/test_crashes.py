@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from airflow_poison.core.delivery.sessions import wire, zygote
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.delivery.sessions.wire import Task
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
@@ -33,7 +33,7 @@ QUICK = timedelta(milliseconds=300)
 def test_a_death_costs_its_message_one_crash_each_time(session: Opener, body: str, how: str) -> None:
     report = session().deliver(batch_of(["ok", body, "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED]
     assert (report.failures[1].kind, report.failures[1].type) == (FailureKind.CRASH, how)
     assert (report.restarts, report.crashes, report.timeouts) == (3, 3, 0)
 
@@ -48,13 +48,13 @@ def test_a_segfault_leaves_its_traceback(session: Opener) -> None:
 def test_a_hang_ends_with_the_transaction_timeout(session: Opener) -> None:
     report = session(policy=policy(transaction_timeout=QUICK)).deliver(batch_of(["ok", "hang", "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED]
     assert report.failures[1].kind is FailureKind.TIMEOUT
     assert (report.crashes, report.timeouts) == (0, 3)
 
 
 def test_a_message_that_crashes_once_commits_with_its_crash(session: Opener) -> None:
-    assert told(session().deliver(batch_of(["crash-until 1"])).words) == [(State.COMMITTED, 1, 1)]
+    assert told(session().deliver(batch_of(["crash-until 1"])).words) == [(MessageState.COMMITTED, 1, 1)]
 
 
 def test_among_ten_thousand_exactly_the_culprits_are_charged(session: Opener) -> None:
@@ -66,7 +66,7 @@ def test_among_ten_thousand_exactly_the_culprits_are_charged(session: Opener) ->
     report = session(policy=policy(transaction_timeout=QUICK, receive_retry_count=1)).deliver(batch_of(bodies))
 
     charged = {row: word for row, word in enumerate(told(report.words)) if word != COMMITTED}
-    assert charged == {row: (State.ENDED, 2, 0 if body == "raise" else 2) for row, body in culprits.items()}
+    assert charged == {row: (MessageState.ENDED, 2, 0 if body == "raise" else 2) for row, body in culprits.items()}
     assert set(report.failures) == set(culprits)
 
 

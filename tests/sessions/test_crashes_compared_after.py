@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.listener_port import ListenerPort
 from tests.sessions.messages import batch_of
@@ -26,7 +26,7 @@ def test_lp_2_a_port_stops_at_the_retry_that_ended_its_process(session: Opener, 
 
     report = session(policy=port).deliver(batch_of(["ok", body]))
 
-    assert told(report.words) == [COMMITTED, (State.HALTED, 2, 2)]
+    assert told(report.words) == [COMMITTED, (MessageState.HALTED, 2, 2)]
     assert report.halted
 
 
@@ -35,7 +35,7 @@ def test_lp_2_behind_such_a_stop_nothing_is_received(session: Opener) -> None:
 
     first, second = opened.deliver(batch_of(["exit", "ok"])), opened.deliver(batch_of(["ok"], first_id=2))
 
-    assert told(first.words) == [(State.HALTED, 1, 1), UNTOUCHED]
+    assert told(first.words) == [(MessageState.HALTED, 1, 1), UNTOUCHED]
     assert told(second.words) == [UNTOUCHED]
 
 
@@ -46,10 +46,10 @@ def test_dmp_7_the_last_delivery_sends_a_message_away_though_it_ended_its_proces
 
     report = session(policy=policy).deliver(batch_of(["ok", body, "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED]
 
 
 def test_dmp_7_the_count_of_earlier_passes_is_compared_with_it(session: Opener) -> None:
     report = session(policy=DefaultMessaging(max_failed_deliveries=3)).deliver(batch_of(["exit"], abort_count=2))
 
-    assert told(report.words) == [(State.ENDED, 1, 1)]
+    assert told(report.words) == [(MessageState.ENDED, 1, 1)]

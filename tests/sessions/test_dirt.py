@@ -17,7 +17,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions import verdicts
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, state_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -49,7 +49,7 @@ def opened(session: Opener, isolation: str, kind: str = "batches", seconds: floa
 def test_whatever_is_raised_is_a_rollback_of_its_message_alone(session: Opener, isolation: str, name: str) -> None:
     report = opened(session, isolation).deliver(batch_of(["ok", f"raise {name}", "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 0), COMMITTED]
     failure = report.failures[1]
     assert failure.kind is FailureKind.EXCEPTION
     assert 0 < len(failure.type) <= 500
@@ -98,7 +98,7 @@ def test_a_text_is_cut_to_its_limit_whatever_its_letters_become(cut: Callable[[s
 def test_a_stack_of_a_hundred_thousand_frames_is_cut(session: Opener, isolation: str) -> None:
     report = opened(session, isolation, seconds=60).deliver(batch_of(["deep", "ok"]))
 
-    assert told(report.words) == [(State.ENDED, 3, 0), COMMITTED]
+    assert told(report.words) == [(MessageState.ENDED, 3, 0), COMMITTED]
     assert report.failures[0].text == "at the bottom"
     assert len(report.failures[0].trace) <= 8_192
 
@@ -110,7 +110,7 @@ def test_a_stack_of_a_hundred_thousand_frames_is_cut(session: Opener, isolation:
 def test_a_delay_that_no_clock_can_tell_is_cut(session: Opener, isolation: str, word: str, delay: timedelta) -> None:
     report = opened(session, isolation).deliver(batch_of([word, "ok"]))
 
-    assert told(report.words) == [(State.ENDED, 0, 0), COMMITTED]
+    assert told(report.words) == [(MessageState.ENDED, 0, 0), COMMITTED]
     assert (report.failures[0].kind, report.failures[0].delay) == (FailureKind.POSTPONED, delay)
 
 
@@ -148,7 +148,7 @@ def test_what_a_handler_does_to_the_worker_itself_hurts_no_message(session: Open
 def test_a_process_whose_limits_are_spoiled_still_tells_what_failed(session: Opener, word: str) -> None:
     report = opened(session, "process").deliver(batch_of(["ok", word, "raise odd-text", "ok"]))
 
-    assert told(report.words) == [COMMITTED, COMMITTED, (State.ENDED, 3, 0), COMMITTED]
+    assert told(report.words) == [COMMITTED, COMMITTED, (MessageState.ENDED, 3, 0), COMMITTED]
     assert report.failures[2].type == "ValueError"
 
 
@@ -169,7 +169,12 @@ def test_a_process_that_may_write_no_file_stops_loudly_and_the_next_run_goes_on(
 
     carry = read_journals([journals])
     again = session(HANDLER, policy=policy(transaction_timeout=timedelta(seconds=20)), carry=carry).deliver(batch)
-    assert [state_of(int(word)) for word in again.words] == [State.COMMITTED, State.COMMITTED, State.ENDED, State.COMMITTED]
+    assert [state_of(int(word)) for word in again.words] == [
+        MessageState.COMMITTED,
+        MessageState.COMMITTED,
+        MessageState.ENDED,
+        MessageState.COMMITTED,
+    ]
     assert attempts_of(int(again.words[2])) == 3
 
 
@@ -178,7 +183,7 @@ def test_a_process_that_may_write_no_file_stops_loudly_and_the_next_run_goes_on(
 def test_a_signal_of_any_number_is_a_crash_of_its_message(session: Opener, kind: str, word: str, how: str) -> None:
     report = opened(session, "process", kind).deliver(batch_of(["ok", word]))
 
-    assert state_of(int(report.words[0])) is State.COMMITTED
+    assert state_of(int(report.words[0])) is MessageState.COMMITTED
     assert crashes_of(int(report.words[1])) == attempts_of(int(report.words[1])) > 0
     assert (report.failures[1].kind, report.failures[1].type) == (FailureKind.CRASH, how)
 

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions import wire, zygote
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from tests.sessions.endpoints import deliveries, saying, specification, written
@@ -54,7 +54,7 @@ def test_a_death_in_one_session_charges_its_message_alone(session: Opener, tmp_p
 
     report = session(RECORDED, policy=specification(3)).deliver(batch_of(bodies))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 3), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED]
     assert deliveries(tmp_path) == Counter({0: 1, 1: 3, 2: 1})
     assert (report.failures[1].kind, report.failures[1].type) == (FailureKind.CRASH, how)
     assert (report.crashes, report.timeouts) == (3, 0)
@@ -65,7 +65,7 @@ def test_a_hang_is_ended_after_the_transaction_timeout_and_its_neighbours_are_no
 
     report = session(RECORDED, policy=policy).deliver(batch_of(saying(tmp_path, "ok", "hang", *["ok"] * 7)))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 2, 2), *[COMMITTED] * 7]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 2, 2), *[COMMITTED] * 7]
     assert deliveries(tmp_path) == Counter(range(9)) + Counter([1])
     assert report.failures[1].kind is FailureKind.TIMEOUT
     assert (report.crashes, report.timeouts) == (0, 2)
@@ -78,7 +78,7 @@ def test_two_hangs_at_the_same_time_last_one_timeout(session: Opener, tmp_path: 
 
     report = opened.deliver(batch_of(saying(tmp_path, "hang", "hang"), first_id=2))
 
-    assert told(report.words) == [(State.ENDED, 1, 1)] * 2
+    assert told(report.words) == [(MessageState.ENDED, 1, 1)] * 2
     assert time.monotonic() - began < 3.9
 
 
@@ -252,7 +252,7 @@ def test_a_death_that_takes_long_is_not_held_against_a_neighbour(session: Opener
 
     report = session(RECORDED, policy=policy).deliver(batch_of(saying(tmp_path, "flood-after 1", "close-all")))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 1, 1)]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 1, 1)]
 
 
 def test_a_segfault_of_a_neighbour_leaves_its_traceback_with_it(session: Opener, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.policies.decisions import Halt
 from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written
 from tests.sessions.messages import batch_of
@@ -44,7 +44,7 @@ def test_sb_47_a_message_that_is_rolled_back_keeps_its_place_in_its_group(sessio
 
     report = session("tests.sessions.endpoint_handlers:recorded", policy=broker(4)).deliver(in_groups("aa bb", bodies))
 
-    assert told(report.words) == [(State.COMMITTED, 2, 0), COMMITTED, COMMITTED, (State.COMMITTED, 1, 0), COMMITTED]
+    assert told(report.words) == [(MessageState.COMMITTED, 2, 0), COMMITTED, COMMITTED, (MessageState.COMMITTED, 1, 0), COMMITTED]
     assert [number for number in written(tmp_path) if number in {0, 1}] == [0, 0, 0, 1]
     assert [number for number in written(tmp_path) if number in {3, 4}] == [3, 3, 4]
 
@@ -58,7 +58,7 @@ def test_sb_47_also_when_its_session_died(session: Opener, tmp_path: Path, word:
 
     stopped = session(RECORDED, policy=broker(2, rollback_limit=3), partition="4").deliver(in_groups("aa", bodies[:2], first_id=10))
 
-    assert told(stopped.words) == [(State.HALTED, 3, 3), UNTOUCHED]
+    assert told(stopped.words) == [(MessageState.HALTED, 3, 3), UNTOUCHED]
     assert Counter(written(tmp_path)) == Counter({1: 1, 2: 1, 3: 1, 10: 3})
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.events import EventType
 from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Halt, Halted
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -81,8 +81,8 @@ def test_wmq_20_what_was_handed_out_before_the_stop_is_still_processed(session: 
     assert [row for row in range(10) if isinstance(report.decided.ends.get(row), Halt)] == [2]
     assert report.decided.halt is not None
     assert report.decided.halt.how is Halted.STOPPED
-    expected = [(State.UNTOUCHED, 1, 0)] * delivered + [UNTOUCHED] * (10 - delivered)
-    expected[2] = (State.HALTED, 1, 0)
+    expected = [(MessageState.UNTOUCHED, 1, 0)] * delivered + [UNTOUCHED] * (10 - delivered)
+    expected[2] = (MessageState.HALTED, 1, 0)
     assert told(report.words) == expected
     assert [end_of(report, row).counts for row in range(delivered)] == [Counts(1)] * delivered
     assert opened.counters() == {"sequential_failures": delivered}
@@ -104,7 +104,7 @@ def test_wmq_18_any_success_in_any_session_begins_the_count_anew(session: Opener
 
     report = session(RECORDED, policy=specification(3, failures=3, backout_threshold=2)).deliver(batch_of(bodies))
 
-    assert [row for row, (state, *_) in enumerate(told(report.words)) if state is State.COMMITTED] == [2, 5, 8, 11]
+    assert [row for row, (state, *_) in enumerate(told(report.words)) if state is MessageState.COMMITTED] == [2, 5, 8, 11]
     assert isinstance(end_of(report, 3), Halt), "back at the top no success is left between 0, 1 and 3"
 
 
@@ -122,7 +122,13 @@ def test_wmq_29_a_sweep_goes_on_behind_the_last_message_and_then_from_the_top(se
     )
 
     assert happened(report, EventType.DELIVERED) == [0, 1, 2, 3, 4, 0, 2, 4, 0, 2, 4]
-    assert [state for state, *_ in told(report.words)] == [State.ENDED, State.COMMITTED, State.ENDED, State.COMMITTED, State.ENDED]
+    assert [state for state, *_ in told(report.words)] == [
+        MessageState.ENDED,
+        MessageState.COMMITTED,
+        MessageState.ENDED,
+        MessageState.COMMITTED,
+        MessageState.ENDED,
+    ]
     assert isinstance(end_of(report, 0), Dispose)
 
 
@@ -137,7 +143,7 @@ def test_wmq_8_the_counter_goes_on_where_an_earlier_endpoint_left_it(session: Op
 
     report = opened.deliver(batch_of(saying(tmp_path, "raise", "ok")))
 
-    assert told(report.words) == [(State.HALTED, 1, 0), UNTOUCHED]
+    assert told(report.words) == [(MessageState.HALTED, 1, 0), UNTOUCHED]
     assert opened.counters() == {"sequential_failures": 3}
 
 
@@ -219,7 +225,7 @@ def test_sb_13_a_commit_that_slipped_in_is_followed_by_the_halt(session: Opener,
     first = opened.deliver(batch_of(saying(tmp_path, "raise-until 2", "ok")))
     second = opened.deliver(batch_of(saying(tmp_path, "ok"), first_id=2))
 
-    assert told(first.words) == [(State.COMMITTED, 2, 0), UNTOUCHED]
+    assert told(first.words) == [(MessageState.COMMITTED, 2, 0), UNTOUCHED]
     assert first.decided is not None
     assert first.decided.halt is not None
     assert (first.decided.halt.how, dict(first.decided.ends)) == (Halted.DISABLED, {})
@@ -234,7 +240,7 @@ def test_dmp_14_a_message_that_waits_blocks_what_is_behind_it_in_every_batch(ses
     first = opened.deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))
     second = opened.deliver(batch_of(saying(tmp_path, "ok"), first_id=3))
 
-    assert told(first.words) == [COMMITTED, (State.ENDED, 2, 0), UNTOUCHED]
+    assert told(first.words) == [COMMITTED, (MessageState.ENDED, 2, 0), UNTOUCHED]
     assert isinstance(end_of(first, 1), Block)
     assert (first.halted, told(second.words)) == (False, [UNTOUCHED])
     assert written(tmp_path) == [0, 1, 1]
@@ -256,7 +262,7 @@ def test_a_timeout_of_a_century_is_one(session: Opener) -> None:
         batch_of(["ok", "raise-until 1"])
     )
 
-    assert told(report.words) == [COMMITTED, (State.COMMITTED, 1, 0)]
+    assert told(report.words) == [COMMITTED, (MessageState.COMMITTED, 1, 0)]
 
 
 def test_empty_batches_and_batches_of_one(session: Opener, isolation: str) -> None:
@@ -264,7 +270,7 @@ def test_empty_batches_and_batches_of_one(session: Opener, isolation: str) -> No
 
     assert told(opened.deliver(batch_of([])).words) == []
     assert told(opened.deliver(batch_of([None])).words) == [COMMITTED]
-    assert told(opened.deliver(batch_of(["raise-until 1"], 1)).words) == [(State.COMMITTED, 1, 0)]
+    assert told(opened.deliver(batch_of(["raise-until 1"], 1)).words) == [(MessageState.COMMITTED, 1, 0)]
 
 
 def test_thousands_of_messages_in_several_batches(session: Opener, tmp_path: Path) -> None:
@@ -276,7 +282,10 @@ def test_thousands_of_messages_in_several_batches(session: Opener, tmp_path: Pat
     reports = [opened.deliver(batch_of(bodies[start : start + 1_250], start)) for start in range(0, 5_000, 1_250)]
 
     ended = [
-        number * 1_250 + row for number, report in enumerate(reports) for row, (state, *_) in enumerate(told(report.words)) if state is State.ENDED
+        number * 1_250 + row
+        for number, report in enumerate(reports)
+        for row, (state, *_) in enumerate(told(report.words))
+        if state is MessageState.ENDED
     ]
     assert ended == [0, 17, 2_499, 2_500, 4_999]
     assert sum(told(report.words).count(COMMITTED) for report in reports) == 4_995

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.core.delivery.ends import Stay
 from airflow_poison.core.delivery.sessions import failurelog, platform
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
 from airflow_poison.core.errors import ConfigurationWarning, ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.decisions import Park
@@ -41,7 +41,7 @@ def test_wcf_40_one_failure_returns_the_whole_batch_and_then_messages_come_alone
     report = session(RECORDED, isolation, policy=batching()).deliver(batch_of(saying(tmp_path, "ok", "ok", "raise-once", "ok")))
 
     assert written(tmp_path) == [0, 1, 2, 0, 1, 2, 3]
-    assert told(report.words) == [(State.COMMITTED, 1, 0)] * 3 + [COMMITTED]
+    assert told(report.words) == [(MessageState.COMMITTED, 1, 0)] * 3 + [COMMITTED]
 
 
 def test_wcf_42_after_twice_the_batch_size_of_commits_batches_are_back(session: Opener, isolation: str, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_wcf_43_without_retries_the_innocents_of_a_batch_are_poison_too(session:
 
     report = session(RECORDED, isolation, policy=policy).deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))
 
-    assert told(report.words) == [(State.ENDED, 1, 0), (State.ENDED, 1, 0), COMMITTED]
+    assert told(report.words) == [(MessageState.ENDED, 1, 0), (MessageState.ENDED, 1, 0), COMMITTED]
     assert report.decided is not None
     assert [type(report.decided.ends[row]) for row in (0, 1)] == [Park, Park]
 
@@ -74,7 +74,7 @@ def test_wcf_42_the_timeout_is_that_of_the_transaction_not_of_each_message(sessi
     report = opened.deliver(batch_of(saying(tmp_path, "sleep 0.75", "sleep 1.0")))
 
     assert written(tmp_path) == [9, 0, 1, 0, 1]
-    assert told(report.words) == [(State.COMMITTED, 1, 0), (State.COMMITTED, 1, 1)]
+    assert told(report.words) == [(MessageState.COMMITTED, 1, 0), (MessageState.COMMITTED, 1, 1)]
     assert report.timeouts == 1
 
 
@@ -103,7 +103,7 @@ def lossy_policies() -> list[Any]:
 def test_a_message_at_most_once_is_delivered_once_whatever_its_handler_does(session: Opener, tmp_path: Path, policy: Any, word: str) -> None:
     report = session(RECORDED, policy=policy).deliver(batch_of(saying(tmp_path, "ok", word, "ok", "unprocessable", "postpone")))
 
-    assert [state for state, *_ in told(report.words)] == [State.COMMITTED] * 5
+    assert [state for state, *_ in told(report.words)] == [MessageState.COMMITTED] * 5
     assert deliveries(tmp_path) == Counter(range(5))
     assert report.failures == {}
 
@@ -119,7 +119,7 @@ def test_inline_a_message_at_most_once_is_delivered_once(session: Opener, tmp_pa
 def test_a_message_is_left_for_the_next_pass_when_its_word_can_count_no_further(session: Opener, isolation: str) -> None:
     report = session(SCRIPT, isolation, policy=specification(1, backout_threshold=0)).deliver(batch_of(["raise", "ok", "raise-until 4090"]))
 
-    assert told(report.words) == [(State.UNTOUCHED, MAX_ATTEMPTS, 0), COMMITTED, (State.COMMITTED, 4_090, 0)]
+    assert told(report.words) == [(MessageState.UNTOUCHED, MAX_ATTEMPTS, 0), COMMITTED, (MessageState.COMMITTED, 4_090, 0)]
     assert report.decided is not None
     end = report.decided.ends[0]
     assert isinstance(end, Stay)
@@ -131,7 +131,7 @@ def test_so_is_it_with_several_sessions_and_groups(session: Opener) -> None:
 
     report = session(SCRIPT, "none", policy=broker(2, rollback_limit=1_000_000)).deliver(in_groups("aab", ["raise", "ok", "ok"]))
 
-    assert told(report.words) == [(State.UNTOUCHED, MAX_ATTEMPTS, 0), COMMITTED, COMMITTED]
+    assert told(report.words) == [(MessageState.UNTOUCHED, MAX_ATTEMPTS, 0), COMMITTED, COMMITTED]
 
 
 def full(*_: object) -> int:
@@ -162,7 +162,7 @@ def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_tr
         opened.deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))
     opened.close()
 
-    assert told(read_journals([journals]).words) == [COMMITTED, (State.CRASHED, 1, 1), UNTOUCHED]
+    assert told(read_journals([journals]).words) == [COMMITTED, (MessageState.CRASHED, 1, 1), UNTOUCHED]
 
 
 def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
@@ -185,7 +185,7 @@ def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
         opened.deliver(batch_of(saying(tmp_path, "sleep 0.3", "raise-once", "ok")))
     opened.close()
 
-    assert told(read_journals([journals]).words) == [COMMITTED, (State.UNTOUCHED, 1, 0), UNTOUCHED]
+    assert told(read_journals([journals]).words) == [COMMITTED, (MessageState.UNTOUCHED, 1, 0), UNTOUCHED]
     assert deliveries(tmp_path) == Counter([0, 1])
 
 
@@ -242,7 +242,7 @@ def test_a_long_batch_is_not_converted_before_its_first_delivery(session: Opener
     began = time.monotonic()
     report = opened.deliver(batch.slice(1))
 
-    assert told(report.words[:2]) == [(State.HALTED, 1, 0), UNTOUCHED]
+    assert told(report.words[:2]) == [(MessageState.HALTED, 1, 0), UNTOUCHED]
     assert report.failures[0].kind is FailureKind.EXCEPTION
     assert float(report.failures[0].text) < 0.05
     assert time.monotonic() - began < 20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from tests import forked
 from tests.sessions import endpoint_worker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.policies.policy import Policy
 
-CRASHED = (State.CRASHED, 1, 1)
+CRASHED = (MessageState.CRASHED, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Worked:
     said: dict[str, Any]
 
     @property
-    def told(self) -> list[tuple[State, int, int]]:
+    def told(self) -> list[tuple[MessageState, int, int]]:
         return told(self.said["words"])
 
 
@@ -46,7 +46,7 @@ def work(folder: Path, policy: Policy, words: list[str], isolation: str = "proce
     return Worked(done.code, json.loads(lines[-1]) if lines else {})
 
 
-def journaled(journals: Path) -> list[tuple[State, int, int]]:
+def journaled(journals: Path) -> list[tuple[MessageState, int, int]]:
     return told(read_journals([journals], timedelta(seconds=20)).words)
 
 
@@ -58,12 +58,12 @@ def test_of_several_messages_in_flight_nobody_is_charged(journals: Path, word: s
     policy = specification(3)
 
     assert work(folder, policy, words).code == -signal.SIGKILL
-    assert journaled(journals) == [COMMITTED, (State.UNTOUCHED, 1, 0), COMMITTED, *[UNTOUCHED] * 5]
+    assert journaled(journals) == [COMMITTED, (MessageState.UNTOUCHED, 1, 0), COMMITTED, *[UNTOUCHED] * 5]
     killed = len((folder / "calls").read_text().splitlines())
 
     resumed = work(folder, policy, words)
 
-    assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 0), *[COMMITTED] * 6]
+    assert resumed.told == [COMMITTED, (MessageState.COMMITTED, 1, 0), *[COMMITTED] * 6]
     children = {line.split()[3] for line in (folder / "calls").read_text().splitlines()[killed:]}
     assert len(children) == 1, "one session, so never two at once"
     assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1, 7: 1})
@@ -76,12 +76,12 @@ def test_verdicts_hold_and_the_endpoints_memory_is_lost(journals: Path) -> None:
     policy = specification(1, failures=3, next_message="sweep")
 
     assert work(folder, policy, [*words, "worker 5"]).code == -signal.SIGKILL
-    assert journaled(journals) == [(State.ENDED, 1, 0), (State.ENDED, 0, 0), *[(State.UNTOUCHED, 1, 0)] * 2, CRASHED]
+    assert journaled(journals) == [(MessageState.ENDED, 1, 0), (MessageState.ENDED, 0, 0), *[(MessageState.UNTOUCHED, 1, 0)] * 2, CRASHED]
 
     resumed = work(folder, policy, [*words, "raise"])
 
     assert resumed.said["ends"] == {"0": "Dispose", "1": "GiveBack", "4": "Dispose"}
-    assert resumed.told[2:4] == [(State.COMMITTED, 1, 0)] * 2
+    assert resumed.told[2:4] == [(MessageState.COMMITTED, 1, 0)] * 2
     assert not resumed.said["halted"]
     assert deliveries(folder) == Counter({0: 1, 1: 1, 2: 2, 3: 2, 4: 3})
 
@@ -93,12 +93,12 @@ def test_wmq_20_a_recorded_halt_holds(journals: Path) -> None:
     policy = specification(3, failures=1)
 
     assert work(folder, policy, words).code == -signal.SIGKILL
-    assert journaled(journals) == [COMMITTED, (State.HALTED, 1, 0), CRASHED, UNTOUCHED, UNTOUCHED]  # one in flight
+    assert journaled(journals) == [COMMITTED, (MessageState.HALTED, 1, 0), CRASHED, UNTOUCHED, UNTOUCHED]  # one in flight
 
     resumed = work(folder, policy, words)
 
     assert resumed.said["halted"]
-    assert resumed.told == [COMMITTED, (State.HALTED, 1, 0), (State.UNTOUCHED, 1, 1), UNTOUCHED, UNTOUCHED]
+    assert resumed.told == [COMMITTED, (MessageState.HALTED, 1, 0), (MessageState.UNTOUCHED, 1, 1), UNTOUCHED, UNTOUCHED]
     assert resumed.said["ends"] == {"1": "Halt", "2": "Stay"}
     assert deliveries(folder) == Counter([0, 1, 2])
 
@@ -110,7 +110,7 @@ def test_dmp_7_a_message_that_has_used_its_deliveries_has_no_other_one(journals:
     assert work(folder, policy, ["ok", "worker 2", "ok"]).code == -signal.SIGKILL
     resumed = work(folder, policy, ["ok", "worker 2", "ok"])
 
-    assert resumed.told == [COMMITTED, (State.ENDED, 1, 1), COMMITTED]
+    assert resumed.told == [COMMITTED, (MessageState.ENDED, 1, 1), COMMITTED]
     assert deliveries(folder) == Counter([0, 1, 2])
 
 
@@ -120,7 +120,7 @@ def test_wcf_41_an_open_batch_counts_for_each_of_its_messages(journals: Path) ->
     words = ["ok", "ok", "ok", "ok", "worker 5", "ok"]
 
     assert work(folder, policy, words).code == -signal.SIGKILL
-    assert journaled(journals) == [COMMITTED] * 3 + [(State.UNTOUCHED, 1, 0), CRASHED, UNTOUCHED]
+    assert journaled(journals) == [COMMITTED] * 3 + [(MessageState.UNTOUCHED, 1, 0), CRASHED, UNTOUCHED]
 
     assert work(folder, policy, words).code == 0
     assert deliveries(folder) == Counter({0: 1, 1: 1, 2: 1, 3: 2, 4: 2, 5: 1})
@@ -135,7 +135,7 @@ def test_inline_only_the_message_whose_handler_was_called_is_charged(journals: P
     assert journaled(journals) == [COMMITTED, CRASHED, UNTOUCHED, UNTOUCHED]
 
     resumed = work(folder, specification(3), words, "none")
-    assert resumed.told == [COMMITTED, (State.COMMITTED, 1, 1), COMMITTED, COMMITTED]
+    assert resumed.told == [COMMITTED, (MessageState.COMMITTED, 1, 1), COMMITTED, COMMITTED]
     assert deliveries(folder) == Counter({0: 1, 1: 2, 2: 1, 3: 1})
 
 
@@ -149,4 +149,4 @@ def test_killed_again_and_again_it_ends(journals: Path) -> None:
 
     assert codes == [-signal.SIGKILL] * 3 + [0]
     assert deliveries(folder) == Counter({0: 3, 1: 1, 2: 1, 3: 1})
-    assert journaled(journals) == [(State.ENDED, 3, 3), *[COMMITTED] * 3]
+    assert journaled(journals) == [(MessageState.ENDED, 3, 3), *[COMMITTED] * 3]

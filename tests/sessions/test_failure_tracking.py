@@ -8,7 +8,7 @@ import pytest
 
 from airflow_poison import track_failures
 from airflow_poison.core.conversations.system_messages import ErrorDocument
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
 from tests.sessions.endpoints import broker, written
 from tests.sessions.reading import told
@@ -32,7 +32,7 @@ def test_sb_e10_the_fourth_failure_ends_the_conversation(session: Opener, journa
 
     assert written(folder) == [0, 0, 0, 0, 2]
     assert not report.halted
-    assert told(report.words) == [(State.ENDED, 0, 0), (State.ENDED, 0, 0), (State.COMMITTED, 0, 0)]
+    assert told(report.words) == [(MessageState.ENDED, 0, 0), (MessageState.ENDED, 0, 0), (MessageState.COMMITTED, 0, 0)]
     assert [(sent.envelope.conversation_id, sent.body) for sent in seen.sent] == [
         ("d1", ErrorDocument(500, "Unable to process message.").to_xml()),
         ("d2", b"to 2"),
@@ -55,7 +55,7 @@ def test_sb_e10_an_error_received_ends_it_and_clears(session: Opener, isolation:
         report = opened.deliver(dialog_batch([error()]))
     seen.add(report)
 
-    assert told(report.words) == [(State.COMMITTED, 0, 0)]
+    assert told(report.words) == [(MessageState.COMMITTED, 0, 0)]
     assert (seen.state(), seen.endpoints["d1"].failures) == ("CD", 0)
 
 

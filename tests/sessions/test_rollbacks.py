@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.handler_wrappers import sessiongram
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.errors import HandlerNotFoundError, InputError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def test_what_a_handler_raises_is_a_counted_rollback_of_its_message_alone(session: Opener, isolation: str, body: str, kind: str, text: str) -> None:
     report = session(isolation=isolation).deliver(batch_of(["ok", body, "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 0), COMMITTED]
     assert (report.failures[1].kind, report.failures[1].type, report.failures[1].text) == (FailureKind.EXCEPTION, kind, text)
     assert "sample_handlers.py" in report.failures[1].trace
 
@@ -51,7 +51,7 @@ def test_a_handler_that_returns_work_instead_of_doing_it_settles_nothing(
 ) -> None:
     report = session(f"tests.sessions.sample_handlers:{name}", isolation, policy=system).deliver(batch_of([str(tmp_path / "ran")]))
 
-    assert told(report.words) == [(State.HALTED, 5, 0) if isinstance(system, ServiceBroker) else (State.ENDED, 3, 0)]
+    assert told(report.words) == [(MessageState.HALTED, 5, 0) if isinstance(system, ServiceBroker) else (MessageState.ENDED, 3, 0)]
     assert (report.failures[0].kind, report.failures[0].type) == (FailureKind.EXCEPTION, "airflow_poison.core.errors.HandlerNotRunError")
     assert not (tmp_path / "ran").exists()
 
@@ -73,14 +73,14 @@ def test_texts_of_fifty_megabytes_are_cut(session: Opener, isolation: str) -> No
 def test_a_retry_that_succeeds_commits_with_its_attempts(session: Opener, isolation: str) -> None:
     report = session(isolation=isolation).deliver(batch_of(["raise-until 2", "ok"]))
 
-    assert told(report.words) == [(State.COMMITTED, 2, 0), COMMITTED]
+    assert told(report.words) == [(MessageState.COMMITTED, 2, 0), COMMITTED]
     assert report.failures == {}
 
 
 def test_counts_of_earlier_passes_go_on(session: Opener, isolation: str) -> None:
     report = session(isolation=isolation).deliver(batch_of(["raise"], abort_count=2))
 
-    assert told(report.words) == [(State.ENDED, 1, 0)]
+    assert told(report.words) == [(MessageState.ENDED, 1, 0)]
 
 
 def test_unprocessable_ends_at_once_and_postpone_counts_nothing(session: Opener, isolation: str) -> None:
@@ -88,7 +88,7 @@ def test_unprocessable_ends_at_once_and_postpone_counts_nothing(session: Opener,
 
     report = opened.deliver(batch_of(["unprocessable", "lookup", "postpone"]))
 
-    assert told(report.words) == [(State.ENDED, 1, 0), (State.ENDED, 1, 0), (State.ENDED, 0, 0)]
+    assert told(report.words) == [(MessageState.ENDED, 1, 0), (MessageState.ENDED, 1, 0), (MessageState.ENDED, 0, 0)]
     assert [report.failures[row].kind for row in range(3)] == [FailureKind.UNPROCESSABLE, FailureKind.UNPROCESSABLE, FailureKind.POSTPONED]
     assert report.failures[2].delay == timedelta(minutes=5)
 
@@ -96,7 +96,7 @@ def test_unprocessable_ends_at_once_and_postpone_counts_nothing(session: Opener,
 def test_unreadable_messages_never_reach_the_handler(session: Opener, isolation: str) -> None:
     report = session(isolation=isolation, policy=policy(max_received_message_size=4)).deliver(batch_of(["ok", "raise", "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 0, 0), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 0, 0), COMMITTED]
     assert report.failures[1].kind is FailureKind.UNREADABLE
 
 
@@ -113,7 +113,7 @@ def test_a_hundred_thousand_messages(session: Opener, isolation: str) -> None:
 
     report = session(isolation=isolation).deliver(batch_of(bodies))
 
-    assert [row for row, word in enumerate(report.words.tolist()) if word != State.COMMITTED] == [77_777]
+    assert [row for row, word in enumerate(report.words.tolist()) if word != MessageState.COMMITTED] == [77_777]
 
 
 def test_fault_halts_the_endpoint_and_leaves_the_rest_untouched(session: Opener, isolation: str) -> None:
@@ -121,7 +121,7 @@ def test_fault_halts_the_endpoint_and_leaves_the_rest_untouched(session: Opener,
 
     first, second = opened.deliver(batch_of(["ok", "raise", "ok"])), opened.deliver(batch_of(["ok"], first_id=3))
 
-    assert told(first.words) == [COMMITTED, (State.HALTED, 3, 0), UNTOUCHED]
+    assert told(first.words) == [COMMITTED, (MessageState.HALTED, 3, 0), UNTOUCHED]
     assert (first.halted, second.halted, told(second.words)) == (True, True, [UNTOUCHED])
 
 
@@ -171,7 +171,7 @@ def test_wcf_38_a_session_is_rolled_back_as_a_whole(session: Opener, isolation: 
 
     report = opened.deliver(batch_of([sessiongram([b"a", b"b"]), sessiongram([b"a", b"bad", b"c"]), b"no gram"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), (State.ENDED, 3, 0)]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 0), (MessageState.ENDED, 3, 0)]
     assert report.failures[1].text == "bad item"
 
 
@@ -180,7 +180,7 @@ def test_wcf_39_a_session_that_is_not_consumed_is_rolled_back(session: Opener, i
         batch_of([sessiongram([b"a", b"b"])])
     )
 
-    assert told(report.words) == [(State.ENDED, 3, 0)]
+    assert told(report.words) == [(MessageState.ENDED, 3, 0)]
     assert report.failures[0].type.endswith("SessionNotConsumed")
 
 
@@ -191,4 +191,4 @@ def test_a_closure_runs_in_the_child(session: Opener) -> None:
         if message.text != wanted:
             raise ValueError(message.text)
 
-    assert told(session(handler).deliver(batch_of(["fine", "bad"])).words) == [COMMITTED, (State.ENDED, 3, 0)]
+    assert told(session(handler).deliver(batch_of(["fine", "bad"])).words) == [COMMITTED, (MessageState.ENDED, 3, 0)]

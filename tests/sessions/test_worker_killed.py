@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.failures import FailureKind
 from tests import forked
 from tests.sessions import worker
@@ -41,19 +41,26 @@ def test_everything_killed_in_mid_batch(journals: Path, word: str) -> None:
     carry = read_journals([journals], timedelta(seconds=20))
 
     assert carry.lookup_ids.tolist() == [0, 1, 2, 3, 4, 5]
-    assert told(carry.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED, (State.CRASHED, 1, 1), UNTOUCHED, UNTOUCHED]
+    assert told(carry.words) == [COMMITTED, (MessageState.ENDED, 3, 0), COMMITTED, (MessageState.CRASHED, 1, 1), UNTOUCHED, UNTOUCHED]
     assert {row: failure.kind for row, failure in carry.failures.items()} == {1: FailureKind.EXCEPTION, 3: FailureKind.CRASH}
 
     assert run_worker(folder, "process", 0, words) == 0
     assert calls(folder) == {0: 1, 1: 3, 2: 1, 3: 2, 4: 3, 5: 1}
     after = read_journals([journals])
-    assert told(after.words) == [COMMITTED, (State.ENDED, 3, 0), COMMITTED, (State.COMMITTED, 1, 1), (State.ENDED, 3, 0), COMMITTED]
+    assert told(after.words) == [
+        COMMITTED,
+        (MessageState.ENDED, 3, 0),
+        COMMITTED,
+        (MessageState.COMMITTED, 1, 1),
+        (MessageState.ENDED, 3, 0),
+        COMMITTED,
+    ]
 
 
 def test_inline_a_kill_is_remembered_too(journals: Path) -> None:
     assert run_worker(journals.parent, "none", 0, ["ok", "worker", "ok"]) == -signal.SIGKILL
 
-    assert told(read_journals([journals]).words) == [COMMITTED, (State.CRASHED, 1, 1), UNTOUCHED]
+    assert told(read_journals([journals]).words) == [COMMITTED, (MessageState.CRASHED, 1, 1), UNTOUCHED]
 
 
 def test_an_open_transaction_counts_for_each_of_its_messages(journals: Path) -> None:
@@ -63,8 +70,8 @@ def test_an_open_transaction_counts_for_each_of_its_messages(journals: Path) -> 
     assert run_worker(folder, "process", 3, words) == -signal.SIGKILL
 
     assert told(read_journals([journals], timedelta(seconds=20)).words) == [COMMITTED] * 3 + [
-        (State.UNTOUCHED, 1, 0),
-        (State.CRASHED, 1, 1),
+        (MessageState.UNTOUCHED, 1, 0),
+        (MessageState.CRASHED, 1, 1),
         UNTOUCHED,
     ]
     assert run_worker(folder, "process", 3, words) == 0
@@ -80,7 +87,7 @@ def test_a_saved_carry_is_mapped_and_obeyed(session: Opener, journals: Path, tmp
 
     report = session("tests.sessions.sample_handlers:script", carry=tmp_path / "carry.npy").deliver(batch_of(["exit", "exit", "exit", "exit", "ok"]))
 
-    assert told(report.words) == [COMMITTED, (State.ENDED, 3, 0), (State.ENDED, 1, 0), (State.ENDED, 0, 0), COMMITTED]
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 0), (MessageState.ENDED, 1, 0), (MessageState.ENDED, 0, 0), COMMITTED]
     assert report.failures == carry.failures
     assert report.restarts == 0
 

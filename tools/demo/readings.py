@@ -64,7 +64,7 @@ class Queue:
     def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
 
-        from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, State, sections
+        from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
 
         messages = attempts = 0
         for journal in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):
@@ -72,7 +72,7 @@ class Queue:
                 for _, words in sections(journal.read_bytes()):
                     states = words & STATE_MASK
                     messages += int(np.count_nonzero(np.isin(states, SETTLED)))
-                    attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == State.COMMITTED))
+                    attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == MessageState.COMMITTED))
         return Working(messages, attempts)
 
     def history(self) -> list[Depth]:

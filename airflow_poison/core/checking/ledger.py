@@ -257,20 +257,20 @@ def check_rows(root: str, found: Iterable[Step]) -> Iterator[Finding]:
             yield from _compared(step, before, after)
 
 
-class Rows:
+class CountedRows:
     """The numbers of messages, row by row, in the order of lookup ids."""
 
     def __init__(self, columns: Sequence[Numbers]) -> None:
         order = np.argsort(columns[0], kind="stable") if len(columns[0]) else np.empty(0, np.int64)
         self.ids, self.aborts, self.crashes, self.moves, self.inside = (column[order] for column in columns)
 
-    def waiting(self) -> Rows:
+    def waiting(self) -> CountedRows:
         """Return those that are in the queue, not on their way to another."""
         kept = self.inside == 1
-        return Rows([column[kept] for column in (self.ids, self.aborts, self.crashes, self.moves, self.inside)])
+        return CountedRows([column[kept] for column in (self.ids, self.aborts, self.crashes, self.moves, self.inside)])
 
 
-def _table(root: str, files: Sequence[DataFile]) -> Rows | None:
+def _table(root: str, files: Sequence[DataFile]) -> CountedRows | None:
     """Return the rows of files; None when one of them is gone or cannot be read: another finding tells, or a vacuum was right."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -285,14 +285,14 @@ def _table(root: str, files: Sequence[DataFile]) -> Rows | None:
         size = cells.num_rows
         place = (np.full(size, file.move_count, np.int64), np.full(size, int(file.sub_queue in MESSAGES), np.int64))
         parts.append([*(_numbers(cells.column(name)) for name in ("lookup_id", "abort_count", "crash_count")), *place])
-    return Rows([np.concatenate(column) for column in zip(*parts, strict=True)])
+    return CountedRows([np.concatenate(column) for column in zip(*parts, strict=True)])
 
 
 def _numbers(column: Any) -> Numbers:
     return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
 
 
-def _compared(step: Step, before: Rows, after: Rows) -> Iterator[Finding]:
+def _compared(step: Step, before: CountedRows, after: CountedRows) -> Iterator[Finding]:
     stays = after.waiting()
     unknown = np.setdiff1d(after.ids, before.ids)
     if len(unknown):
@@ -311,7 +311,7 @@ def _compared(step: Step, before: Rows, after: Rows) -> Iterator[Finding]:
         yield from _fallen(step, before, stays)
 
 
-def _fallen(step: Step, before: Rows, after: Rows) -> Iterator[Finding]:
+def _fallen(step: Step, before: CountedRows, after: CountedRows) -> Iterator[Finding]:
     common, old, new = np.intersect1d(before.ids, after.ids, return_indices=True)
     moved = after.moves[new] > before.moves[old]
     falls = {

@@ -82,7 +82,7 @@ class DialogState:
 _CLASSES: Mapping[str | None, int] = {DIALOG_TIMER: 0, ERROR: 1}
 
 
-class Waiting(NamedTuple):
+class WaitingMessages(NamedTuple):
     """A message that waits in the queue, as far as its place in the order goes.
 
     :param lookup_id: its place of arrival.
@@ -103,7 +103,7 @@ class Waiting(NamedTuple):
         return AS_ARRIVED if self.handle is None else _CLASSES.get(is_system(self.message_type), AS_ARRIVED)
 
 
-def exceptions(rows: Iterable[Waiting]) -> Mapping[int, Place]:
+def exceptions(rows: Iterable[WaitingMessages]) -> Mapping[int, Place]:
     """Return the places of the messages that overtake others of their dialog, by lookup id; all others have (lookup id, 2).
 
     Sorted by (priority descending, anchor, precedence, lookup id), messages stand in the order in which one RECEIVE TOP(1) after the other takes
@@ -112,14 +112,14 @@ def exceptions(rows: Iterable[Waiting]) -> Mapping[int, Place]:
 
     :param rows: all that waits of each dialog.
     """
-    dialogs: dict[str, list[Waiting]] = defaultdict(list)
+    dialogs: dict[str, list[WaitingMessages]] = defaultdict(list)
     for row in rows:
         if row.handle is not None:
             dialogs[row.handle].append(row)
     return {lookup_id: place for dialog in dialogs.values() for lookup_id, place in _places(dialog)}
 
 
-def _places(dialog: list[Waiting]) -> Iterable[tuple[int, Place]]:
+def _places(dialog: list[WaitingMessages]) -> Iterable[tuple[int, Place]]:
     """Go through a dialog from the last message to the first: what has been passed is what is still there when a message's turn comes."""
     oldest: int | None = None
     for row in sorted(dialog, key=_in_dialog, reverse=True):
@@ -128,5 +128,5 @@ def _places(dialog: list[Waiting]) -> Iterable[tuple[int, Place]]:
             yield row.lookup_id, Place(oldest, row.precedence)
 
 
-def _in_dialog(row: Waiting) -> tuple[int, int]:
+def _in_dialog(row: WaitingMessages) -> tuple[int, int]:
     return row.precedence, row.lookup_id

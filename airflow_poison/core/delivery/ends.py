@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions.journal import State, attempts_of, states_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, states_of
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, counted_attempts
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
@@ -47,7 +47,7 @@ class GiveBack:
 End = Stay | GiveBack | Park | Dispose | Block | Halt
 
 
-def end_of(receiver: Receiver, entry: BatchEntry, attempts: int, state: State, last: Failure | None, *, now: datetime) -> End:
+def end_of(receiver: Receiver, entry: BatchEntry, attempts: int, state: MessageState, last: Failure | None, *, now: datetime) -> End:
     """Fold the counted rollbacks of a message that has not committed, then ask what its next receive does.
 
     :param attempts: counted rollbacks of this pass.
@@ -65,9 +65,9 @@ def end_of(receiver: Receiver, entry: BatchEntry, attempts: int, state: State, l
             halt = after
         elif not isinstance(after, Return):
             return after
-    if state not in {State.ENDED, State.HALTED}:
+    if state not in {MessageState.ENDED, MessageState.HALTED}:
         return Stay(entry.counts)
-    if halt is not None and state is State.HALTED:
+    if halt is not None and state is MessageState.HALTED:
         return replace(halt, counts=entry.counts)
     return _last_decision(receiver, entry, last, now)
 
@@ -178,7 +178,7 @@ class Delivered:
         return dict(self.batch.column("properties")[row].as_py() or ())
 
 
-class Fate(NamedTuple):
+class EndingFacts(NamedTuple):
     """What a decision may depend on; messages that share it share their end."""
 
     abort_count: int
@@ -209,17 +209,17 @@ def shared_ends(delivered: Delivered, policy: Policy, opening: Opening) -> Itera
         return
     for fate, rows in _fates(delivered, with_properties=policy.reads_properties).items():
         last = delivered.failures.get(rows[0])
-        end = end_of(policy.open(opening), delivered.entry(rows[0]), fate.attempts, State(fate.state), last, now=delivered.at)
+        end = end_of(policy.open(opening), delivered.entry(rows[0]), fate.attempts, MessageState(fate.state), last, now=delivered.at)
         yield Shared(end, rows, fate.kind)
 
 
-def _fates(delivered: Delivered, *, with_properties: bool) -> dict[Fate, list[int]]:
+def _fates(delivered: Delivered, *, with_properties: bool) -> dict[EndingFacts, list[int]]:
     """Return the rows that are not committed, by what their end depends on."""
     states, attempts = states_of(delivered.words), attempts_of(delivered.words)
-    fates: dict[Fate, list[int]] = {}
+    fates: dict[EndingFacts, list[int]] = {}
     for row, abort_count, move_count, expires_at in _open_rows(delivered, "abort_count", "move_count", "expires_at"):
         failure = delivered.failures.get(row)
-        fate = Fate(
+        fate = EndingFacts(
             abort_count or 0,
             move_count or 0,
             int(attempts[row]),
@@ -237,7 +237,7 @@ def _open_rows(delivered: Delivered, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield each row that is not committed, with its cells of these columns."""
     import pyarrow as pa
 
-    rows = np.flatnonzero(states_of(delivered.words) != State.COMMITTED)
+    rows = np.flatnonzero(states_of(delivered.words) != MessageState.COMMITTED)
     if len(rows):
         columns = (delivered.batch.column(name).take(pa.array(rows, pa.int64())).to_pylist() for name in names)
         yield from zip(rows.tolist(), *columns, strict=True)

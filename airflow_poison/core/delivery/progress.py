@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.crash_attribution import ALONE
-from airflow_poison.core.delivery.sessions.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, State, attempts_of, section_size
+from airflow_poison.core.delivery.sessions.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
 from airflow_poison.core.file_modes import PRIVATE
 
 if TYPE_CHECKING:
@@ -228,8 +228,8 @@ def _messages_at(descriptor: int, offset: int) -> int | None:
 
 
 def _counted(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[Progress, bool]:
-    states = np.minimum(words & STATE_MASK, max(State))
-    committed = int(np.count_nonzero((states == State.COMMITTED) | (states == State.CARRIED)))
+    states = np.minimum(words & STATE_MASK, max(MessageState))
+    committed = int(np.count_nonzero((states == MessageState.COMMITTED) | (states == MessageState.CARRIED)))
     settled = int(np.count_nonzero(_SETTLED[states]))
     return Progress(committed, settled - committed, int(attempts_of(words).sum())), settled == len(words)
 

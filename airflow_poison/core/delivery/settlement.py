@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
-from airflow_poison.core.delivery.sessions.journal import State, attempts_of, crashes_of, states_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
@@ -49,7 +49,7 @@ class Settler:
     def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
         """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
         states = states_of(delivered.words)
-        committed, rollbacks = int(np.count_nonzero(states == State.COMMITTED)), int(attempts_of(delivered.words).sum())
+        committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.words).sum())
         tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
         tally.counts["crashes"] = int(crashes_of(delivered.words).sum())
         rows = self._events.routine(delivered) if self._record_all else []
@@ -254,21 +254,21 @@ class EventRows:
     def _from_words(self, delivered: Delivered) -> pa.Table:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
         states, attempts = states_of(delivered.words), attempts_of(delivered.words)
-        events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, State(states[row]), int(attempts[row]))]
+        events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, MessageState(states[row]), int(attempts[row]))]
         self._written += len(events)
         return events_to_table(events, self._written - len(events))
 
-    def _routine_of(self, delivered: Delivered, row: int, state: State, attempts: int) -> Iterator[Event]:
+    def _routine_of(self, delivered: Delivered, row: int, state: MessageState, attempts: int) -> Iterator[Event]:
         """Yield the routine events of one message; what its handler gave back was delivered, too."""
         entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.failures.get(row)
         given_back = last is not None and last.kind is FailureKind.POSTPONED
         found: list[tuple[EventType, Counts]] = []
         for before, seen, after in counted_attempts(receiver, entry, attempts, delivered.at, None if given_back else last):
             found += [*_delivery(before, seen), (EventType.ROLLED_BACK, after.counts)]
-        if state is State.COMMITTED or given_back:
+        if state is MessageState.COMMITTED or given_back:
             decision = receiver.before(entry, delivered.at)
             found += _delivery(decision, decision.counts)
-            if state is State.COMMITTED and not (isinstance(decision, Deliver) and decision.at_most_once):
+            if state is MessageState.COMMITTED and not (isinstance(decision, Deliver) and decision.at_most_once):
                 found.append((EventType.COMMITTED, decision.counts))
         for kind, counts in found:
             yield Event(kind, delivered.at, entry.lookup_id, counts.abort_count, counts.move_count)

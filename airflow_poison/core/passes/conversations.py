@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
-from airflow_poison.core.conversations.dialog_state import DialogState, Waiting, exceptions
+from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, exceptions
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service
@@ -282,12 +282,12 @@ def dialog_state(table: QueueTable, claim: Claim) -> DialogState:
     )
 
 
-def _claimed(table: QueueTable, claim: Claim) -> Iterator[Waiting]:
+def _claimed(table: QueueTable, claim: Claim) -> Iterator[WaitingMessages]:
     for file in claim.files:
         rows = members(table, file)
         for cells in zip(*(rows[name].to_pylist() for name in ARRIVALS), strict=True):
             lookup_id, handle, group, message_type, priority = cells
-            yield Waiting(lookup_id, handle, group or handle, message_type or "", priority)
+            yield WaitingMessages(lookup_id, handle, group or handle, message_type or "", priority)
 
 
 # Services: which of them a queue has, and which queue a service has --------------------------------------------------

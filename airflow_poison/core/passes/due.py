@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.policies.decisions import ReturnOrder, Waiting, returning
+from airflow_poison.core.policies.decisions import ReturnOrder, WaitingInRetry, returning
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.texts import Plain
@@ -71,7 +71,7 @@ def return_held(table: QueueTable, now: datetime) -> int:
 def due_files(snapshot: Snapshot, now: datetime, return_order: str) -> list[DataFile]:
     """Return the files of ``retry`` that return now, in the order in which they do; each falls due as a whole, with the last of its messages."""
     files = {file.min_lookup_id: file for file in snapshot.files if file.sub_queue == SubQueue.RETRY}
-    waiting = (Waiting(number, file.max_due_at or _NEVER, file.max_priority) for number, file in files.items())
+    waiting = (WaitingInRetry(number, file.max_due_at or _NEVER, file.max_priority) for number, file in files.items())
     return [files[number] for number in returning(waiting, now, choice("return_order", return_order, ReturnOrder)).lookup_ids]
 
 

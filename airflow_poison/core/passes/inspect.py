@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.conversations.dialog_state import Waiting
+from airflow_poison.core.conversations.dialog_state import WaitingMessages
 from airflow_poison.core.delivery.stage import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.passes.browse import MessageRow, first_rows
@@ -139,7 +139,7 @@ def _in_receive_order(rows: pa.Table) -> pa.Table:
     """Sort messages of one conversation by sub-queue, ``main`` first, then as a receive would take them (spec SB-41)."""
     places = pa.array([_PLACES.index(SubQueue(place)) for place in rows["sub_queue"].to_pylist() if place is not None], pa.int32())
     cells = zip(*(rows[name].to_pylist() for name in ("lookup_id", "conversation_id", "group_id", "message_type")), strict=True)
-    precedence = pa.array([Waiting(*cell).precedence for cell in cells], pa.int32())
+    precedence = pa.array([WaitingMessages(*cell).precedence for cell in cells], pa.int32())
     placed = rows.append_column("place", places).append_column("precedence", precedence)
     ordered = placed.sort_by([("place", "ascending"), ("priority", "descending"), ("precedence", "ascending"), ("lookup_id", "ascending")])
     return ordered.drop_columns(["place", "precedence"])

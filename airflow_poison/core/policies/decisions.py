@@ -176,7 +176,7 @@ class ReturnOrder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingInRetry:
     """A message in the retry sub-queue.
 
     :param due_at: when it may leave, UTC.
@@ -201,7 +201,7 @@ class Returning:
     next_at: datetime | None = None
 
 
-def returning(waiting: Iterable[Waiting], now: datetime, order: ReturnOrder, peeked: int | None = None) -> Returning:
+def returning(waiting: Iterable[WaitingInRetry], now: datetime, order: ReturnOrder, peeked: int | None = None) -> Returning:
     """Return which messages leave the retry sub-queue now: none before it is due; due is now >= due_at (spec WCF-30)."""
     if order is ReturnOrder.HEAD_TIMER:
         return _by_head_timer(list(waiting), now, peeked)
@@ -211,7 +211,7 @@ def returning(waiting: Iterable[Waiting], now: datetime, order: ReturnOrder, pee
     return Returning(due, next_at=left[0].due_at if left else None)
 
 
-def _by_head_timer(waiting: list[Waiting], now: datetime, peeked: int | None) -> Returning:
+def _by_head_timer(waiting: list[WaitingInRetry], now: datetime, peeked: int | None) -> Returning:
     """Move the peeked message when it is due, then look at the next head (spec WCF-31)."""
     queue = sorted(waiting, key=lambda message: (message.lookup_id != peeked, -message.priority, message.lookup_id))
     due: list[int] = []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
 
 
-class Kind(StrEnum):
+class SettingKind(StrEnum):
     """What a setting's value is."""
 
     DURATION = "duration"
@@ -53,7 +53,7 @@ class Setting:
 
     name: str
     aliases: tuple[str, ...]
-    kind: Kind
+    kind: SettingKind
     values: tuple[str, ...]
     choices: tuple[str, ...]
     optional: bool
@@ -103,11 +103,11 @@ def settings_of(policy: type[Policy]) -> tuple[Setting, ...]:
 def _setting(policy: type[Policy], field: Field[Any], default: object, meaning: str) -> Setting:
     types = _types(policy, field)
     values = tuple(str(value) for found in types if issubclass(found, StrEnum) for value in found)
-    kind = next((kind for kind, of in _KINDS.items() if of in types), Kind.TEXT)
+    kind = next((kind for kind, of in _KINDS.items() if of in types), SettingKind.TEXT)
     return Setting(
         name=field.name,
         aliases=tuple(alias for alias, name in policy.aliases.items() if name == field.name),
-        kind=Kind.CHOICE if values else kind,
+        kind=SettingKind.CHOICE if values else kind,
         values=values,
         choices=tuple(value for value in values if _accepts(policy, field.name, value)),
         optional=NoneType in types,
@@ -116,7 +116,7 @@ def _setting(policy: type[Policy], field: Field[Any], default: object, meaning: 
     )
 
 
-_KINDS: Final = {Kind.DURATION: timedelta, Kind.TRUE_OR_FALSE: bool, Kind.WHOLE_NUMBER: int}
+_KINDS: Final = {SettingKind.DURATION: timedelta, SettingKind.TRUE_OR_FALSE: bool, SettingKind.WHOLE_NUMBER: int}
 
 
 def _types(policy: type[Policy], field: Field[Any]) -> tuple[type, ...]:
@@ -188,7 +188,7 @@ def typed_settings(policy: type[Policy], typed: Mapping[str, object]) -> dict[st
         word = _word(policy, given, known)
         name = policy.aliases.get(word, word)
         plain: object
-        if isinstance(value, str) and name in known and known[name].kind is Kind.DURATION:
+        if isinstance(value, str) and name in known and known[name].kind is SettingKind.DURATION:
             word, plain = _seconds(word, name, value)
         else:
             plain = _json_value(known.get(name), value)
@@ -229,18 +229,18 @@ def _json_value(setting: Setting | None, value: object) -> object:
     if not isinstance(value, str):
         return value
     text = value.strip()
-    kind = setting.kind if setting else Kind.WHOLE_NUMBER
+    kind = setting.kind if setting else SettingKind.WHOLE_NUMBER
     if setting and setting.optional and text.lower() in _NOTHING:
         return None
     match kind:
-        case Kind.WHOLE_NUMBER:
+        case SettingKind.WHOLE_NUMBER:
             return int(text) if _WHOLE_NUMBER.fullmatch(text) else value
-        case Kind.TRUE_OR_FALSE:
+        case SettingKind.TRUE_OR_FALSE:
             return _WORDS.get(text.lower(), value)
-        case Kind.CHOICE:
+        case SettingKind.CHOICE:
             choices = {folded(choice): choice for choice in setting.values} if setting else {}
             return choices.get(folded(text), value)
-        case Kind.TEXT | Kind.DURATION:
+        case SettingKind.TEXT | SettingKind.DURATION:
             return value
         case _:
             assert_never(kind)

@@ -36,7 +36,7 @@ class Disables(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedGroup:
     """One conversation group that a transaction received messages from; one message or many, it makes no difference.
 
     :param poison_message_handling: whether the queue is counted and can be disabled at all (spec SB-11).
@@ -66,7 +66,7 @@ class RollbackCounters:
     counts: dict[Counter, int] = field(default_factory=dict)
     disabled: set[str] = field(default_factory=set)
 
-    def rolled_back(self, received: Iterable[Received]) -> tuple[str, ...]:
+    def rolled_back(self, received: Iterable[ReceivedGroup]) -> tuple[str, ...]:
         """Count the full rollback of one transaction; return the queues that it disables, each one once (spec SB-7, SB-9).
 
         :param received: what the transaction received. A RECEIVE without a row, or that failed, received nothing (spec SB-8).
@@ -80,7 +80,7 @@ class RollbackCounters:
         self.disabled.update(queues)
         return queues
 
-    def committed(self, received: Iterable[Received]) -> None:
+    def committed(self, received: Iterable[ReceivedGroup]) -> None:
         """Begin anew with what a transaction received that has committed, also after a rollback to a savepoint (spec SB-7, SB-8)."""
         for one in received:
             self.counts.pop(self.counter(one), None)
@@ -95,11 +95,11 @@ class RollbackCounters:
         for counter in [counter for counter in self.counts if counter[0] == queue]:
             del self.counts[counter]
 
-    def count(self, one: Received) -> int:
+    def count(self, one: ReceivedGroup) -> int:
         """Return how many rollbacks in a row there were."""
         return self.counts.get(self.counter(one), 0)
 
-    def counter(self, one: Received) -> Counter:
+    def counter(self, one: ReceivedGroup) -> Counter:
         """Return which counter counts it."""
         return one.queue, one.group if self.scope is Scope.CONVERSATION_GROUP else ""
 

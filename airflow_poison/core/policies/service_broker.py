@@ -20,7 +20,7 @@ from airflow_poison.core.policies.queue_disabling import (
     Disables,
     QueueDisabledDocument,
     QueueStatus,
-    Received,
+    ReceivedGroup,
     RollbackCounters,
     Scope,
 )
@@ -249,8 +249,8 @@ class ServiceBrokerReceiver(Receiver):
             return {(queue, ""): kept[_ROLLBACKS]} if kept.get(_ROLLBACKS) else {}
         return {(queue, name.removeprefix(_OF_GROUP)): count for name, count in kept.items() if name.startswith(_OF_GROUP)}
 
-    def _received(self, entry: Entry) -> Received:
-        return Received(self.opening.queue, entry.group, self.policy.poison_message_handling)
+    def _received(self, entry: Entry) -> ReceivedGroup:
+        return ReceivedGroup(self.opening.queue, entry.group, self.policy.poison_message_handling)
 
     def _count(self, entry: Entry) -> int:
         """Count a rollback, once for all messages of its transaction; return the count that disables the queue, else 0."""

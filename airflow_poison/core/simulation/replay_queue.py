@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING, assert_never
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Disposition, Halt, Halted, Park, ReturnOrder, Waiting, moved, returning
+from airflow_poison.core.policies.decisions import (
+    Block,
+    Counts,
+    Dispose,
+    Disposition,
+    Halt,
+    Halted,
+    Park,
+    ReturnOrder,
+    WaitingInRetry,
+    moved,
+    returning,
+)
 from airflow_poison.core.policies.policy import Opening, Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.simulation.script import Outcomes, Verb, as_span
-from airflow_poison.core.simulation.scripted_host import Ledger
+from airflow_poison.core.simulation.scripted_host import PlayedEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -122,7 +134,7 @@ class ReplayQueue:
         started = clock.now()
         self._until = until or FOREVER
         self.policy = self.opened = policy
-        self.clock, self.ledger = clock, Ledger(clock)
+        self.clock, self.ledger = clock, PlayedEvents(clock)
         self.queue, self._access, self._counters = opening.queue, opening.access, opening.counters
         self.halted: Halted | None = policy.starts_halted
         self.receiver: Receiver | None = policy.open(opening) if self.halted is None else None
@@ -259,7 +271,7 @@ class ReplayQueue:
         return self._blocked_until is not None and self.clock.now() < self._blocked_until
 
     def _look(self, now: datetime) -> Returning:
-        waiting = (Waiting(held.lookup_id, held.due_at, held.message.priority) for held in self.messages if held.parked and held.due_at)
+        waiting = (WaitingInRetry(held.lookup_id, held.due_at, held.message.priority) for held in self.messages if held.parked and held.due_at)
         return returning(waiting, now, ReturnOrder(self.policy.return_order), self._peeked)
 
     def _return_due(self, now: datetime) -> None:

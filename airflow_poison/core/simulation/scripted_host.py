@@ -175,7 +175,7 @@ def _work(entry: Held) -> tuple[Outcome, tuple[str, ...]]:
     return Outcome(OutcomeKind.OK), tuple(worked)
 
 
-class Ledger:
+class PlayedEvents:
     """Everything that happened, in order."""
 
     def __init__(self, clock: Clock) -> None:

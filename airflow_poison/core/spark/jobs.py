@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as Session
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """How far the tasks of the running stages are."""
 
     done: int
@@ -92,7 +92,7 @@ class ClassicWatched:
         with _without_jvm():
             self._context.cancelJobGroup(self._group)
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> JobProgress | None:
         """Return how far they are: the tasks of the group's active stages; None while nobody knows. Any thread may ask."""
         with _without_jvm():
             jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
@@ -100,7 +100,7 @@ class ClassicWatched:
             stages = filter(None, map(self._tracker.getStageInfo, sorted(ours.intersection(self._tracker.getActiveStageIds()))))
             found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages]
             if found:
-                return Progress(*map(sum, zip(*found, strict=True)))
+                return JobProgress(*map(sum, zip(*found, strict=True)))
         return None
 
     def hang_up(self) -> None:
@@ -140,7 +140,7 @@ class _ConnectWatched:
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark, self._tag = spark, tag
         self._runs_on = 0
-        self._progress: Progress | None = None
+        self._progress: JobProgress | None = None
 
     def begin(self) -> None:
         self._runs_on = threading.get_ident()
@@ -155,7 +155,7 @@ class _ConnectWatched:
         with suppress(Exception):  # a server that cannot be reached is the action's to tell
             self._spark.interruptTag(self._tag)
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> JobProgress | None:
         return self._progress
 
     def hang_up(self) -> None:
@@ -166,7 +166,7 @@ class _ConnectWatched:
         del inflight_tasks, operation_id, done
         found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
         if found and threading.get_ident() == self._runs_on:
-            self._progress = Progress(*map(sum, zip(*found, strict=True)))
+            self._progress = JobProgress(*map(sum, zip(*found, strict=True)))
 
 
 Jobs = ClassicJobs | _ConnectJobs

@@ -19,7 +19,7 @@ SEQUENCE = "seq"
 """The number of the queue's last lookup id; never forgotten."""
 
 
-class State(Protocol):
+class LogState(Protocol):
     """One version of the log."""
 
     @property
@@ -62,13 +62,13 @@ class Commit:
 class Log(Protocol):
     """Versions of one table."""
 
-    def load(self) -> State:
+    def load(self) -> LogState:
         """Return the newest version. Raises TableChangedError when it cannot be read."""
 
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version from another one in its place, while it is the newest; None when it is not. Reads nothing."""
 
-    def commit(self, base: State, commit: Commit) -> bool:
+    def commit(self, base: LogState, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it, and then nothing happened.
 
         Raises TableChangedError when a file to be added is not there, StoreUnreachableError when the log cannot be written.
@@ -80,7 +80,7 @@ class Log(Protocol):
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version that was the newest at some time within the retention."""
 
-    def confirm(self, state: State) -> None:
+    def confirm(self, state: LogState) -> None:
         """Make a version as durable as one's own commit is: whoever made it may have died before it did so.
 
         Called before an answer is given that rests on a version of somebody else: what was to be done has been done already.

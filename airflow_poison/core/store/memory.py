@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.log import State
+    from airflow_poison.core.store.log import LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class MemoryLog:
         """Return the version while it is the newest."""
         return version if version == self._newest.version else None
 
-    def commit(self, base: State, commit: Commit) -> bool:
+    def commit(self, base: LogState, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
         assert isinstance(base, MemoryState)
         for file in commit.add:
@@ -111,7 +111,7 @@ class MemoryLog:
         del retention
         return Shortened(oldest=self._newest.version)
 
-    def confirm(self, state: State) -> None:
+    def confirm(self, state: LogState) -> None:
         """Do nothing: a store in memory ends with its process."""
 
     def details(self, version: int) -> Mapping[str, object] | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Shortened
-    from airflow_poison.core.store.log import Log, State
+    from airflow_poison.core.store.log import Log, LogState
 
 T = TypeVar("T")
 _TRIES = 2_000
@@ -51,7 +51,7 @@ class View:
     :param claim_rows: the files of the claims' rows by run key.
     """
 
-    state: State
+    state: LogState
     snapshot: Snapshot
     live: dict[str, DataFile]
     control_row: DataFile
@@ -106,7 +106,7 @@ class Table:
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
 
-    def control(self, state: State) -> Control:
+    def control(self, state: LogState) -> Control:
         """Return the control row of a version, whose other files are not looked at. Raises TableChangedError, NewerFormatError."""
         return self._control(state.paths(CONTROL))
 

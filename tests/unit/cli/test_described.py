@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_poison.core.policies import SYSTEMS, policy_class, policy_from_dict
-from airflow_poison.core.policies.described import Kind, Setting, describe, settings_of
+from airflow_poison.core.policies.described import Setting, SettingKind, describe, settings_of
 from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver
 
 
@@ -45,19 +45,19 @@ def test_a_system_has_a_title_and_a_line(system: str) -> None:
 @pytest.mark.parametrize(
     ("system", "name", "kind", "choices"),
     [
-        pytest.param("Msmq4", "receive_retry_count", Kind.WHOLE_NUMBER, "", id="WCF-3"),
-        pytest.param("Msmq4", "retry_cycle_delay", Kind.DURATION, "", id="WCF-5"),
-        pytest.param("Msmq4", "exactly_once", Kind.TRUE_OR_FALSE, "", id="WCF-12"),
-        pytest.param("Msmq4", "receive_error_handling", Kind.CHOICE, "Fault Drop Reject Move", id="WCF-6"),
-        pytest.param("Msmq3", "receive_error_handling", Kind.CHOICE, "Fault Drop", id="M3-3"),
-        pytest.param("PoisonSubQueue", "receive_error_handling", Kind.CHOICE, "Fault Drop Reject", id="POI-3"),
-        pytest.param("ListenerPort", "stop_rule", Kind.CHOICE, "reaches more_than", id="LP-2"),
-        pytest.param("ListenerPort", "next_message", Kind.CHOICE, "sweep top", id="WMQ-29"),
-        pytest.param("DefaultMessaging", "exception_destination", Kind.TEXT, "", id="DMP-6"),
-        pytest.param("DefaultMessaging", "blocked_retry_timeout", Kind.WHOLE_NUMBER, "", id="DMP-10"),
+        pytest.param("Msmq4", "receive_retry_count", SettingKind.WHOLE_NUMBER, "", id="WCF-3"),
+        pytest.param("Msmq4", "retry_cycle_delay", SettingKind.DURATION, "", id="WCF-5"),
+        pytest.param("Msmq4", "exactly_once", SettingKind.TRUE_OR_FALSE, "", id="WCF-12"),
+        pytest.param("Msmq4", "receive_error_handling", SettingKind.CHOICE, "Fault Drop Reject Move", id="WCF-6"),
+        pytest.param("Msmq3", "receive_error_handling", SettingKind.CHOICE, "Fault Drop", id="M3-3"),
+        pytest.param("PoisonSubQueue", "receive_error_handling", SettingKind.CHOICE, "Fault Drop Reject", id="POI-3"),
+        pytest.param("ListenerPort", "stop_rule", SettingKind.CHOICE, "reaches more_than", id="LP-2"),
+        pytest.param("ListenerPort", "next_message", SettingKind.CHOICE, "sweep top", id="WMQ-29"),
+        pytest.param("DefaultMessaging", "exception_destination", SettingKind.TEXT, "", id="DMP-6"),
+        pytest.param("DefaultMessaging", "blocked_retry_timeout", SettingKind.WHOLE_NUMBER, "", id="DMP-10"),
     ],
 )
-def test_a_setting_says_what_it_takes(system: str, name: str, kind: Kind, choices: str) -> None:
+def test_a_setting_says_what_it_takes(system: str, name: str, kind: SettingKind, choices: str) -> None:
     found = setting(system, name)
     assert (found.kind, " ".join(found.choices)) == (kind, choices)
 

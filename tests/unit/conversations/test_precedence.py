@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.dialog_state import Place, Waiting, exceptions
+from airflow_poison.core.conversations.dialog_state import Place, WaitingMessages, exceptions
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 TYPES = {"T": DIALOG_TIMER, "E": ERROR, "end": END_DIALOG}
 
 
-def arrivals(text: str, **priorities: int) -> list[Waiting]:
+def arrivals(text: str, **priorities: int) -> list[WaitingMessages]:
     """Return messages in the order of their arrival, from words like ``d1.a`` or ``g/d1.T`` (group, dialog, kind)."""
     rows = []
     for lookup_id, word in enumerate(text.split(), start=1):
         place, _, kind = word.partition(".")
         group, _, handle = place.rpartition("/")
-        rows.append(Waiting(lookup_id, handle, group or handle, TYPES.get(kind, "//message"), priorities.get(handle, 5)))
+        rows.append(WaitingMessages(lookup_id, handle, group or handle, TYPES.get(kind, "//message"), priorities.get(handle, 5)))
     return rows
 
 
@@ -37,7 +37,7 @@ def received(text: str, locked: tuple[str, ...] = (), **priorities: int) -> str:
     return " ".join(words[lookup_id - 1] for lookup_id in order)
 
 
-def receive_order(rows: Iterable[Waiting], locked: Collection[str] = frozenset()) -> list[int]:
+def receive_order(rows: Iterable[WaitingMessages], locked: Collection[str] = frozenset()) -> list[int]:
     """Return the lookup ids in the order in which one RECEIVE TOP(1) after the other takes them, each committed before the next.
 
     It chooses as the manual says, each time anew; engines sort instead: ``by_sorting``.
@@ -53,7 +53,7 @@ def receive_order(rows: Iterable[Waiting], locked: Collection[str] = frozenset()
     return order
 
 
-def next_received(waiting: list[Waiting]) -> Waiting:
+def next_received(waiting: list[WaitingMessages]) -> WaitingMessages:
     """Return the next message: of the first group, in it of the first conversation, in it the first (spec SB-48).
 
     First is the group with the conversation of the highest priority, among equals the one whose such conversation has the oldest message;
@@ -64,33 +64,33 @@ def next_received(waiting: list[Waiting]) -> Waiting:
     return min(conversation, key=lambda row: (row.precedence, row.lookup_id))
 
 
-def rank(conversation: list[Waiting]) -> tuple[int, int]:
+def rank(conversation: list[WaitingMessages]) -> tuple[int, int]:
     return -max(row.priority for row in conversation), min(row.lookup_id for row in conversation)
 
 
-def handle(row: Waiting) -> str | None:
+def handle(row: WaitingMessages) -> str | None:
     return row.handle
 
 
-def lock(row: Waiting) -> str | None:
+def lock(row: WaitingMessages) -> str | None:
     """Return the group that a receive of it locks (spec SB-47); None: nothing else is in it."""
     return row.handle if row.group is None else row.group
 
 
-def apart(rows: Iterable[Waiting], what: Callable[[Waiting], str | None]) -> list[list[Waiting]]:
+def apart(rows: Iterable[WaitingMessages], what: Callable[[WaitingMessages], str | None]) -> list[list[WaitingMessages]]:
     """Return rows by lock or by handle; those without one are each by itself."""
-    found: dict[object, list[Waiting]] = defaultdict(list)
+    found: dict[object, list[WaitingMessages]] = defaultdict(list)
     for row in rows:
         name = what(row)
         found[row.lookup_id if name is None else name].append(row)
     return list(found.values())
 
 
-def by_sorting(rows: list[Waiting]) -> list[int]:
+def by_sorting(rows: list[WaitingMessages]) -> list[int]:
     """Return the order that an engine finds: it sorts, and knows of the exceptions."""
     known = exceptions(rows)
 
-    def key(row: Waiting) -> tuple[int, int, int, int]:
+    def key(row: WaitingMessages) -> tuple[int, int, int, int]:
         anchor, precedence = known.get(row.lookup_id, Place(row.lookup_id, 2))
         return -row.priority, anchor, precedence, row.lookup_id
 
@@ -145,14 +145,23 @@ def test_sb_48_section_11_1_groups_of_equal_priority_the_one_whose_first_convers
 
 
 def test_a_message_of_no_conversation_overtakes_nothing() -> None:
-    rows = [Waiting(1), Waiting(2, None, None, ERROR), Waiting(3, None, "g", DIALOG_TIMER), Waiting(4, "d", None, ERROR)]
+    rows = [
+        WaitingMessages(1),
+        WaitingMessages(2, None, None, ERROR),
+        WaitingMessages(3, None, "g", DIALOG_TIMER),
+        WaitingMessages(4, "d", None, ERROR),
+    ]
 
     assert receive_order(rows) == by_sorting(rows) == [1, 2, 3, 4]
     assert exceptions(rows) == {4: Place(4, 1)}
 
 
 def test_sb_35_both_prints_of_a_system_message_type_have_precedence() -> None:
-    rows = [Waiting(1, "d"), Waiting(2, "d", "d", ERROR.replace("https:", "http:")), Waiting(3, "d", "d", DIALOG_TIMER.replace("https:", "http:"))]
+    rows = [
+        WaitingMessages(1, "d"),
+        WaitingMessages(2, "d", "d", ERROR.replace("https:", "http:")),
+        WaitingMessages(3, "d", "d", DIALOG_TIMER.replace("https:", "http:")),
+    ]
 
     assert receive_order(rows) == by_sorting(rows) == [3, 2, 1]
 
@@ -162,7 +171,7 @@ def test_sb_49_the_exceptions_name_the_oldest_message_that_still_waits() -> None
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> list[Waiting]:
+def queues(draw: st.DrawFn) -> list[WaitingMessages]:
     """Return messages of a few dialogs in fewer groups; a dialog has one group and one priority."""
     dialogs = draw(st.lists(st.tuples(st.sampled_from(["g1", "g2", "g3"]), st.sampled_from([1, 5, 9])), min_size=1, max_size=5))
     kinds = st.sampled_from([DIALOG_TIMER, ERROR, END_DIALOG, "//message", "//message", None])
@@ -171,19 +180,21 @@ def queues(draw: st.DrawFn) -> list[Waiting]:
     rows = []
     for lookup_id, (dialog, kind) in zip(numbers, chosen, strict=True):
         group, priority = dialogs[dialog]
-        rows.append(Waiting(lookup_id, None, None, kind, priority) if dialog < 0 else Waiting(lookup_id, f"d{dialog}", group, kind, priority))
+        rows.append(
+            WaitingMessages(lookup_id, None, None, kind, priority) if dialog < 0 else WaitingMessages(lookup_id, f"d{dialog}", group, kind, priority)
+        )
     return rows
 
 
 @given(queues(), st.sets(st.sampled_from(["g1", "g2", "g3"])))
-def test_sb_41_46_48_sorting_is_choosing_each_time_anew(rows: list[Waiting], locked: set[str]) -> None:
+def test_sb_41_46_48_sorting_is_choosing_each_time_anew(rows: list[WaitingMessages], locked: set[str]) -> None:
     groups = {row.lookup_id: row.group for row in rows}
 
     assert [lookup_id for lookup_id in by_sorting(rows) if groups[lookup_id] not in locked] == receive_order(rows, locked)
 
 
 @given(queues())
-def test_sb_3_after_a_rollback_the_same_message_comes_again(rows: list[Waiting]) -> None:
+def test_sb_3_after_a_rollback_the_same_message_comes_again(rows: list[WaitingMessages]) -> None:
     """Whatever has been received, the order of the rest stays: exceptions computed once hold for the whole pass."""
     order = receive_order(rows)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_history, read_partition
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, crashes_of, state_of, word
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory
 
-FLYING, DONE, NOTHING = word(State.IN_FLIGHT), word(State.COMMITTED), 0
-HELD = word(State.HELD)
+FLYING, DONE, NOTHING = word(MessageState.IN_FLIGHT), word(MessageState.COMMITTED), 0
+HELD = word(MessageState.HELD)
 ELSEWHERE = TryNote("another machine")
 
 
@@ -67,7 +67,7 @@ def counts(story: ClaimHistory, *ids: int) -> list[tuple[int, int]]:
     return [(attempts_of(story.carry.word_of(number)), crashes_of(story.carry.word_of(number))) for number in ids]
 
 
-def states(story: ClaimHistory, *ids: int) -> list[State]:
+def states(story: ClaimHistory, *ids: int) -> list[MessageState]:
     return [state_of(story.carry.word_of(number)) for number in ids]
 
 
@@ -83,10 +83,10 @@ def test_the_only_message_in_flight_is_charged_and_delivered_alone_while_it_has_
 
 
 def test_of_several_in_flight_nobody_is_charged_and_each_is_suspected(tries: Tries) -> None:
-    story = tries.ended(("0", {1: DONE, 2: word(State.IN_FLIGHT, 1)}), ("1", {4: FLYING})).story()
+    story = tries.ended(("0", {1: DONE, 2: word(MessageState.IN_FLIGHT, 1)}), ("1", {4: FLYING})).story()
 
     assert counts(story, 1, 2, 4) == [(0, 0), (1, 0), (0, 0)]
-    assert states(story, 2, 4) == [State.UNTOUCHED] * 2
+    assert states(story, 2, 4) == [MessageState.UNTOUCHED] * 2
     assert story.alone == (2, 4)
     assert not story.careful
 
@@ -98,14 +98,14 @@ def test_a_suspect_that_kills_alone_is_charged_with_the_earlier_deaths_too(tries
     story = tries.story()
 
     assert counts(story, 4, 7) == [(2, 2), (0, 0)]
-    assert states(story, 1) == [State.CARRIED]
+    assert states(story, 1) == [MessageState.CARRIED]
     assert story.alone == (4, 7), "one has not been delivered again yet"
 
 
 def test_two_that_kill_everything_are_each_charged_with_every_death_at_which_they_were_in_flight(tries: Tries) -> None:
     tries.ended(("0", {1: FLYING}), ("1", {4: FLYING}))
     tries.ended(("alone", {1: FLYING, 4: NOTHING}), size=1)
-    tries.ended(("alone", {1: word(State.ENDED, 2, 2), 4: FLYING}), size=1)
+    tries.ended(("alone", {1: word(MessageState.ENDED, 2, 2), 4: FLYING}), size=1)
 
     story = tries.story()
 
@@ -113,7 +113,7 @@ def test_two_that_kill_everything_are_each_charged_with_every_death_at_which_the
     assert story.alone == (4,)
 
 
-@pytest.mark.parametrize("end", [DONE, word(State.ENDED, 1), word(State.UNTOUCHED, 1)], ids=["commits", "ends", "fails and waits"])
+@pytest.mark.parametrize("end", [DONE, word(MessageState.ENDED, 1), word(MessageState.UNTOUCHED, 1)], ids=["commits", "ends", "fails and waits"])
 def test_a_suspect_of_which_something_has_become_is_none_any_more_and_was_never_charged(tries: Tries, end: int) -> None:
     tries.ended(("0", {1: FLYING}), ("1", {4: FLYING}))
     tries.ended(("alone", {1: end, 4: FLYING}), size=1)
@@ -126,7 +126,7 @@ def test_a_suspect_of_which_something_has_become_is_none_any_more_and_was_never_
 
 def test_a_suspect_that_fails_and_kills_in_the_same_try_is_charged_with_both_deaths(tries: Tries) -> None:
     tries.ended(("0", {1: FLYING}), ("1", {4: FLYING}))
-    tries.ended(("alone", {1: word(State.IN_FLIGHT, 1), 4: NOTHING}), size=1)
+    tries.ended(("alone", {1: word(MessageState.IN_FLIGHT, 1), 4: NOTHING}), size=1)
 
     assert counts(tries.story(), 1) == [(3, 2)]
 
@@ -144,13 +144,13 @@ def test_wcf_41_one_open_batch_counts_for_each_member_and_of_two_only_those_in_f
 def test_a_batch_that_had_been_committed_stays_so_beside_open_ones(tries: Tries) -> None:
     story = tries.ended(("0", {1: HELD, 2: DONE}), ("1", {5: FLYING}), ("2", {6: FLYING})).story()
 
-    assert states(story, 1) == [State.CARRIED]
+    assert states(story, 1) == [MessageState.CARRIED]
     assert story.alone == (5, 6)
 
 
 def test_what_a_later_attempt_of_the_task_has_counted_is_not_open_any_more(tries: Tries) -> None:
     """Spark has run the task again: its second attempt charged the first one's message and went on."""
-    tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), ("0", {1: word(State.CARRIED), 2: word(State.COMMITTED, 1, 1), 3: FLYING}))
+    tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), ("0", {1: word(MessageState.CARRIED), 2: word(MessageState.COMMITTED, 1, 1), 3: FLYING}))
 
     story = tries.story()
 
@@ -161,7 +161,7 @@ def test_what_a_later_attempt_of_the_task_has_counted_is_not_open_any_more(tries
 def test_timeouts_of_all_tries_are_told_each_once(tries: Tries) -> None:
     late = Failure(FailureKind.TIMEOUT, "transaction timeout")
     for _ in range(2):
-        tries.ended(("0", {1: word(State.TIMED_OUT, 1, 1)}))
+        tries.ended(("0", {1: word(MessageState.TIMED_OUT, 1, 1)}))
         (journal,) = tries.journals[-1].glob("*.log")
         with journal.open("ab") as file:
             log = FailureLog(file.fileno())
@@ -179,7 +179,7 @@ def test_timeouts_of_all_tries_are_told_each_once(tries: Tries) -> None:
 def test_a_task_that_runs_again_charges_the_only_message_that_was_in_flight(tries: Tries) -> None:
     tries.ended(("0", {1: FLYING}), ("1", {4: DONE}))
 
-    assert read_partition(tries.journals[0], "0").word_of(1) == word(State.UNTOUCHED, 1, 1)
+    assert read_partition(tries.journals[0], "0").word_of(1) == word(MessageState.UNTOUCHED, 1, 1)
 
 
 @pytest.mark.parametrize("words", [[("0", {1: FLYING}), ("1", {4: FLYING})], [("0", {1: FLYING, 2: FLYING})]], ids=["two tasks", "two sessions"])
@@ -195,7 +195,7 @@ def test_a_task_that_runs_again_beside_a_living_one_charges_its_own_message(trie
     with Journal(tries.journals[0], "1") as living:
         living.append(np.array([4], np.int64), np.array([FLYING], np.int32))
 
-        assert read_partition(tries.journals[0], "0").word_of(1) == word(State.UNTOUCHED, 1, 1)
+        assert read_partition(tries.journals[0], "0").word_of(1) == word(MessageState.UNTOUCHED, 1, 1)
 
 
 # A machine is lost ----------------------------------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def test_marks_from_a_lost_machine_may_be_old_so_even_a_single_one_is_only_suspe
 
     assert counts(story, 2) == [(0, 0)]
     assert (story.alone, story.outdated) == ((2,), True)
-    assert states(story, 1) == [State.CARRIED], "what has happened has happened"
+    assert states(story, 1) == [MessageState.CARRIED], "what has happened has happened"
 
 
 def test_a_death_for_which_a_suspect_was_charged_later_is_explained(tries: Tries) -> None:
     """Killed twice on machines that live on and share the files: nothing to be careful about, the journals tell."""
     tries.ended(("0", {1: FLYING}), ("1", {2: FLYING}), begun=ELSEWHERE)
     tries.ended(("alone", {1: DONE, 2: FLYING}), begun=ELSEWHERE, size=1)
-    tries.ended(("alone", {2: word(State.ENDED, 2, 2)}), ("0", {3: FLYING}), begun=ELSEWHERE)
+    tries.ended(("alone", {2: word(MessageState.ENDED, 2, 2)}), ("0", {3: FLYING}), begun=ELSEWHERE)
 
     story = tries.story()
 
@@ -240,7 +240,7 @@ def test_a_death_for_which_a_suspect_was_charged_later_is_explained(tries: Tries
 def test_of_the_last_section_that_was_forced_to_disk_everybody_unsettled_is_suspected(tries: Tries) -> None:
     tries.ended(begun=ELSEWHERE).ended(begun=ELSEWHERE)
     words = dict.fromkeys(range(1, 65), DONE) | dict.fromkeys(range(65, 129), NOTHING)
-    tries.ended(("0", words | {65: word(State.ENDED, 1), 66: FLYING}), begun=TryNote("a third machine", Forced.SECTIONS), size=64)
+    tries.ended(("0", words | {65: word(MessageState.ENDED, 1), 66: FLYING}), begun=TryNote("a third machine", Forced.SECTIONS), size=64)
 
     story = tries.story()
 
@@ -274,10 +274,10 @@ def test_a_try_that_had_delivered_its_suspects_and_then_vanished_is_not_explaine
     tries.ended(("0", {1: FLYING}), begun=ELSEWHERE)
     assert not tries.ended(("alone", {1: NOTHING}), begun=ELSEWHERE).story().careful, "it died of the suspect"
     assert counts(tries.story(), 1) == [(2, 2)]
-    tries.ended(("alone", {1: word(State.ENDED, 2, 2)}), begun=ELSEWHERE)
+    tries.ended(("alone", {1: word(MessageState.ENDED, 2, 2)}), begun=ELSEWHERE)
     assert not tries.story().careful
 
-    assert tries.ended(("alone", {1: word(State.ENDED, 2, 2)}), begun=ELSEWHERE).story().careful
+    assert tries.ended(("alone", {1: word(MessageState.ENDED, 2, 2)}), begun=ELSEWHERE).story().careful
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"machine": "x"}', '{"machine": "x", "forced": "?"}'])
@@ -320,23 +320,23 @@ class World:
             for number in story.alone:
                 section = journal.append(np.array([number], np.int64), np.array([alone[number]], np.int32))
                 section.words[0] = alone[number] = self._delivered(number, alone[number])
-                if alone[number] & 0xFF == State.IN_FLIGHT:
+                if alone[number] & 0xFF == MessageState.IN_FLIGHT:
                     return False
         return self._side_by_side({number: alone.get(number, self._begins_with(story, number)) for number in IDS})
 
     def _side_by_side(self, words: dict[int, int]) -> bool:
         """Two tasks, each its half; at a death the other one may have a message in its hands."""
-        halves = [[number for number in IDS if number % 2 == half and state_of(words[number]) is State.UNTOUCHED] for half in range(2)]
+        halves = [[number for number in IDS if number % 2 == half and state_of(words[number]) is MessageState.UNTOUCHED] for half in range(2)]
         dead = False
         while not dead and any(halves):
             first, other = self.chance.sample([half for half in halves if half] or [[]], 1)[0], self.chance.random() < 0.7
             number = first.pop(0)
             words[number] = self._delivered(number, words[number])
-            if words[number] & 0xFF == State.IN_FLIGHT:
+            if words[number] & 0xFF == MessageState.IN_FLIGHT:
                 dead = True
                 beside = next((half for half in halves if half is not first), [])
                 if other and beside:
-                    words[beside[0]] = words[beside[0]] & ~0xFF | State.IN_FLIGHT
+                    words[beside[0]] = words[beside[0]] & ~0xFF | MessageState.IN_FLIGHT
                     self.delivered[beside[0]] += 1
         for half in range(2):
             members = [number for number in IDS if number % 2 == half]
@@ -348,12 +348,12 @@ class World:
         return story.carry.word_of(number)
 
     def _delivered(self, number: int, value: int) -> int:
-        if state_of(value) is not State.UNTOUCHED:
+        if state_of(value) is not MessageState.UNTOUCHED:
             return value
         if attempts_of(value) >= ATTEMPTS:
-            return value & ~0xFF | State.ENDED
+            return value & ~0xFF | MessageState.ENDED
         self.delivered[number] += 1
-        return value & ~0xFF | (State.IN_FLIGHT if number in self.culprits else State.COMMITTED)
+        return value & ~0xFF | (MessageState.IN_FLIGHT if number in self.culprits else MessageState.COMMITTED)
 
 
 @settings(max_examples=60)
@@ -372,7 +372,7 @@ def test_in_any_history_each_culprit_is_charged_with_each_of_its_deliveries_and_
 
         assert {number: crashes_of(last.carry.word_of(number)) for number in IDS} == {number: ATTEMPTS * (number in culprits) for number in IDS}
         assert {number: world.delivered[number] for number in culprits} == dict.fromkeys(culprits, ATTEMPTS)
-        assert {number for number in IDS if state_of(last.carry.word_of(number)) is State.CARRIED} == set(IDS) - culprits
+        assert {number for number in IDS if state_of(last.carry.word_of(number)) is MessageState.CARRIED} == set(IDS) - culprits
         assert (last.alone, last.careful) == ((), False)
         for number, story in enumerate(world.stories):
             again = read_history(world.tries.journals[:number])

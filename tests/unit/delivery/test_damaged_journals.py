@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import SECTOR, STATE_MASK, Journal, State, attempts_of, read, sections, word
+from airflow_poison.core.delivery.sessions.journal import SECTOR, STATE_MASK, Journal, MessageState, attempts_of, read, sections, word
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from tests.store import children
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECTIONS, ROWS = 3, 200
-STATES = [word(State.COMMITTED), word(State.ENDED, 2), word(State.UNTOUCHED, 1), word(State.CRASHED, 3, 1), word(State.CARRIED)]
+STATES = [
+    word(MessageState.COMMITTED),
+    word(MessageState.ENDED, 2),
+    word(MessageState.UNTOUCHED, 1),
+    word(MessageState.CRASHED, 3, 1),
+    word(MessageState.CARRIED),
+]
 
 
 def written(folder: Path) -> bytes:
@@ -34,7 +40,7 @@ def written(folder: Path) -> bytes:
             section = journal.append(np.arange(first, first + ROWS, dtype=np.int64), np.zeros(ROWS, np.int32))
             section.as_array()[:] = [STATES[row % len(STATES)] for row in range(ROWS)]
         section.as_array()[100:] = 0
-        section.as_array()[100:104] = [word(State.HELD, 1)] * 3 + [word(State.IN_FLIGHT)]
+        section.as_array()[100:104] = [word(MessageState.HELD, 1)] * 3 + [word(MessageState.IN_FLIGHT)]
         return journal.path.read_bytes()
 
 
@@ -52,8 +58,8 @@ def assert_nothing_made_up(content: bytes, damaged: bytes) -> None:
     """Every word that is read is the true one; a held one may have become one that only keeps its count."""
     true = known(content)
     for number, value in known(damaged).items():
-        held = true.get(number, 0) & STATE_MASK == State.HELD
-        assert value in ({true[number], word(State.UNTOUCHED, attempts_of(true[number]))} if held else {true[number]})
+        held = true.get(number, 0) & STATE_MASK == MessageState.HELD
+        assert value in ({true[number], word(MessageState.UNTOUCHED, attempts_of(true[number]))} if held else {true[number]})
 
 
 def test_whole_it_says_everything(content: bytes) -> None:
@@ -103,14 +109,14 @@ def test_an_open_transaction_whose_end_is_lost_charges_nobody(tmp_path: Path) ->
     last = (SECTOR - 16 - 8 * ROWS % SECTOR) % SECTOR // 4 - 1
     with Journal(tmp_path, "0") as journal:
         section = journal.append(np.arange(1, 1 + ROWS, dtype=np.int64), np.zeros(ROWS, np.int32))
-        section.as_array()[last - 2 : last + 1] = word(State.HELD, 1)
-        section.as_array()[last + 1] = word(State.COMMITTED)
+        section.as_array()[last - 2 : last + 1] = word(MessageState.HELD, 1)
+        section.as_array()[last + 1] = word(MessageState.COMMITTED)
         content, path = journal.path.read_bytes(), journal.path
     lost = 16 + 8 * ROWS + 4 * (last + 1)
     assert lost % SECTOR == 0
     path.write_bytes(content[:lost] + b"\xff" * SECTOR + content[lost + SECTOR :])
     carry = read_journals([tmp_path])
-    assert carry.words_for(np.arange(last - 1, last + 3, dtype=np.int64)).tolist() == [word(State.UNTOUCHED, 1)] * 3 + [0]
+    assert carry.words_for(np.arange(last - 1, last + 3, dtype=np.int64)).tolist() == [word(MessageState.UNTOUCHED, 1)] * 3 + [0]
 
 
 def test_a_header_of_billions_of_messages_takes_no_memory(content: bytes) -> None:

@@ -20,7 +20,7 @@ from airflow_poison.core.delivery.ends import GiveBack
 from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
 from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Journal, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ConfigurationWarning
@@ -182,17 +182,17 @@ def test_whatever_a_dead_pass_had_stored_holds(
     for words, begun in zip(seen, stood, strict=True):
         later = set(handlers.begun[begun:])
         states = {row: state_of(value) for row, value in words.items()}
-        assert not later & {row for row, state in states.items() if state in {State.COMMITTED, State.ENDED}}
-        assert State.HALTED not in states.values() or not later
+        assert not later & {row for row, state in states.items() if state in {MessageState.COMMITTED, MessageState.ENDED}}
+        assert MessageState.HALTED not in states.values() or not later
     for row, value in enumerate(report.words.tolist()):
-        committed = state_of(value) is State.COMMITTED
-        rolled_back = handlers.begun.count(row) - committed - handlers.given_back[row] * (state_of(value) is State.ENDED)
+        committed = state_of(value) is MessageState.COMMITTED
+        rolled_back = handlers.begun.count(row) - committed - handlers.given_back[row] * (state_of(value) is MessageState.ENDED)
         killed = sum(bool(words) for words in seen)
         assert rolled_back - killed <= attempts_of(value) <= rolled_back + killed, (row, report.words)
         innocent = attempts_of(value) if name == "Msmq4, batches" else 0  # rolled back with another member
         assert handlers.returned[row] <= committed + killed + innocent
-        assert state_of(value) not in {State.IN_FLIGHT, State.HELD}
-    assert report.halted == any(state_of(value) is State.HALTED for value in report.words.tolist())
+        assert state_of(value) not in {MessageState.IN_FLIGHT, MessageState.HELD}
+    assert report.halted == any(state_of(value) is MessageState.HALTED for value in report.words.tolist())
 
 
 @settings(max_examples=40)
@@ -224,7 +224,7 @@ def test_verdicts_of_a_dead_pass_hold(name: str) -> None:
         report, seen, _ = live(POLICIES[name], again, [killed_at])
         if not seen:
             break
-        ended = {row for row, value in seen[0].items() if state_of(value) is State.ENDED}
+        ended = {row for row, value in seen[0].items() if state_of(value) is MessageState.ENDED}
         assert complete.decided is not None
         assert report.decided is not None
         for row in ended:
@@ -243,7 +243,7 @@ def test_wmq_20_a_recorded_halt_holds_and_of_the_two_in_flight_beside_it_nobody_
 
     report, seen, _ = live(policy, handlers, [stores_of_the_halt])
 
-    assert state_of(seen[0][0]) is State.HALTED
+    assert state_of(seen[0][0]) is MessageState.HALTED
     assert handlers.begun == [0, 1, 2]
     assert [attempts_of(value) for value in report.words.tolist()] == [1, 0, 0, 0, 0, 0]
     assert report.decided is not None
@@ -278,7 +278,7 @@ def test_a_halt_that_was_not_stored_is_lost_with_the_memory_of_its_endpoint() ->
 
     report, seen, _ = live(specification(1, failures=1), handlers, [2])
 
-    assert [(state_of(seen[0][0]), attempts_of(seen[0][0]))] == [(State.UNTOUCHED, 1)]
+    assert [(state_of(seen[0][0]), attempts_of(seen[0][0]))] == [(MessageState.UNTOUCHED, 1)]
     assert handlers.begun == [0, *range(ROWS)]
     assert not report.halted
 
@@ -309,7 +309,7 @@ def test_the_last_of_several_verdicts_counts() -> None:
         handlers = Handlers({(0, 0): FailureKind.EXCEPTION, (0, 1): FailureKind.UNPROCESSABLE})
         report, seen, _ = live(POLICIES["ActivationSpecification, one session"], handlers, [2, 6])
 
-        assert state_of(seen[1][0]) is State.ENDED
+        assert state_of(seen[1][0]) is MessageState.ENDED
         assert handlers.begun == [0, 0, *range(1, ROWS)]
         assert report.decided is not None
         assert isinstance(report.decided.ends[0], Dispose)
@@ -320,7 +320,7 @@ def test_a_verdict_whose_rollback_was_stored_holds_already() -> None:
 
     report, seen, _ = live(POLICIES["ActivationSpecification, one session"], handlers, [2])
 
-    assert state_of(seen[0][0]) is State.UNTOUCHED
+    assert state_of(seen[0][0]) is MessageState.UNTOUCHED
     assert handlers.begun == [*range(ROWS)]
     assert report.decided is not None
     assert isinstance(report.decided.ends[0], Dispose)
@@ -345,7 +345,7 @@ def test_m3_4_a_message_that_was_dropped_stays_so_though_each_endpoint_counts_an
 
     report, seen, _ = live(POLICIES["Msmq3"], handlers, [1, 8])
 
-    assert [(state_of(words[0]), attempts_of(words[0])) for words in seen] == [(State.CRASHED, 1), (State.ENDED, 4)]
+    assert [(state_of(words[0]), attempts_of(words[0])) for words in seen] == [(MessageState.CRASHED, 1), (MessageState.ENDED, 4)]
     assert handlers.begun == [0, 0, 0, *range(1, ROWS)]
     assert report.decided is not None
     assert isinstance(report.decided.ends[0], Dispose)
@@ -358,7 +358,7 @@ def test_a_block_that_was_stored_blocks_again() -> None:
 
     report, seen, _ = live(policy, handlers, [stores_of_the_block])
 
-    assert state_of(seen[0][0]) is State.ENDED
+    assert state_of(seen[0][0]) is MessageState.ENDED
     assert handlers.begun == [0, 0]
     assert report.decided is not None
     assert isinstance(report.decided.ends[0], Block)

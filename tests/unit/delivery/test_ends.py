@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_poison.core.delivery.ends import Stay, end_of
-from airflow_poison.core.delivery.sessions.journal import State
+from airflow_poison.core.delivery.sessions.journal import MessageState
 from airflow_poison.core.delivery.sessions.rows import BatchEntry
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
@@ -23,7 +23,7 @@ def entry(abort_count: int = 0) -> BatchEntry:
 
 
 def test_lp_2_the_message_that_stopped_its_port_tells_of_it() -> None:
-    end = end_of(ListenerPort(max_retries=2).open(), entry(), 2, State.HALTED, CRASH, now=NOW)
+    end = end_of(ListenerPort(max_retries=2).open(), entry(), 2, MessageState.HALTED, CRASH, now=NOW)
 
     assert isinstance(end, Halt)
     assert (end.how, end.counts, end.details["code"]) == (Halted.STOPPED, Counts(2), "WMSG0036E")
@@ -31,19 +31,19 @@ def test_lp_2_the_message_that_stopped_its_port_tells_of_it() -> None:
 
 def test_lp_2_the_count_is_that_of_its_last_rollback_though_an_earlier_one_had_reached_the_limit() -> None:
     """A first pass was killed with the message in flight, whose rollback reached the limit and stopped nothing: the port was gone."""
-    end = end_of(ListenerPort(max_retries=2).open(), entry(), 3, State.HALTED, CRASH, now=NOW)
+    end = end_of(ListenerPort(max_retries=2).open(), entry(), 3, MessageState.HALTED, CRASH, now=NOW)
 
     assert isinstance(end, Halt)
     assert end.counts == Counts(3)
 
 
-@pytest.mark.parametrize("state", [State.UNTOUCHED, State.CRASHED, State.TIMED_OUT])
-def test_lp_2_a_message_that_was_not_reached_stops_nothing_whatever_it_has_had(state: State) -> None:
+@pytest.mark.parametrize("state", [MessageState.UNTOUCHED, MessageState.CRASHED, MessageState.TIMED_OUT])
+def test_lp_2_a_message_that_was_not_reached_stops_nothing_whatever_it_has_had(state: MessageState) -> None:
     assert end_of(ListenerPort(max_retries=2).open(), entry(), 2, state, CRASH, now=NOW) == Stay(Counts(2))
 
 
-@pytest.mark.parametrize("state", [State.UNTOUCHED, State.CRASHED, State.ENDED])
-def test_dmp_7_a_message_that_has_used_its_deliveries_goes_away_whoever_saw_the_last(state: State) -> None:
+@pytest.mark.parametrize("state", [MessageState.UNTOUCHED, MessageState.CRASHED, MessageState.ENDED])
+def test_dmp_7_a_message_that_has_used_its_deliveries_goes_away_whoever_saw_the_last(state: MessageState) -> None:
     end = end_of(DefaultMessaging(max_failed_deliveries=3).open(), entry(1), 2, state, CRASH, now=NOW)
 
     assert isinstance(end, Dispose)

@@ -13,7 +13,7 @@ import pytest
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal, State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
@@ -35,20 +35,20 @@ def descriptors() -> int:
 def test_sections_are_read_back_and_the_file_grows_in_steps(tmp_path: Path) -> None:
     with Journal(tmp_path, "0") as journal:
         first = journal.append(ids(1, 2, 3), words(0, 0, 0))
-        first.words[1] = word(State.COMMITTED, 1)
+        first.words[1] = word(MessageState.COMMITTED, 1)
         journal.append(np.arange(10, 6_010, dtype=np.int64), np.zeros(6_000, np.int32))
         assert journal.path.stat().st_size == 128 * 1024
 
     carry = read_journals([tmp_path])
 
     assert len(carry.lookup_ids) == 6_003
-    assert carry.words_for(ids(2, 99)).tolist() == [word(State.CARRIED, 1), 0]
+    assert carry.words_for(ids(2, 99)).tolist() == [word(MessageState.CARRIED, 1), 0]
 
 
 def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Path) -> None:
     for values in (
-        [word(State.COMMITTED), word(State.ENDED, 1), word(State.UNTOUCHED, 1)],
-        [word(State.ENDED, 6), word(State.CRASHED, 9, 1), word(State.IN_FLIGHT, 1)],
+        [word(MessageState.COMMITTED), word(MessageState.ENDED, 1), word(MessageState.UNTOUCHED, 1)],
+        [word(MessageState.ENDED, 6), word(MessageState.CRASHED, 9, 1), word(MessageState.IN_FLIGHT, 1)],
     ):
         with Journal(tmp_path, "0") as journal:
             journal.append(ids(30, 10, 20), words(*values))
@@ -56,7 +56,7 @@ def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Pa
     carry = read_journals([tmp_path])
 
     assert carry.lookup_ids.tolist() == [10, 20, 30]
-    assert carry.words.tolist() == [word(State.ENDED, 1), word(State.CRASHED, 2, 1), word(State.COMMITTED)]
+    assert carry.words.tolist() == [word(MessageState.ENDED, 1), word(MessageState.CRASHED, 2, 1), word(MessageState.COMMITTED)]
 
 
 def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:

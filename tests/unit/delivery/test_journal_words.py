@@ -14,7 +14,17 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.host import EndpointHost
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, State, attempts_of, counted, crashes_of, settle, state_of, word
+from airflow_poison.core.delivery.sessions.journal import (
+    MAX_ATTEMPTS,
+    SETTLED,
+    MessageState,
+    attempts_of,
+    counted,
+    crashes_of,
+    settle,
+    state_of,
+    word,
+)
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.failures import Failure, FailureKind
@@ -113,7 +123,7 @@ class WatchedHost(EndpointHost):
 def run(
     policy: Policy, failing: dict[tuple[int, int], FailureKind], carried: frozenset[int] = frozenset(), groups: str = " " * ROWS
 ) -> tuple[RecordingWords, Truth]:
-    words = RecordingWords([word(State.CARRIED) if row in carried else 0 for row in range(ROWS)])
+    words = RecordingWords([word(MessageState.CARRIED) if row in carried else 0 for row in range(ROWS)])
     clock = VirtualClock()
 
     host = WatchedHost(
@@ -170,19 +180,19 @@ def test_sb_47_with_several_readers_and_groups_too(failing: dict[tuple[int, int]
 
 
 def assert_every_prefix_settles(words: RecordingWords, truth: Truth, carried: frozenset[int] = frozenset()) -> None:
-    initial = [word(State.CARRIED) if row in carried else 0 for row in range(ROWS)]
+    initial = [word(MessageState.CARRIED) if row in carried else 0 for row in range(ROWS)]
 
     for length in range(len(words.stores) + 1):
         found = np.array(initial, np.int32)
         for row, value in words.stores[:length]:
             found[row] = value
         before = [crashes_of(int(value)) for value in found]
-        flying = [row for row in range(ROWS) if state_of(int(found[row])) is State.IN_FLIGHT]
-        held = [row for row in range(ROWS) if state_of(int(found[row])) is State.HELD]
+        flying = [row for row in range(ROWS) if state_of(int(found[row])) is MessageState.IN_FLIGHT]
+        held = [row for row in range(ROWS) if state_of(int(found[row])) is MessageState.HELD]
         settle(found)
 
         committed = {row for at, members in truth.committed if at < length for row in members}
-        assert {row for row in range(ROWS) if state_of(int(found[row])) is State.COMMITTED} == committed
+        assert {row for row in range(ROWS) if state_of(int(found[row])) is MessageState.COMMITTED} == committed
         for row in set(range(ROWS)) - committed - carried:
             begun = sum(row in members for at, members in truth.rolled_back if at < length)
             done = sum(stored == row and attempts_of(value) for stored, value in words.stores[:length]) and attempts_of(
@@ -192,7 +202,7 @@ def assert_every_prefix_settles(words: RecordingWords, truth: Truth, carried: fr
             assert attempts_of(int(found[row])) == done + killed
             assert done <= begun <= attempts_of(int(found[row]))
             assert crashes_of(int(found[row])) == before[row] + (row in flying)
-            assert state_of(int(found[row])) not in {State.IN_FLIGHT, State.HELD}
+            assert state_of(int(found[row])) not in {MessageState.IN_FLIGHT, MessageState.HELD}
 
 
 @given(outcomes, st.integers(0, 4))
@@ -208,7 +218,7 @@ def test_settling_may_itself_be_interrupted(failing: dict[tuple[int, int], Failu
         settle(once)
         watched = RecordingWords(found.tolist())
         changed = [row for row in reversed(range(ROWS)) if found[row] != once[row]]
-        order = sorted(changed, key=lambda row: (state_of(int(found[row])) is State.IN_FLIGHT, -row))
+        order = sorted(changed, key=lambda row: (state_of(int(found[row])) is MessageState.IN_FLIGHT, -row))
         for row in order:
             watched[row] = int(once[row])
             again = np.array(watched, np.int32)
@@ -217,12 +227,18 @@ def test_settling_may_itself_be_interrupted(failing: dict[tuple[int, int], Failu
 
 
 def test_counts_stop_at_the_largest_that_a_word_holds() -> None:
-    full = word(State.CRASHED, 5_000, 5_000)
+    full = word(MessageState.CRASHED, 5_000, 5_000)
 
-    assert counted(full, State.CRASHED, crash=True) == full
+    assert counted(full, MessageState.CRASHED, crash=True) == full
     assert (attempts_of(full), crashes_of(full)) == (MAX_ATTEMPTS, 0x7FF)
     assert np.int32(full) > 0
 
 
 def test_settled_states_are_those_that_no_delivery_follows() -> None:
-    assert set(State) - set(SETTLED) == {State.UNTOUCHED, State.IN_FLIGHT, State.CRASHED, State.TIMED_OUT, State.HELD}
+    assert set(MessageState) - set(SETTLED) == {
+        MessageState.UNTOUCHED,
+        MessageState.IN_FLIGHT,
+        MessageState.CRASHED,
+        MessageState.TIMED_OUT,
+        MessageState.HELD,
+    }

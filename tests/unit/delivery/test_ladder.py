@@ -10,7 +10,7 @@ import pytest
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.sessions import work
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
 from airflow_poison.core.delivery.sessions.work import Ladder
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
@@ -64,7 +64,7 @@ def test_the_policy_is_asked_once_for_all_messages_that_fail_alike(tmp_path: Pat
 
     report = delivered(move(), ["hopeless"] * 100 + ["bad bad ok"] * 100, tmp_path)
 
-    assert told(report.words) == [(State.ENDED, 4, 0)] * 100 + [(State.COMMITTED, 2, 0)] * 100
+    assert told(report.words) == [(MessageState.ENDED, 4, 0)] * 100 + [(MessageState.COMMITTED, 2, 0)] * 100
     assert asked == {"before": 5, "after_rollback": 4}
 
 
@@ -78,14 +78,14 @@ def test_an_error_does_not_name_those_of_earlier_deliveries(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ("bad unprocessable", (State.ENDED, 2, 0)),
-        ("bad bad postpone", (State.ENDED, 2, 0)),
-        ("bad bad bad ok", (State.COMMITTED, 3, 0)),
-        ("postpone", (State.ENDED, 0, 0)),
+        ("bad unprocessable", (MessageState.ENDED, 2, 0)),
+        ("bad bad postpone", (MessageState.ENDED, 2, 0)),
+        ("bad bad bad ok", (MessageState.COMMITTED, 3, 0)),
+        ("postpone", (MessageState.ENDED, 0, 0)),
     ],
 )
-def test_what_is_no_ordinary_exception_goes_on_in_the_receive_loop(tmp_path: Path, body: str, word: tuple[State, int, int]) -> None:
-    assert told(delivered(move(), [body, "ok"], tmp_path).words) == [word, (State.COMMITTED, 0, 0)]
+def test_what_is_no_ordinary_exception_goes_on_in_the_receive_loop(tmp_path: Path, body: str, word: tuple[MessageState, int, int]) -> None:
+    assert told(delivered(move(), [body, "ok"], tmp_path).words) == [word, (MessageState.COMMITTED, 0, 0)]
 
 
 def test_lp_2_each_message_halts_the_port_by_its_own_count(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_lp_2_each_message_halts_the_port_by_its_own_count(tmp_path: Path) -> No
 
     report = delivered(policy, ["bad ok", "hopeless", "hopeless"], tmp_path)
 
-    assert told(report.words) == [(State.COMMITTED, 1, 0), (State.HALTED, 2, 0), (State.UNTOUCHED, 0, 0)]
+    assert told(report.words) == [(MessageState.COMMITTED, 1, 0), (MessageState.HALTED, 2, 0), (MessageState.UNTOUCHED, 0, 0)]
     assert report.halted
 
 

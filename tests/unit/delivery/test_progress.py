@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from airflow_poison.core.delivery.progress import JournalProgress, Progress
-from airflow_poison.core.delivery.sessions.journal import Journal, State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,15 +28,15 @@ def test_every_state_counts_as_what_it_is(tmp_path: Path) -> None:
         section = begun(journal, 1, 9)
         for row, value in enumerate(
             [
-                word(State.COMMITTED),
-                word(State.COMMITTED, 2),
-                word(State.CARRIED),
-                word(State.ENDED, 3),
-                word(State.HALTED, 1),
-                word(State.IN_FLIGHT),
-                word(State.HELD),
-                word(State.CRASHED, 1, 1),
-                word(State.UNTOUCHED),
+                word(MessageState.COMMITTED),
+                word(MessageState.COMMITTED, 2),
+                word(MessageState.CARRIED),
+                word(MessageState.ENDED, 3),
+                word(MessageState.HALTED, 1),
+                word(MessageState.IN_FLIGHT),
+                word(MessageState.HELD),
+                word(MessageState.CRASHED, 1, 1),
+                word(MessageState.UNTOUCHED),
             ]
         ):
             section.words[row] = value
@@ -56,12 +56,12 @@ def test_sections_that_are_over_are_not_read_again(tmp_path: Path, monkeypatch: 
     with Journal(tmp_path, "0") as journal:
         for number in range(3):
             section = begun(journal, 1 + 1000 * number, 1000)
-            section.as_array()[:] = word(State.COMMITTED)
+            section.as_array()[:] = word(MessageState.COMMITTED)
         last = begun(journal, 3001, 1000)
-        last.words[0] = word(State.COMMITTED)
+        last.words[0] = word(MessageState.COMMITTED)
         assert look.look() == Progress(settled=3001)
         monkeypatch.setattr(os, "pread", counting)
-        last.words[1] = word(State.COMMITTED)
+        last.words[1] = word(MessageState.COMMITTED)
         assert look.look() == Progress(settled=3002)
     assert sum(read) < 5_000, "only the batch under way"
 
@@ -70,9 +70,9 @@ def test_an_unfinished_section_before_finished_ones_is_read_on(tmp_path: Path) -
     look = JournalProgress(tmp_path)
     with Journal(tmp_path, "0") as journal:
         first, second = begun(journal, 1, 3), begun(journal, 4, 2)
-        second.as_array()[:] = word(State.COMMITTED)
+        second.as_array()[:] = word(MessageState.COMMITTED)
         assert look.look() == Progress(settled=2)
-        first.as_array()[:] = word(State.ENDED, 1)
+        first.as_array()[:] = word(MessageState.ENDED, 1)
         assert look.look() == Progress(settled=2, ended=3, rollbacks=3)
         assert look.look() == Progress(settled=2, ended=3, rollbacks=3)
 
@@ -80,18 +80,18 @@ def test_an_unfinished_section_before_finished_ones_is_read_on(tmp_path: Path) -
 def test_tasks_add_up_and_of_a_task_started_again_the_newest_attempt_counts(tmp_path: Path) -> None:
     look = JournalProgress(tmp_path)
     with Journal(tmp_path, "0") as one, Journal(tmp_path, "1") as other:
-        begun(one, 1, 2).as_array()[:] = word(State.COMMITTED)
-        begun(other, 3, 3).as_array()[:] = word(State.COMMITTED)
+        begun(one, 1, 2).as_array()[:] = word(MessageState.COMMITTED)
+        begun(other, 3, 3).as_array()[:] = word(MessageState.COMMITTED)
         assert look.look().settled == 5
     with Journal(tmp_path, "1") as again:
-        begun(again, 3, 3).as_array()[:] = word(State.CARRIED)
+        begun(again, 3, 3).as_array()[:] = word(MessageState.CARRIED)
         assert look.look().settled == 5
 
 
 def test_messages_delivered_alone_are_counted_with_the_others(tmp_path: Path) -> None:
     with Journal(tmp_path, "alone") as alone, Journal(tmp_path, "0") as rest:
-        begun(alone, 1, 1).as_array()[:] = word(State.COMMITTED)
-        begun(rest, 1, 2).as_array()[:] = [word(State.CARRIED), word(State.UNTOUCHED)]
+        begun(alone, 1, 1).as_array()[:] = word(MessageState.COMMITTED)
+        begun(rest, 1, 2).as_array()[:] = [word(MessageState.CARRIED), word(MessageState.UNTOUCHED)]
         assert JournalProgress(tmp_path).look() == Progress(settled=1)
 
 

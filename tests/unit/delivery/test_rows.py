@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, State, word
+from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState, word
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.decisions import Counts, Dispose
@@ -103,7 +103,13 @@ def test_wmq_29_a_sweep_takes_the_next_row_that_waits_whatever_was_put_back(step
 
 
 def test_settled_messages_and_those_with_the_most_attempts_are_passed_over() -> None:
-    words = [word(State.CARRIED), word(State.UNTOUCHED, MAX_ATTEMPTS), word(State.UNTOUCHED, MAX_ATTEMPTS - 1), word(State.ENDED), 0]
+    words = [
+        word(MessageState.CARRIED),
+        word(MessageState.UNTOUCHED, MAX_ATTEMPTS),
+        word(MessageState.UNTOUCHED, MAX_ATTEMPTS - 1),
+        word(MessageState.ENDED),
+        0,
+    ]
 
     for policy in (Msmq4(), sweeping(), ServiceBroker(max_queue_readers=2)):
         queue = source(policy, "abcde", list(words))
@@ -218,16 +224,16 @@ def test_entries_of_every_slice_of_a_batch_have_their_own_cells() -> None:
     ids=lambda value: value.system if hasattr(value, "system") else None,
 )
 def test_a_message_has_the_counts_of_its_earlier_attempts(policy: Policy, attempts: int, counts: Counts) -> None:
-    entries = Entries(policy, batch_of(["x"]), [word(State.UNTOUCHED, attempts, 1)], VirtualClock().now())
+    entries = Entries(policy, batch_of(["x"]), [word(MessageState.UNTOUCHED, attempts, 1)], VirtualClock().now())
 
     assert entries.entry(0).counts == counts
 
 
 def test_what_its_last_attempt_led_to_is_known_unless_it_would_halt_an_endpoint_that_nobody_had() -> None:
-    def led_to(policy: Policy, state: State, attempts: int) -> object:
+    def led_to(policy: Policy, state: MessageState, attempts: int) -> object:
         return Entries(policy, batch_of(["x"]), [word(state, attempts)], VirtualClock().now()).entry(0).led_to
 
-    assert isinstance(led_to(DefaultMessaging(max_failed_deliveries=2), State.UNTOUCHED, 2), Dispose)
-    assert led_to(DefaultMessaging(max_failed_deliveries=2), State.UNTOUCHED, 1) is None
-    assert led_to(ListenerPort(max_retries=2), State.UNTOUCHED, 2) is None
-    assert led_to(ListenerPort(max_retries=2), State.CRASHED, 2) is not None
+    assert isinstance(led_to(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 2), Dispose)
+    assert led_to(DefaultMessaging(max_failed_deliveries=2), MessageState.UNTOUCHED, 1) is None
+    assert led_to(ListenerPort(max_retries=2), MessageState.UNTOUCHED, 2) is None
+    assert led_to(ListenerPort(max_retries=2), MessageState.CRASHED, 2) is not None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import Journal, State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
 from airflow_poison.core.passes.delivering import PassProgress
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def telling(tmp_path: Path, words: memoryview, lines: list[str], watch: Watch) -
 
 def settle(words: memoryview, first: int, last: int) -> None:
     for row in range(first, last):
-        words[row] = word(State.COMMITTED)
+        words[row] = word(MessageState.COMMITTED)
 
 
 def test_a_short_pass_tells_nothing(telling: PassProgress, words: memoryview, lines: list[str], watch: Watch) -> None:
@@ -59,7 +59,7 @@ def test_a_short_pass_tells_nothing(telling: PassProgress, words: memoryview, li
 
 def test_a_long_pass_tells_every_ten_seconds_how_far_it_is(telling: PassProgress, words: memoryview, lines: list[str], watch: Watch) -> None:
     settle(words, 0, 430)
-    words[430], words[431] = word(State.ENDED, 3), word(State.CRASHED, 1, 1)
+    words[430], words[431] = word(MessageState.ENDED, 3), word(MessageState.CRASHED, 1, 1)
     watch.now += 10
     for _ in range(5):
         telling.beat()

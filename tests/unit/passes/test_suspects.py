@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.journal import Journal, State, word
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
 from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.passes.delivering import LocalEngine
 from tests.sessions.endpoints import broker, specification
@@ -69,7 +69,7 @@ def order_of_calls(queue: Queue) -> list[int]:
 
 def test_suspects_come_first_alone_and_then_everything_as_usual(queue: Queue, engine: Watched) -> None:
     queue = queue.having(policy=NO_RETRY).sent("good", "good", "good", "bad", "good")
-    die(queue, dict.fromkeys(SUSPECTS, word(State.IN_FLIGHT)))
+    die(queue, dict.fromkeys(SUSPECTS, word(MessageState.IN_FLIGHT)))
 
     result = queue.receive(engine=lambda: engine)
 
@@ -81,7 +81,7 @@ def test_suspects_come_first_alone_and_then_everything_as_usual(queue: Queue, en
 
 def test_the_only_one_in_flight_is_charged_and_comes_first_alone_too(queue: Queue, engine: Watched) -> None:
     queue = queue.having(policy=NO_RETRY.altered({"receive_retry_count": 1})).sent("good", "good", "good")
-    die(queue, {3: word(State.IN_FLIGHT)})
+    die(queue, {3: word(MessageState.IN_FLIGHT)})
 
     result = queue.receive(engine=lambda: engine)
 
@@ -93,7 +93,7 @@ def test_the_only_one_in_flight_is_charged_and_comes_first_alone_too(queue: Queu
 @pytest.mark.parametrize("policy", [specification(3), broker(3), broker(1, scope="conversation_group")], ids=lambda policy: policy.system)
 def test_where_order_is_promised_everything_comes_one_by_one_in_order(queue: Queue, engine: Watched, policy: Policy) -> None:
     queue = queue.having(policy=policy).sent(*["good"] * 5)
-    die(queue, dict.fromkeys(SUSPECTS, word(State.IN_FLIGHT)))
+    die(queue, dict.fromkeys(SUSPECTS, word(MessageState.IN_FLIGHT)))
 
     result = queue.receive(engine=lambda: engine)
 
@@ -114,7 +114,7 @@ def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
     from airflow_poison.core.failures import Failure, FailureKind
 
     queue = queue.having(policy=NO_RETRY.altered({"receive_retry_count": 3})).sent("good", "good")
-    die(queue, {1: word(State.TIMED_OUT, 2, 2)})
+    die(queue, {1: word(MessageState.TIMED_OUT, 2, 2)})
     (log,) = Path(queue.table.uri).glob("_stage/*/*/journal/*.log")
     with log.open("ab") as file:
         for attempts in range(2):

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, Waiting, moved, returning
+from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, WaitingInRetry, moved, returning
 from tests.unit.policies.entries import NOW
 
 
-def waiting(lookup_id: int, minutes: float, priority: int = 0) -> Waiting:
-    return Waiting(lookup_id, NOW + timedelta(minutes=minutes), priority)
+def waiting(lookup_id: int, minutes: float, priority: int = 0) -> WaitingInRetry:
+    return WaitingInRetry(lookup_id, NOW + timedelta(minutes=minutes), priority)
 
 
 @pytest.mark.parametrize("order", ReturnOrder)

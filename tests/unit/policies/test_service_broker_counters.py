@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.queue_disabling import Disables, Received, RollbackCounters, Scope
+from airflow_poison.core.policies.queue_disabling import Disables, ReceivedGroup, RollbackCounters, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Q = Received("Q", "g1")
-Q2 = Received("Q", "g2")
-R = Received("R", "g3")
-OFF = Received("Off", "g4", poison_message_handling=False)
+Q = ReceivedGroup("Q", "g1")
+Q2 = ReceivedGroup("Q", "g2")
+R = ReceivedGroup("R", "g3")
+OFF = ReceivedGroup("Off", "g4", poison_message_handling=False)
 
 
-def after(*scripts: tuple[Sequence[Received], str], counters: RollbackCounters | None = None) -> tuple[RollbackCounters, list[tuple[str, ...]]]:
+def after(*scripts: tuple[Sequence[ReceivedGroup], str], counters: RollbackCounters | None = None) -> tuple[RollbackCounters, list[tuple[str, ...]]]:
     """Play transactions: what each received, and its outcomes; return the queues that each rollback disabled."""
     counters = counters or RollbackCounters()
     disabled = []
@@ -75,7 +75,9 @@ def test_sb_7_e3_a_commit_of_another_group_resets_the_queue_and_not_the_group() 
 
 
 def test_sb_7_a_group_of_one_queue_is_not_that_group_of_another() -> None:
-    counters, _ = after(([Received("Q", "g")], "rb rb"), ([Received("R", "g")], "rb"), counters=RollbackCounters(scope=Scope.CONVERSATION_GROUP))
+    counters, _ = after(
+        ([ReceivedGroup("Q", "g")], "rb rb"), ([ReceivedGroup("R", "g")], "rb"), counters=RollbackCounters(scope=Scope.CONVERSATION_GROUP)
+    )
 
     assert counters.counts == {("Q", "g"): 2, ("R", "g"): 1}
 

@@ -18,7 +18,7 @@ from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.journal import Section
 from airflow_poison.core.delivery.sessions.output import LastOutput
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Answer, Called, Load, Setup, Task, map_slot
+from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Called, ChildReport, Load, Setup, Task, map_slot
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import HandlerNotFoundError
 
@@ -85,7 +85,7 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
 def _last_words(sock: socket.socket, error: BaseException) -> int:
     failure = failure_of(error)
     with suppress(Exception):
-        wire.send(sock, Answer(BROKEN, f"{failure.type}: {failure.text}\n{failure.trace}"))
+        wire.send(sock, ChildReport(BROKEN, f"{failure.type}: {failure.text}\n{failure.trace}"))
     return 70
 
 
@@ -100,10 +100,10 @@ class _Child:
         try:
             endpoint = self._set_up(setup)
         except HandlerNotFoundError as error:
-            wire.send(self._sock, Answer(NOT_FOUND, str(error)))
+            wire.send(self._sock, ChildReport(NOT_FOUND, str(error)))
             return
         os.register_at_fork(after_in_child=self._leave)
-        wire.send(self._sock, Answer(READY))
+        wire.send(self._sock, ChildReport(READY))
         while True:
             asked, descriptors = wire.receive(self._sock)
             match asked:
@@ -125,7 +125,7 @@ class _Child:
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
-    def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint) -> Answer:
+    def _deliver(self, task: Task, descriptor: int, endpoint: Endpoint) -> ChildReport:
         batch = read_batch(descriptor)
         self._last.begin_batch(batch)
         section = Section(self._journal, *task.section)
@@ -136,7 +136,7 @@ class _Child:
             self._words = None
         endpoint.at[0] = -1
         _flush()
-        return Answer(DONE, halted=halted)
+        return ChildReport(DONE, halted=halted)
 
     def _serve_calls(self, descriptors: list[int], endpoint: Endpoint, services: Mapping[str, Service] | None) -> None:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""

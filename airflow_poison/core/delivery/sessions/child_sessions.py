@@ -17,10 +17,10 @@ import numpy as np
 from airflow_poison.core.delivery.handlers import load_types
 from airflow_poison.core.delivery.sessions import platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.core.delivery.sessions.journal import State, attempts_of, left_open, pending, settle, states_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, left_open, pending, settle, states_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, StatelessSession
 from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, check_idle_deaths, stream_of
-from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Answer, Call, Called, Load, Task, map_slot
+from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Call, Called, ChildReport, Load, Task, map_slot
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class SupervisedSession(StatelessSession):
             while True:
                 before = record.words.copy()
                 answer = self._attempt(stream, record)
-                if isinstance(answer, Answer):
+                if isinstance(answer, ChildReport):
                     break
                 self._charge(record, answer, tally)
                 self._limit_restarts(before, record, answer, tally)
@@ -81,7 +81,7 @@ class SupervisedSession(StatelessSession):
             os.close(stream)
         return BatchReport(*record.outcome(), answer.halted, tally.restarts, tally.crashes, tally.timeouts)
 
-    def _attempt(self, stream: int, record: BatchRecord) -> Answer | Death:
+    def _attempt(self, stream: int, record: BatchRecord) -> ChildReport | Death:
         """Have the child go on with the batch until it is done or dead."""
         child = self._child
         try:
@@ -95,8 +95,8 @@ class SupervisedSession(StatelessSession):
         told = self._children.told(child)
         if isinstance(told, ServerSessionError):
             raise told
-        assert isinstance(told, Answer | Death)
-        if isinstance(told, Answer):
+        assert isinstance(told, ChildReport | Death)
+        if isinstance(told, ChildReport):
             output.end()
         return told
 
@@ -108,7 +108,7 @@ class SupervisedSession(StatelessSession):
             self._log.append(Rollback(record.section.number, row, int(record.lookup_ids[row]), attempts, failure))
             tally.timeouts += death.timed_out
             tally.crashes += not death.timed_out
-        settle(record.words, State.TIMED_OUT if death.timed_out else State.CRASHED)
+        settle(record.words, MessageState.TIMED_OUT if death.timed_out else MessageState.CRASHED)
         record.read_log()
         tally.restarts += 1
 
@@ -155,15 +155,15 @@ class Watch:
     def _look(self) -> tuple[int, int, int]:
         """Say where the child is: the first row of the open transaction, its counts, and how many rows are settled."""
         states = states_of(self._words)
-        is_open = (states == State.IN_FLIGHT) | (states == State.HELD)
+        is_open = (states == MessageState.IN_FLIGHT) | (states == MessageState.HELD)
         row = int(np.argmax(is_open))
-        settled = int(np.count_nonzero((states == State.ENDED) | (states == State.COMMITTED)))
+        settled = int(np.count_nonzero((states == MessageState.ENDED) | (states == MessageState.COMMITTED)))
         return (row, int(self._words[row]) >> 8, settled) if is_open[row] else (-1, 0, settled)
 
 
 def in_flight(words: NDArray[np.int32]) -> int:
     """Return the row that is with the handler, or -1."""
-    flying = np.flatnonzero(states_of(words) == State.IN_FLIGHT)
+    flying = np.flatnonzero(states_of(words) == MessageState.IN_FLIGHT)
     return int(flying[0]) if len(flying) else -1
 
 
@@ -315,10 +315,10 @@ class ChildCallers:
         else:
             session.serving = False
 
-    def _told(self, wanted: _Session) -> Called | wire.Returned | Death | ServerSessionError:
+    def _told(self, wanted: _Session) -> Called | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of a delivery; the session is free then, but for a death that still has to be judged."""
         told = self._children.told(wanted)
-        assert not isinstance(told, Answer), "no batch is delivered as a whole"
+        assert not isinstance(told, ChildReport), "no batch is delivered as a whole"
         if not isinstance(told, Death) or wanted.took_it:
             wanted.call, wanted.idle_deaths = None, 0
         return told

@@ -31,7 +31,7 @@ from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.journal import (
     IS_SETTLED,
     STATE_MASK,
-    State,
+    MessageState,
     attempts_of,
     counted,
     left_open,
@@ -362,7 +362,7 @@ class _TryAttribution:
         ids, words = sections[-1].ids, sections[-1].words
         rows = pending(words)
         if len(ids) == 1 and len(rows):
-            words[0] = int(words[0]) & ~STATE_MASK | State.IN_FLIGHT
+            words[0] = int(words[0]) & ~STATE_MASK | MessageState.IN_FLIGHT
             self._charge_open(len(sections) - 1)
         else:
             self.suspects = frozenset(ids[rows].tolist())
@@ -395,4 +395,4 @@ class _TryAttribution:
         for row in found.in_flight:
             self.charged = int(ids[row])
             for _ in range(self._deaths[self.charged]):
-                words[row] = counted(int(words[row]), State.CRASHED, crash=True)
+                words[row] = counted(int(words[row]), MessageState.CRASHED, crash=True)

@@ -16,7 +16,7 @@ from airflow_poison.core.conversations.endpoint import Change, Envelope, Outgoin
 from airflow_poison.core.conversations.system_messages import is_system
 from airflow_poison.core.conversations.transaction import BegunDelivery
 from airflow_poison.core.delivery.sessions.failurelog import Needs, line_of, mark_of
-from airflow_poison.core.delivery.sessions.journal import State, state_of
+from airflow_poison.core.delivery.sessions.journal import MessageState, state_of
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog, LoggedEffect
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
-_SETTLED = {State.COMMITTED: Needs.COMMITTED, State.CARRIED: Needs.COMMITTED, State.ENDED: Needs.ENDED}
+_SETTLED = {MessageState.COMMITTED: Needs.COMMITTED, MessageState.CARRIED: Needs.COMMITTED, MessageState.ENDED: Needs.ENDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ class Dialogs:
         needs = told.effect.needs
         return not needs or _SETTLED.get(self._state_of(told.effect.lookup_id)) == needs
 
-    def _state_of(self, lookup_id: int) -> State:
+    def _state_of(self, lookup_id: int) -> MessageState:
         return state_of(self._carry.word_of(lookup_id))
 
     def _is_lost(self, lookup_id: int) -> bool:
-        return self._state_of(lookup_id) is State.CARRIED and (lookup_id, Needs.COMMITTED) not in self._known
+        return self._state_of(lookup_id) is MessageState.CARRIED and (lookup_id, Needs.COMMITTED) not in self._known
 
     # Messages ----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import DialogHost, EndpointHost
-from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, pending, states_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, pending, states_of
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
@@ -58,7 +58,7 @@ class EndpointSession(ServerSession):
         self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
         self.batches = self.receiver.batch_size() > 1 and not single
-        self.halted = bool((states_of(carry.words) == State.HALTED).any())
+        self.halted = bool((states_of(carry.words) == MessageState.HALTED).any())
         self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
 
@@ -159,31 +159,33 @@ class _Delivery:
     def _resume(self) -> None:
         """Take over what dead processes had decided: what their words say holds, everything else is decided again."""
         initial = self._record.initial
-        for row in np.flatnonzero((initial != 0) & (states_of(initial) != State.CARRIED)).tolist():
-            decision = self._known_end(row, State(initial[row] & STATE_MASK))
-            state = State.UNTOUCHED
+        for row in np.flatnonzero((initial != 0) & (states_of(initial) != MessageState.CARRIED)).tolist():
+            decision = self._known_end(row, MessageState(initial[row] & STATE_MASK))
+            state = MessageState.UNTOUCHED
             if decision is not None:
                 self.host.resumed(row, decision)
-                state = State.ENDED
+                state = MessageState.ENDED
             if isinstance(decision, Halt):
-                self.halt, state = decision, State.HALTED
+                self.halt, state = decision, MessageState.HALTED
             elif isinstance(decision, Block) and decision.whole_queue:
                 self._blocked = True
             self._words[row] = int(initial[row]) & COUNT_MASK | state
         if self.halt is not None:
             self._endpoint.closed = True
 
-    def _known_end(self, row: int, state: State) -> End | None:
+    def _known_end(self, row: int, state: MessageState) -> End | None:
         """Return what has become of a message; None when it has to be delivered again."""
         endpoint, now = self._endpoint, self._endpoint.job.clock.now()
         lookup_id = int(self._record.lookup_ids[row])
         failure = endpoint.carry.failures.get(lookup_id)
         entry = self._entries.entry(row, failure)
-        if state is State.HALTED:
+        if state is MessageState.HALTED:
             how = self._policy.halts_as
             return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
-        if failure is not None and state is State.ENDED and failure.kind is FailureKind.POSTPONED:
+        if failure is not None and state is MessageState.ENDED and failure.kind is FailureKind.POSTPONED:
             return GiveBack(entry.counts, now + failure.delay)
-        if failure is not None and (failure.kind is FailureKind.UNPROCESSABLE or (state is State.ENDED and failure.kind is FailureKind.UNREADABLE)):
+        if failure is not None and (
+            failure.kind is FailureKind.UNPROCESSABLE or (state is MessageState.ENDED and failure.kind is FailureKind.UNREADABLE)
+        ):
             return endpoint.receiver.give_up(entry, failure, now)
-        return entry.led_to or (self._entries.next_end(row) if state is State.ENDED else None)
+        return entry.led_to or (self._entries.next_end(row) if state is MessageState.ENDED else None)

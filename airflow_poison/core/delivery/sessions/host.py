@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
-from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, State, counted, state_of
+from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, MessageState, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
 from airflow_poison.core.delivery.sessions.work import JournalHost
 from airflow_poison.core.errors import PoisonError, ServerSessionError
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import Counts, Park
 
 
-_ENDED_THE_PROCESS = {FailureKind.CRASH: State.CRASHED, FailureKind.TIMEOUT: State.TIMED_OUT}
+_ENDED_THE_PROCESS = {FailureKind.CRASH: MessageState.CRASHED, FailureKind.TIMEOUT: MessageState.TIMED_OUT}
 
 
 class EndpointHost(JournalHost):
@@ -96,16 +96,16 @@ class EndpointHost(JournalHost):
         try:
             failure = self._callers.result(session)
         except ServerSessionError:
-            if self._words[row] & STATE_MASK == State.IN_FLIGHT and not self._callers.has_taken(session):
-                self._store(row, State.UNTOUCHED)
+            if self._words[row] & STATE_MASK == MessageState.IN_FLIGHT and not self._callers.has_taken(session):
+                self._store(row, MessageState.UNTOUCHED)
             raise
         insort(self._free, session)
         self._taken(entry, session)
         if failure is not None:
             self.crashes += failure.kind is FailureKind.CRASH
             self.timeouts += failure.kind is FailureKind.TIMEOUT
-        elif self._holds and self._words[row] & STATE_MASK == State.IN_FLIGHT:
-            self._store(row, State.HELD)
+        elif self._holds and self._words[row] & STATE_MASK == MessageState.IN_FLIGHT:
+            self._store(row, MessageState.HELD)
         return failure
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
@@ -124,8 +124,8 @@ class EndpointHost(JournalHost):
         for entry in reversed(entries):
             value = self._words[entry.row]
             if state_of(value) not in SETTLED:
-                state = _ENDED_THE_PROCESS.get(failure.kind, State.UNTOUCHED) if entry is culprit else State.UNTOUCHED
-                self._words[entry.row] = counted(value, state, crash=state is not State.UNTOUCHED)
+                state = _ENDED_THE_PROCESS.get(failure.kind, MessageState.UNTOUCHED) if entry is culprit else MessageState.UNTOUCHED
+                self._words[entry.row] = counted(value, state, crash=state is not MessageState.UNTOUCHED)
         for entry in entries:
             self.counts[entry.row] = entry.counts
             self._tell(EventType.ROLLED_BACK, entry)
@@ -136,7 +136,7 @@ class EndpointHost(JournalHost):
             self._log.append_halt(entry.lookup_id, decision.details)
         if failure is not None and failure.kind is FailureKind.UNREADABLE:
             self._log_failure(entry, failure)
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+        self._store(entry.row, MessageState.HALTED if isinstance(decision, Halt) else MessageState.ENDED)
         self.ends[entry.row] = decision
         if isinstance(decision, Block) and decision.whole_queue:
             self.source.blocked = True
@@ -155,7 +155,7 @@ class EndpointHost(JournalHost):
         if self._opened is None or not self._holds:
             self._opened = time.monotonic()
         if not delivery.at_most_once:
-            self._store(row, State.IN_FLIGHT)
+            self._store(row, MessageState.IN_FLIGHT)
         if self._force is not None:
             self._force()
         try:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 # Words
 
 
-class State(IntEnum):
+class MessageState(IntEnum):
     """What has become of a message so far."""
 
     UNTOUCHED = 0  # not with a handler; with attempts: given back and waiting
@@ -88,13 +88,13 @@ _ONE_CRASH = 1 << 20
 
 Words = TypeVar("Words", int, "NDArray[np.int32]")
 
-SETTLED = (State.COMMITTED, State.ENDED, State.HALTED, State.CARRIED)
+SETTLED = (MessageState.COMMITTED, MessageState.ENDED, MessageState.HALTED, MessageState.CARRIED)
 """States that no delivery follows."""
 IS_SETTLED = tuple(number in SETTLED for number in range(STATE_MASK + 1))
 """The same, by the state's number: loops ask it for every message."""
 
 
-def word(state: State, attempts: int = 0, crashes: int = 0) -> int:
+def word(state: MessageState, attempts: int = 0, crashes: int = 0) -> int:
     """Return the word of a state and its counts."""
     return min(crashes, MAX_CRASHES) << 20 | min(attempts, MAX_ATTEMPTS) << 8 | state
 
@@ -104,9 +104,9 @@ def states_of(words: NDArray[np.int32]) -> NDArray[np.int32]:
     return words & STATE_MASK
 
 
-def state_of(value: int) -> State:
+def state_of(value: int) -> MessageState:
     """Return a word's state."""
-    return State(value & STATE_MASK)
+    return MessageState(value & STATE_MASK)
 
 
 def attempts_of(value: Words) -> Words:
@@ -119,7 +119,7 @@ def crashes_of(value: Words) -> Words:
     return value >> 20
 
 
-def counted(value: int, state: State, *, crash: bool = False) -> int:
+def counted(value: int, state: MessageState, *, crash: bool = False) -> int:
     """Return the word after one more rollback; the counts stop at their largest value."""
     if attempts_of(value) < MAX_ATTEMPTS:
         value += ONE_ATTEMPT
@@ -157,13 +157,13 @@ class OpenTransaction:
 def left_open(words: NDArray[np.int32]) -> OpenTransaction:
     """Read what a dead process left open in the words of one batch."""
     states = words & STATE_MASK
-    held = np.flatnonzero(states == State.HELD)
-    flying = np.flatnonzero(states == State.IN_FLIGHT)
+    held = np.flatnonzero(states == MessageState.HELD)
+    flying = np.flatnonzero(states == MessageState.IN_FLIGHT)
     committed = False
     if len(held):
         behind = states[held[-1] + 1 :]
-        behind = behind[~np.isin(behind, (State.ENDED, State.HALTED, State.CARRIED))]
-        committed = bool(len(behind)) and behind[0] == State.COMMITTED
+        behind = behind[~np.isin(behind, (MessageState.ENDED, MessageState.HALTED, MessageState.CARRIED))]
+        committed = bool(len(behind)) and behind[0] == MessageState.COMMITTED
     return OpenTransaction(tuple(int(row) for row in flying), tuple(int(row) for row in held), committed)
 
 
@@ -171,12 +171,12 @@ def release(words: NDArray[np.int32]) -> None:
     """Give back what a dead process left open, in place: what had been committed stays so, nothing else is counted."""
     found = left_open(words)
     for row in found.held:
-        words[row] = int(words[row]) & COUNT_MASK | (State.COMMITTED if found.committed else State.UNTOUCHED)
+        words[row] = int(words[row]) & COUNT_MASK | (MessageState.COMMITTED if found.committed else MessageState.UNTOUCHED)
     for row in found.in_flight:
-        words[row] = int(words[row]) & COUNT_MASK | State.UNTOUCHED
+        words[row] = int(words[row]) & COUNT_MASK | MessageState.UNTOUCHED
 
 
-def settle(words: NDArray[np.int32], verdict: State = State.CRASHED) -> OpenTransaction:
+def settle(words: NDArray[np.int32], verdict: MessageState = MessageState.CRASHED) -> OpenTransaction:
     """Finish what a dead process left open, in place, in an order that may itself be interrupted; return what it was.
 
     :param verdict: CRASHED or TIMED_OUT, for the messages in flight.
@@ -185,9 +185,9 @@ def settle(words: NDArray[np.int32], verdict: State = State.CRASHED) -> OpenTran
     for row in reversed(found.held):
         value = int(words[row])
         if found.committed:
-            words[row] = value & COUNT_MASK | State.COMMITTED
+            words[row] = value & COUNT_MASK | MessageState.COMMITTED
         else:
-            words[row] = counted(value, State.UNTOUCHED)
+            words[row] = counted(value, MessageState.UNTOUCHED)
     for row in found.in_flight:
         words[row] = counted(int(words[row]), verdict, crash=True)
     return found
@@ -345,7 +345,7 @@ def why(error: OSError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JournalContent:
     """What can be read of a journal.
 
     :param sections: lookup ids and words of each section, copied; the word is 0 where it is not known.
@@ -369,7 +369,7 @@ def sections(
     return iter(reading.sections)
 
 
-def read(content: bytes | mmap.mmap) -> Reading:
+def read(content: bytes | mmap.mmap) -> JournalContent:
     """Read a journal's bytes, whatever has become of them. Behind a section that cannot be read, reading goes on with the next one that can."""
     found: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
     damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
@@ -391,7 +391,7 @@ def read(content: bytes | mmap.mmap) -> Reading:
             words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
         found.append((ids, words))
         offset += section_size(len(ids), header)
-    return Reading(tuple(found), tuple(damage))
+    return JournalContent(tuple(found), tuple(damage))
 
 
 def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int] | None:
@@ -434,14 +434,14 @@ def _known(words: NDArray[np.int32], start: int, size: int) -> NDArray[np.bool_]
 
 
 def _can_be_words(words: NDArray[np.int32]) -> NDArray[np.bool_]:
-    can: NDArray[np.bool_] = (words >= 0) & (words & STATE_MASK <= max(State)) & (crashes_of(words) <= attempts_of(words))
+    can: NDArray[np.bool_] = (words >= 0) & (words & STATE_MASK <= max(MessageState)) & (crashes_of(words) <= attempts_of(words))
     return can
 
 
 def _without_open_transaction(words: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the words with nothing held: whether its transaction was committed, another word says, which may be one of the lost ones."""
-    held = words & STATE_MASK == State.HELD
-    return np.where(held, words & COUNT_MASK | State.UNTOUCHED, words).astype(np.int32)
+    held = words & STATE_MASK == MessageState.HELD
+    return np.where(held, words & COUNT_MASK | MessageState.UNTOUCHED, words).astype(np.int32)
 
 
 def _number(content: bytes | mmap.mmap, offset: int) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, state_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
@@ -62,9 +62,9 @@ class RecoveredAttempts:
         hits = self.lookup_ids[places] == lookup_ids
         found[hits] = self.words[places[hits]]
         states = found & STATE_MASK
-        found[states == State.COMMITTED] += State.CARRIED - State.COMMITTED
-        died = np.isin(states, (State.CRASHED, State.TIMED_OUT))
-        found[died] = found[died] & COUNT_MASK | State.UNTOUCHED
+        found[states == MessageState.COMMITTED] += MessageState.CARRIED - MessageState.COMMITTED
+        died = np.isin(states, (MessageState.CRASHED, MessageState.TIMED_OUT))
+        found[died] = found[died] & COUNT_MASK | MessageState.UNTOUCHED
         return found
 
     def merged(self, other: RecoveredAttempts) -> RecoveredAttempts:
@@ -124,10 +124,10 @@ class Texts(NamedTuple):
 def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeouts: int = 0) -> RecoveredAttempts:
     """Return what words of messages say together, in any order: committed before ended, ended before more attempts."""
     states = words & STATE_MASK
-    words = np.where(states == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
+    words = np.where(states == MessageState.CARRIED, words - MessageState.CARRIED + MessageState.COMMITTED, words).astype(np.int32)
     rank = (words >> 8).astype(np.int64) & 0xFFF
-    rank += np.where(np.isin(states, (State.ENDED, State.HALTED)), 1 << 20, 0)
-    rank += np.where(np.isin(states, (State.COMMITTED, State.CARRIED)), 1 << 21, 0)
+    rank += np.where(np.isin(states, (MessageState.ENDED, MessageState.HALTED)), 1 << 20, 0)
+    rank += np.where(np.isin(states, (MessageState.COMMITTED, MessageState.CARRIED)), 1 << 21, 0)
     order = np.lexsort((words, rank, ids))
     ids, words = ids[order], words[order]
     last = np.ones(len(ids), bool)
@@ -136,7 +136,7 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
     known, kept = RecoveredAttempts(ids, words), {}
     for lookup_id, failure in texts.failures.items():
         value = known.word_of(lookup_id)
-        if state_of(value) is not State.CARRIED and (attempts_of(value) > 0 or state_of(value) is not State.UNTOUCHED):
+        if state_of(value) is not MessageState.CARRIED and (attempts_of(value) > 0 or state_of(value) is not MessageState.UNTOUCHED):
             kept[lookup_id] = failure
     return replace(known, failures=kept, halts=texts.halts, timeouts=timeouts, effects=texts.effects)
 

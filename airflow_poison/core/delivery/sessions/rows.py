@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from airflow_poison.core.delivery.sessions.journal import ATTEMPTS_MASK, IS_SETTLED, STATE_MASK, State, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.journal import ATTEMPTS_MASK, IS_SETTLED, STATE_MASK, MessageState, attempts_of, state_of
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Halt, Park
 from airflow_poison.core.policies.policy import FIRST
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
 """A rollback that the message has outlived: only that it happened is known."""
-_DIED = {State.CRASHED, State.TIMED_OUT}
+_DIED = {MessageState.CRASHED, MessageState.TIMED_OUT}
 _SLICE = 1_024
 _SLICES = 4
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
-from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Journal, State, states_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Journal, MessageState, states_of
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import InputError, SettingError
 
@@ -84,7 +84,7 @@ def _failures(
     rows = np.flatnonzero(initial).tolist() if carry.failures else ()
     failures = {row: carry.failures[int(ids[row])] for row in rows if int(ids[row]) in carry.failures}
     failures.update((entry.row, entry.failure) for entry in rollbacks)
-    committed = np.isin(states_of(words), (State.COMMITTED, State.CARRIED)).tolist()
+    committed = np.isin(states_of(words), (MessageState.COMMITTED, MessageState.CARRIED)).tolist()
     return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
@@ -94,9 +94,9 @@ def carried_report(batch: pa.RecordBatch, carry: RecoveredAttempts, *, halted: b
     words = carry.words_for(ids)
     if not halted:
         states = states_of(words)
-        before_halt = words[: int(np.argmax(states == State.HALTED))] if (states == State.HALTED).any() else words
+        before_halt = words[: int(np.argmax(states == MessageState.HALTED))] if (states == MessageState.HALTED).any() else words
         halted = len(before_halt) < len(words)
-        if (~np.isin(states_of(before_halt), (State.CARRIED, State.ENDED))).any():
+        if (~np.isin(states_of(before_halt), (MessageState.CARRIED, MessageState.ENDED))).any():
             return None
     return BatchReport(report_words(words), _failures(ids, words, words, carry), halted)
 
@@ -141,7 +141,7 @@ class BatchReport:
 
 def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return words for a report: what an earlier try committed is committed."""
-    return np.where((words & STATE_MASK) == State.CARRIED, words - State.CARRIED + State.COMMITTED, words).astype(np.int32)
+    return np.where((words & STATE_MASK) == MessageState.CARRIED, words - MessageState.CARRIED + MessageState.COMMITTED, words).astype(np.int32)
 
 
 class ServerSession(ABC):

@@ -16,7 +16,7 @@ from airflow_poison.core.delivery.handlers import carry_by_value, load_types
 from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
 from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Answer, Called, Setup
+from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Called, ChildReport, Setup
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -71,7 +71,7 @@ class Child:
         self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
-        self.told: Answer | Called | wire.Returned | Death | ServerSessionError | None = None
+        self.told: ChildReport | Called | wire.CallReturned | Death | ServerSessionError | None = None
         self.refused: PoisonError | None = None
         self.overdue = 0.0
         self.watch: Watch | None = None
@@ -109,7 +109,7 @@ class Child:
             folder = os.getcwd()  # noqa: PTH109  (a plain string travels)
         wire.send(process.control, Setup(list(sys.path), dict(os.environ), folder, self._carried))
 
-    def refusal(self, answer: Answer | Death) -> PoisonError | None:
+    def refusal(self, answer: ChildReport | Death) -> PoisonError | None:
         """Return what is wrong with a child by its first answer: HandlerNotFoundError, ServerSessionError; None: it is ready."""
         if isinstance(answer, Death):
             return ServerSessionError(
@@ -209,7 +209,7 @@ class Children:
                 raise refused
             self._watch()
 
-    def told(self, child: Child) -> Answer | Called | wire.Returned | Death | ServerSessionError:
+    def told(self, child: Child) -> ChildReport | Called | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of what a child was handed."""
         while child.told is None:
             self._watch()
@@ -255,10 +255,10 @@ class Children:
         if process.ended in ready and child.alive:
             self._died(child)
 
-    def _answered(self, child: Child, answer: Called | wire.Returned | Answer) -> None:
-        if isinstance(answer, Answer) and not child.ready:
+    def _answered(self, child: Child, answer: Called | wire.CallReturned | ChildReport) -> None:
+        if isinstance(answer, ChildReport) and not child.ready:
             self._started(child, answer)
-        elif isinstance(answer, Answer) and answer.what != DONE:
+        elif isinstance(answer, ChildReport) and answer.what != DONE:
             self.bury(child, patience=0.0)
             child.told = ServerSessionError(
                 f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
@@ -282,7 +282,7 @@ class Children:
         elif busy:
             child.told = death
 
-    def _started(self, child: Child, answer: Answer | Death) -> None:
+    def _started(self, child: Child, answer: ChildReport | Death) -> None:
         """Take note of a child's first answer; what is wrong with it is told when the child is needed."""
         child.refused = child.refusal(answer)
         child.ready = child.refused is None

@@ -28,11 +28,11 @@ _EMPTY = _LENGTH.pack(0)
 NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
 
 
-class Returned:
+class CallReturned:
     """What an empty message says."""
 
 
-RETURNED = Returned()
+RETURNED = CallReturned()
 
 
 class PeerGoneError(Exception):
@@ -169,7 +169,7 @@ UNLOAD = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildReport:
     """What a child says: ready, done, or what went wrong with us (never with a message)."""
 
     what: str

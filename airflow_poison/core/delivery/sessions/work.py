@@ -24,7 +24,7 @@ from airflow_poison.core.delivery.sessions.journal import (
     MAX_ATTEMPTS,
     ONE_ATTEMPT,
     STATE_MASK,
-    State,
+    MessageState,
     attempts_of,
     counted,
 )
@@ -164,7 +164,7 @@ class JournalHost:
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the last member first: that store decides."""
         for entry in reversed(entries):
-            self._store(entry.row, State.COMMITTED)
+            self._store(entry.row, MessageState.COMMITTED)
 
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
         """Nobody else holds a claimed message."""
@@ -182,13 +182,13 @@ class JournalHost:
     def postponed(self, entry: BatchEntry, failure: Failure) -> None:
         """End it without a count; the parent puts it off."""
         self._log_failure(entry, failure)
-        self._store(entry.row, State.ENDED)
+        self._store(entry.row, MessageState.ENDED)
 
     def back_at_savepoint(self, entry: BatchEntry) -> None:
         """Store that it is with no handler any more."""
-        self._store(entry.row, State.UNTOUCHED)
+        self._store(entry.row, MessageState.UNTOUCHED)
 
-    def _store(self, row: int, state: State) -> None:
+    def _store(self, row: int, state: MessageState) -> None:
         self._words[row] = self._words[row] & COUNT_MASK | state
 
     def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
@@ -287,7 +287,7 @@ class _BatchDelivery(JournalHost):
         first = rows[0]
         columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
         words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
-        in_flight, committed = int(State.IN_FLIGHT), int(State.COMMITTED)
+        in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
                 if self._through_the_loop(self._entries.entry(row), None):
@@ -313,13 +313,13 @@ class _BatchDelivery(JournalHost):
 
         One store counts a rollback and marks the next delivery.
         """
-        words, in_flight, attempts = self._words, int(State.IN_FLIGHT), 0
+        words, in_flight, attempts = self._words, int(MessageState.IN_FLIGHT), 0
         while failure is RAISED and (rung := ladder.rung(attempts + 1)) is not None:
             attempts += 1
             words[row] = attempts * ONE_ATTEMPT | in_flight
             failure = self._endpoint.call(view(rung.seen.abort_count, rung.seen.move_count))
         if failure is None:
-            words[row] = attempts * ONE_ATTEMPT | State.COMMITTED
+            words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
             return False
         last = ladder.rung(attempts)
         assert last is not None, "it was delivered"
@@ -369,7 +369,7 @@ class _BatchDelivery(JournalHost):
         """Call the handler; a failure of the lean loop is its first delivery. One delivered at most once is committed already and stays so."""
         row, counts = entry.row, delivery.counts
         if not delivery.at_most_once:
-            self._store(row, State.IN_FLIGHT)
+            self._store(row, MessageState.IN_FLIGHT)
         if self._first is not None:
             failure, self._first = self._first, None
             return failure
@@ -387,7 +387,7 @@ class _BatchDelivery(JournalHost):
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count the attempt and keep the failure, unless it is the last that fits into a word."""
         (entry,) = entries
-        value = counted(self._words[entry.row], State.UNTOUCHED)
+        value = counted(self._words[entry.row], MessageState.UNTOUCHED)
         if attempts_of(value) == MAX_ATTEMPTS:
             self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
         self._last = failure
@@ -398,7 +398,7 @@ class _BatchDelivery(JournalHost):
         last, self._last = failure or self._last, None
         if last is not None:
             self._log_failure(entry, self._endpoint.tell(last))
-        self._store(entry.row, State.HALTED if isinstance(decision, Halt) else State.ENDED)
+        self._store(entry.row, MessageState.HALTED if isinstance(decision, Halt) else MessageState.ENDED)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Forget the failure that the message has outlived."""

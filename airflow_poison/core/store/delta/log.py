@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction, RemoveAction, Transaction
 
     from airflow_poison.core.store.files import DataFile, Shortened
-    from airflow_poison.core.store.log import Commit, State
+    from airflow_poison.core.store.log import Commit, LogState
 
 log = logging.getLogger(__name__)
 _warned: set[tuple[str, int]] = set()
@@ -116,7 +116,7 @@ class DeltaLog:
                 "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, log_damage.ASIDE
             )
 
-    def commit(self, base: State, commit: Commit) -> bool:
+    def commit(self, base: LogState, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
         from deltalake.exceptions import DeltaError
 
@@ -143,7 +143,7 @@ class DeltaLog:
         self._checkpoint(base.version + 1)
         return True
 
-    def confirm(self, state: State) -> None:
+    def confirm(self, state: LogState) -> None:
         """Force the entry of a version to disk, and the list of all entries."""
         acknowledge(self._root, state.version, durable=self._durable)
 

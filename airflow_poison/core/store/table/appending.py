@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.log import State
+    from airflow_poison.core.store.log import LogState
     from airflow_poison.core.store.queue_table import Table
 
 _NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
@@ -82,13 +82,13 @@ def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
     raise AssertionError  # pragma: no cover  (the tries end so)
 
 
-def last_id(state: State) -> int:
+def last_id(state: LogState) -> int:
     """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
     last = state.number(SEQUENCE)
     return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _NUMBERED), default=0)
 
 
-def _sent_before(table: Table, state: State, key: str) -> Sent | None:
+def _sent_before(table: Table, state: LogState, key: str) -> Sent | None:
     """Return what an earlier send with this key did; it is durable then, whatever became of its process."""
     messages = state.number(f"send:{key}")
     if messages is None:

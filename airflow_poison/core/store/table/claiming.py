@@ -55,7 +55,7 @@ def claim(
     wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue)
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
-    attempt = stage.Attempt(table.root, wanted.key)
+    attempt = stage.HolderFolder(table.root, wanted.key)
     join = True
 
     def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
@@ -70,7 +70,7 @@ def claim(
     return _settled(table, answer, attempt)
 
 
-def _settled(table: Table, claim: Claim | None, attempt: stage.Attempt) -> Claim | None:
+def _settled(table: Table, claim: Claim | None, attempt: stage.HolderFolder) -> Claim | None:
     """Shut earlier holders out before anything of theirs is looked at; forget the folder when there is no claim."""
     if claim is None:
         attempt.drop()
@@ -97,7 +97,7 @@ class _TooMany:
 
 
 def _plan(
-    table: Table, view: View, wanted: _Wanted, attempt: stage.Attempt, *, join: bool
+    table: Table, view: View, wanted: _Wanted, attempt: stage.HolderFolder, *, join: bool
 ) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
@@ -164,7 +164,7 @@ def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
 
 def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
     """Become the holder of an expired claim (or one of one's own run key); None when it changed since it was seen (taken over, renewed, finished)."""
-    attempt = stage.Attempt(table.root, known.key)
+    attempt = stage.HolderFolder(table.root, known.key)
 
     def plan(view: View) -> tuple[Commit | None, Claim | None]:
         before = view.claim_of(known.key)
@@ -175,7 +175,7 @@ def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) ->
     return _settled(table, table.change(plan), attempt)
 
 
-def _successor(table: Table, view: View, before: Claim, expires_at: datetime, attempt: stage.Attempt) -> tuple[Commit, Claim]:
+def _successor(table: Table, view: View, before: Claim, expires_at: datetime, attempt: stage.HolderFolder) -> tuple[Commit, Claim]:
     earlier = (*before.earlier, before.attempt)
     after = replace(before, epoch=before.epoch + 1, attempt=attempt.made(), expires_at=expires_at, earlier=earlier)
     return _record(table, after, replaced=view.claim_rows[before.key]), after

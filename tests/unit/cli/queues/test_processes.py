@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.cli.receive import Progress
+from airflow_poison.cli.receive import ProgressLine
 from tests.unit.cli.queues.given import MOVE, TAKE
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def test_progress_is_one_line_of_a_terminal_and_lines_elsewhere(monkeypatch: pyt
             return terminal
 
     monkeypatch.setattr("sys.stderr", shown := Screen())
-    progress = Progress()
+    progress = ProgressLine()
     progress.tell("one")
     progress.tell("two")
     progress.end()
