@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import forked
+from tests.airflow import fresh
+
 HOME = Path(os.environ.get("AIRFLOW_POISON_TESTS_HOME") or tempfile.mkdtemp(prefix="airflow-poison-tests-"))
 if "AIRFLOW_POISON_TESTS_HOME" not in os.environ:  # a test that has several Airflows gives each its own
     atexit.register(shutil.rmtree, HOME, ignore_errors=True)
@@ -46,6 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
             item.add_marker(pytest.mark.filterwarnings("error:::airflow_poison"))
+
+
+forked.preload(*(*fresh.PRELOADED, "tests.airflow.task_process"), environment={"AIRFLOW__CORE__UNIT_TEST_MODE": "False", "PYTHONWARNINGS": "ignore"})
 
 
 @pytest.fixture(scope="session", autouse=True)

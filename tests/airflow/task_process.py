@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -12,6 +11,8 @@ from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+from tests import forked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,10 +50,9 @@ class Writes:
             file.write(f"{what} {message.lookup_id}\n")
 
 
-def start(calls: Path, run_id: str) -> subprocess.Popen[str]:
+def start(calls: Path, run_id: str) -> forked.Started:
     """Start a try of the task instance; it finds the connection in the environment."""
-    command = [sys.executable, "-m", "tests.airflow.task_process", str(calls), run_id]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=Path(__file__).parents[2], env=dict(os.environ))
+    return forked.Started(main, str(calls), run_id)
 
 
 def called(calls: Path, what: str = "call") -> Counter[int]:
@@ -74,7 +74,3 @@ def main(calls: str, run_id: str) -> None:
     install(lambda point: Path(f"{calls}-{os.getpid()}.claimed").touch() if point == "pass.receive.before_delivery" else None)
     numbers = cast("dict[str, Any]", task.execute(cast("Context", {"ti": instance})))
     sys.stdout.write(f"\nreceived {numbers['received']} settled {numbers['settled']} crashes {numbers['crashes']}\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

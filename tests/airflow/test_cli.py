@@ -16,7 +16,10 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.get_provider_info import get_provider_info
-from tests.unit.cli.test_completion import completed
+from tests import forked
+from tests.unit.cli.test_completion import asked, completed, words_of
+
+from . import fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +29,8 @@ if TYPE_CHECKING:
 AIRFLOW = Path(sys.executable).with_name("airflow")
 
 
-def airflow(*words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": "80", "PYTHONWARNINGS": "ignore"}
-    del env["AIRFLOW__CORE__UNIT_TEST_MODE"]  # with it Airflow tells so on standard output
-    return subprocess.run([AIRFLOW, *words], capture_output=True, text=True, env=env, check=False)
+def airflow(*words: str) -> forked.Ended:
+    return forked.run(fresh.airflow, *words)
 
 
 def test_the_provider_offers_the_group_with_every_command() -> None:
@@ -42,7 +43,10 @@ def test_the_provider_offers_the_group_with_every_command() -> None:
 
 
 def test_airflow_poison_policies_lists_the_systems() -> None:
-    ran = airflow("poison", "policies")
+    """The program itself; the other tests fork a process that has imported what it runs."""
+    env = {**os.environ, "COLUMNS": "80", "PYTHONWARNINGS": "ignore"}
+    del env["AIRFLOW__CORE__UNIT_TEST_MODE"]
+    ran = subprocess.run([AIRFLOW, "poison", "policies"], capture_output=True, text=True, env=env, check=False)
     assert ran.returncode == 0, ran.stderr
     for system in ("Msmq4", "ServiceBroker", "DefaultMessaging", "ActivationSpecification"):
         assert f"\n{system}" in ran.stdout
@@ -50,15 +54,15 @@ def test_airflow_poison_policies_lists_the_systems() -> None:
 
 def test_wcf_e1_airflow_poison_simulate_prints_one_json_object_and_nothing_else() -> None:
     ran = airflow("poison", "simulate", "Msmq4", "--set", "ReceiveErrorHandling=Move", "--output", "json")
-    assert ran.returncode == 0, ran.stderr
-    answer = json.loads(ran.stdout)["answer"]
+    assert ran.code == 0, ran.errors
+    answer = json.loads(ran.printed)["answer"]
     assert (answer["deliveries"], answer["elapsed"], answer["ends"]) == (18, 3600, {"m": "poison"})
 
 
 def test_airflow_providers_get_shows_all_that_the_provider_tells() -> None:
     ran = airflow("providers", "get", "airflow-poison", "--full", "--output", "json")
-    assert ran.returncode == 0, ran.stderr
-    [shown] = json.loads(ran.stdout)
+    assert ran.code == 0, ran.errors
+    [shown] = json.loads(ran.printed)
     told = get_provider_info()
     told["description"] = str(told["description"]).removesuffix(".")  # Airflow shows it so
     assert {name: shown[name] for name in told} == told
@@ -67,9 +71,9 @@ def test_airflow_providers_get_shows_all_that_the_provider_tells() -> None:
 @pytest.mark.parametrize("words", [("policies", "Msmq5"), ("simulate", "Msmq4", "--set", "Retries=5")], ids=" ".join)
 def test_an_error_is_one_line_with_exit_code_2(words: Sequence[str]) -> None:
     ran = airflow("poison", *words)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in ran.stderr
+    assert (ran.code, ran.printed) == (2, "")
+    assert ran.errors.splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in ran.errors
 
 
 # In this process, with the connection of the fixture -----------------------------------------------------------------
@@ -133,10 +137,15 @@ def test_a_connection_with_an_unknown_field_is_an_error_of_one_line(poison: Call
     assert "poison_default.extra.stor" in poison("list", code=2)[1].splitlines()[-1]
 
 
-def test_airflows_completion_completes_commands_options_and_queues(store: QueueStore) -> None:
+def offered(line: str, answers: Path) -> set[str]:
+    ran = forked.run(fresh.complete, asked(line), str(answers))
+    assert ran.code == 0, ran
+    return words_of(answers.read_text())
+
+
+def test_airflows_completion_completes_commands_options_and_queues(store: QueueStore, tmp_path: Path) -> None:
     for name in ("orders", "offers", "bills"):
         declare(store, name, Msmq4(), SystemClock())
-    env = {"PYTHONWARNINGS": "ignore"}
-    assert completed("airflow poison ", [str(AIRFLOW)], env) - {"-h", "--help"} == {command.name for command in COMMANDS}
-    assert completed("airflow poison show --l", [str(AIRFLOW)], env) == {"--limit", "--lookup-id"}
-    assert completed("airflow poison show o", [str(AIRFLOW)], env) == {"orders", "offers"}
+    assert offered("airflow poison ", tmp_path / "commands") - {"-h", "--help"} == {command.name for command in COMMANDS}
+    assert offered("airflow poison show --l", tmp_path / "options") == {"--limit", "--lookup-id"}
+    assert completed("airflow poison show o", [str(AIRFLOW)], {"PYTHONWARNINGS": "ignore"}) == {"orders", "offers"}

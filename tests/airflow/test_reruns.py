@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
+    from tests.forked import Started
 
     from .conftest import Ran
 
@@ -272,6 +273,6 @@ def test_an_alert_that_was_given_is_not_given_again(store: QueueStore, run_dag: 
     assert len(told) == 1
 
 
-def _ended(task: Any) -> tuple[int, str]:
-    said, _ = task.communicate()
-    return task.returncode, said
+def _ended(task: Started) -> tuple[int, str]:
+    ended = task.ended(250.0)
+    return ended.code, ended.printed + ended.errors

@@ -24,13 +24,21 @@ if TYPE_CHECKING:
 def completed(line: str, program: Sequence[str], env: Mapping[str, str]) -> set[str]:
     """Return what the shell would offer; like argcomplete's own shell code it takes descriptor 8, and lets all that is printed go."""
     reading, writing = os.pipe()
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
     command = ["bash", "-c", f'exec "$@" 8>&{writing} 9>/dev/null 1>/dev/null 2>/dev/null', "bash", *program]
-    with subprocess.Popen(command, env={**os.environ, **env, **asked}, pass_fds=(writing,)):
+    with subprocess.Popen(command, env={**os.environ, **env, **asked(line)}, pass_fds=(writing,)):
         os.close(writing)
         with os.fdopen(reading) as answers:
-            found = answers.read()
-    return {word.strip() for word in found.split("\n") if word.strip()}
+            return words_of(answers.read())
+
+
+def asked(line: str) -> dict[str, str]:
+    """Return the environment in which a program completes a line."""
+    return {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
+
+
+def words_of(answers: str) -> set[str]:
+    """Return what a program has offered."""
+    return {word.strip() for word in answers.split("\n") if word.strip()}
 
 
 @pytest.fixture
