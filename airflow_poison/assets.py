@@ -9,7 +9,7 @@ from airflow.sdk import Asset, AssetWatcher
 
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.store import check_name
-from airflow_poison.core.watching.news import Happening
+from airflow_poison.core.watching.happenings import Happening
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import queue_uri
 from airflow_poison.triggers.events import QueueEventTrigger

@@ -16,8 +16,8 @@ from airflow_poison.core.events import ROUTINE, EventType
 from airflow_poison.core.policies import policy_class
 from airflow_poison.core.policies.described import SettingKind, settings_of
 from airflow_poison.core.policies.settings import seconds
+from airflow_poison.core.simulation.result import shown
 from airflow_poison.core.simulation.script import OutcomeKind
-from airflow_poison.core.simulation.simulated import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.events import Event
     from airflow_poison.core.policies.described import Setting, System
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.simulated import Simulation
+    from airflow_poison.core.simulation.result import Simulation
 
 
 WIDE: Final = 120

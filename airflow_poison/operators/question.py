@@ -14,7 +14,7 @@ from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.notifications import tell_all
-from airflow_poison.ui.pages import neutral_text
+from airflow_poison.ui.page_data import neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

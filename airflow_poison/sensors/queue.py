@@ -235,7 +235,7 @@ class QueuePoisonGoneSensor(QueueSensor):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; reads no message while the files are there in which those were that are waited for."""
         del context
-        from airflow_poison.core.watching.news import poison_files
+        from airflow_poison.core.watching.happenings import poison_files
 
         table = QueueHook(self.conn_id).queue_to_read(str(self.queue_name))
         snapshot = table.snapshot()
@@ -249,7 +249,7 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     def _chosen(self, context: Context) -> frozenset[int] | None:
         """Return the messages to wait for; None: all."""
-        from airflow_poison.core.watching.news import poisoned
+        from airflow_poison.core.watching.happenings import poisoned
 
         if self.lookup_ids is not None:
             return frozenset(numbers(self.lookup_ids))

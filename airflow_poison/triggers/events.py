@@ -15,7 +15,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError, SettingError
 from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.watching.news import Happening, News, Position, ripens
+from airflow_poison.core.watching.happenings import Happening, News, Position, ripens
 from airflow_poison.core.watching.poller import Readings, Waits
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.triggers.queue import poller_at
@@ -138,7 +138,7 @@ class QueueEventTrigger(BaseEventTrigger):
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
-    from airflow_poison.core.watching.news import begin, news
+    from airflow_poison.core.watching.happenings import begin, news
 
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
 

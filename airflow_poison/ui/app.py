@@ -15,8 +15,8 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from airflow_poison.core.events import EventType
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import pages
-from airflow_poison.ui.pages import NotReadableError, NotThereError, neutral
+from airflow_poison.ui import page_data
+from airflow_poison.ui.page_data import NotReadableError, NotThereError, neutral
 
 NOT_THERE, UNREADABLE = 404, 503
 READERS = 4
@@ -60,21 +60,21 @@ async def _script() -> Response:
 
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(pages.queues, conn_id)
+    return await _answer(page_data.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(pages.queue, conn_id, queue)
+    return await _answer(page_data.queue, conn_id, queue)
 
 
 async def _messages(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
 ) -> Response:
-    return await _answer(pages.messages, conn_id, queue, sub_queue, limit)
+    return await _answer(page_data.messages, conn_id, queue, sub_queue, limit)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(pages.message, conn_id, queue, lookup_id)
+    return await _answer(page_data.message, conn_id, queue, lookup_id)
 
 
 async def _events(
@@ -84,17 +84,17 @@ async def _events(
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    return await _answer(pages.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await _answer(page_data.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    return await _answer(pages.conversations, conn_id, queue, limit, ended=ended)
+    return await _answer(page_data.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
-    return await _answer(pages.conversation, conn_id, queue, handle, limit)
+    return await _answer(page_data.conversation, conn_id, queue, handle, limit)
 
 
 async def _answer(read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:

@@ -125,7 +125,7 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
 
 
 def test_a_poke_reads_no_message_while_nothing_has_left(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.watching import news as module
+    from airflow_poison.core.watching import happenings as module
 
     _, told = poison(store)
     task = sensor()

@@ -43,7 +43,7 @@ with warnings.catch_warnings():
 
     from airflow_poison.ui import app as served
     from airflow_poison.ui.app import app
-    from airflow_poison.ui.pages import NotReadableError
+    from airflow_poison.ui.page_data import NotReadableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ class SlowReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[tuple[object, ...]] = []
         self.go_on = Event()
-        monkeypatch.setattr("airflow_poison.ui.pages.queue", self._read)
+        monkeypatch.setattr("airflow_poison.ui.page_data.queue", self._read)
 
     def _read(self, *asked: object) -> dict[str, object]:
         self.begun.append(asked)
@@ -227,7 +227,7 @@ def test_a_read_that_fails_fails_for_all_who_wait_for_it_and_for_nobody_else(
     browser: Browser, orders: QueueTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_poison.ui.pages.queue", lambda *_: (_ for _ in ()).throw(NotReadableError("not now")))
+        patch.setattr("airflow_poison.ui.page_data.queue", lambda *_: (_ for _ in ()).throw(NotReadableError("not now")))
         assert browser.ask("/api/queue", queue="orders").json()["detail"] == "not now"
     assert browser.read("/api/queue", queue="orders")["queue"] == "orders"
 

@@ -1,4 +1,4 @@
-"""Acts: what an application does on a conversation, and what that makes of its endpoint (spec sections 1.5 and 1.7). Pure functions."""
+"""Acts: what an application does on a conversation, and the states and sequence numbers of its endpoint (spec sections 1.5, 1.7). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialog state: what a delivery has to know of the conversations whose messages it claimed, and the order in which messages are received.
+"""Dialog state: what a delivery has to know of the conversations whose messages it claimed, and which messages overtake others.
 
 The driver of a pass writes the state, and every task reads it. The order is that of spec SB-41 to SB-49, section 11.1.
 """
@@ -103,7 +103,7 @@ class WaitingMessages(NamedTuple):
         return AS_ARRIVED if self.handle is None else _CLASSES.get(is_system(self.message_type), AS_ARRIVED)
 
 
-def exceptions(rows: Iterable[WaitingMessages]) -> Mapping[int, Place]:
+def overtaking_messages(rows: Iterable[WaitingMessages]) -> Mapping[int, Place]:
     """Return the places of the messages that overtake others of their dialog, by lookup id; all others have (lookup id, 2).
 
     Sorted by (priority descending, anchor, precedence, lookup id), messages stand in the order in which one RECEIVE TOP(1) after the other takes

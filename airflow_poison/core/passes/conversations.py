@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
-from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, exceptions
+from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, overtaking_messages
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service
@@ -269,7 +269,7 @@ def dialog_state(table: QueueTable, claim: Claim) -> DialogState:
     snapshot = table.snapshot()
     claimed = list(_claimed(table, claim))
     handles = {row.handle for row in claimed if row.handle is not None}
-    arrived, endpoints, overtaking = waiting(table, snapshot, handles), stored(table, snapshot, handles), exceptions(claimed)
+    arrived, endpoints, overtaking = waiting(table, snapshot, handles), stored(table, snapshot, handles), overtaking_messages(claimed)
     overtaken = {row.handle for row in claimed if row.handle is not None and row.lookup_id in overtaking}
     here = Counter(row.handle for row in claimed)
     elsewhere = {handle for handle, types in arrived.items() if len(types) > here[handle]}  # the first message, perhaps

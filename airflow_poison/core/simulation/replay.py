@@ -15,9 +15,9 @@ from airflow_poison.core.policies import checked_policy, policy_class
 from airflow_poison.core.policies.described import typed_settings
 from airflow_poison.core.policies.policy import Access, Opening
 from airflow_poison.core.simulation.replay_queue import ReplayQueue, TimeIsUp
+from airflow_poison.core.simulation.result import Simulation
 from airflow_poison.core.simulation.script import Script, Scripted, Verb, as_span
 from airflow_poison.core.simulation.scripted_host import ScriptedDelivery, ScriptedHost
-from airflow_poison.core.simulation.simulated import Simulation
 from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from airflow_poison.core.simulation.script import Action
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.simulation.simulated import Simulation
+    from airflow_poison.core.simulation.result import Simulation
 
 pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.dialog_state import Place, WaitingMessages, exceptions
+from airflow_poison.core.conversations.dialog_state import Place, WaitingMessages, overtaking_messages
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def apart(rows: Iterable[WaitingMessages], what: Callable[[WaitingMessages], str
 
 def by_sorting(rows: list[WaitingMessages]) -> list[int]:
     """Return the order that an engine finds: it sorts, and knows of the exceptions."""
-    known = exceptions(rows)
+    known = overtaking_messages(rows)
 
     def key(row: WaitingMessages) -> tuple[int, int, int, int]:
         anchor, precedence = known.get(row.lookup_id, Place(row.lookup_id, 2))
@@ -153,7 +153,7 @@ def test_a_message_of_no_conversation_overtakes_nothing() -> None:
     ]
 
     assert receive_order(rows) == by_sorting(rows) == [1, 2, 3, 4]
-    assert exceptions(rows) == {4: Place(4, 1)}
+    assert overtaking_messages(rows) == {4: Place(4, 1)}
 
 
 def test_sb_35_both_prints_of_a_system_message_type_have_precedence() -> None:
@@ -167,7 +167,7 @@ def test_sb_35_both_prints_of_a_system_message_type_have_precedence() -> None:
 
 
 def test_sb_49_the_exceptions_name_the_oldest_message_that_still_waits() -> None:
-    assert exceptions(arrivals("d1.T d2.z d1.E d1.a d1.end d1.T")) == {1: Place(1, 0), 6: Place(3, 0), 3: Place(3, 1)}
+    assert overtaking_messages(arrivals("d1.T d2.z d1.E d1.a d1.end d1.T")) == {1: Place(1, 0), 6: Place(3, 0), 3: Place(3, 1)}
 
 
 @st.composite

@@ -18,7 +18,7 @@ from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.watching.conditions import MessagesAvailable
-from airflow_poison.core.watching.news import Happening, ripens
+from airflow_poison.core.watching.happenings import Happening, ripens
 from tests.unit.watching.test_news import Reader
 
 if TYPE_CHECKING:

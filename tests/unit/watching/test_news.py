@@ -17,7 +17,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.watching.news import Happening, Position, begin, news, ripens
+from airflow_poison.core.watching.happenings import Happening, Position, begin, news, ripens
 from tests.store.given import LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:

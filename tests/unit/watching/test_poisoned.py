@@ -8,7 +8,7 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.passes.move import move, put_back, remove
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.watching.conditions import FilesGone, condition_from_dict
-from airflow_poison.core.watching.news import Happening, poison_files, poisoned
+from airflow_poison.core.watching.happenings import Happening, poison_files, poisoned
 from tests.store.given import NOW, send
 from tests.unit.watching.test_news import MOVE, Reader, receive
 

@@ -1,4 +1,4 @@
-"""The messages of one batch as the rules see them: entries with counts, what their attempts led to, and the rows that the receive loop takes."""
+"""The messages of one batch as the rules see them: entries, what attempts led to, and rows for the loop, a group with one session at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show, as plain values: read from the store of a connection, never written, without what a connection hides, harmless to look at."""
+"""The data of the pages in the Airflow UI, as plain values: read, never written, without what a connection hides, harmless."""
 
 from __future__ import annotations
 

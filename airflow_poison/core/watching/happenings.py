@@ -1,4 +1,4 @@
-"""News: what has happened to a queue since somebody was told last, and up to where one has been told.
+"""Happenings: what has happened to a queue since somebody was told last, as the payloads of asset events, and up to where one has been told.
 
 Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
 (messages available, a retry due) is told once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
