@@ -1,12 +1,14 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PARTS := test-core test-airflow test-spark test-sessions test-docs test-faults
+PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial
 .PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
 
 VENV := .venv
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
+# Tests force thousands of files to disk: they do it in memory where there is enough of it, but for those with Spark.
+IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 4000000 ] && echo TMPDIR=/dev/shm)
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
@@ -43,8 +45,14 @@ test: setup  ## the tests: unit and store, Airflow, Spark, real processes, the d
 test-live: setup  # an Airflow with all its processes
 	$(PYTEST) tests/live
 
-test-core: setup
-	$(PYTEST) tests/unit tests/store
+test-unit: setup
+	$(IN_MEMORY) $(PYTEST) tests/unit --ignore tests/unit/passes
+
+test-passes: setup
+	$(IN_MEMORY) $(PYTEST) tests/unit/passes
+
+test-store: setup
+	$(IN_MEMORY) $(PYTEST) tests/store
 
 test-spark: setup
 	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
@@ -53,16 +61,16 @@ test-places: setup  # a Spark cluster, a Spark Connect server
 	$(PYTEST) tests/spark/places tests/airflow/test_submit.py
 
 test-sessions: setup
-	$(PYTEST) tests/sessions
+	$(IN_MEMORY) $(PYTEST) tests/sessions
 
 test-airflow: setup
-	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
+	$(IN_MEMORY) $(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
 
 test-faults: setup
-	$(PYTEST) tests/faults
+	$(IN_MEMORY) $(PYTEST) tests/faults
 
 test-docs: setup
-	$(PYTEST) tests/docs --ignore tests/docs/test_tutorial.py
+	$(IN_MEMORY) $(PYTEST) tests/docs --ignore tests/docs/test_tutorial.py
 
 test-tutorial: setup  # every command of the tutorial, in a real Airflow
 	$(PYTEST) tests/docs/test_tutorial.py

@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 _CONTEXT = multiprocessing.get_context("forkserver")
+_modules = [__name__]
 _imported_in: dict[str, str] = {}
 
 
 def preload(*modules: str, environment: Mapping[str, str] | None = None) -> None:
-    """Say what is imported once for all, before the first fork of this test run.
+    """Say what is imported, too, once for all, before the first fork of this test run.
 
     A module that cannot be imported is left out in silence.
 
     :param environment: what the environment of that import has besides.
     """
-    _CONTEXT.set_forkserver_preload([__name__, *modules])
+    _modules.extend(modules)
+    _CONTEXT.set_forkserver_preload(_modules)
     _imported_in.update(environment or {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.schema import CONVERSATION, table_schema
+from airflow_poison.core.store import open_store
 from airflow_poison.core.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
 from tests.airflow.conftest import define_connection
@@ -76,20 +78,43 @@ def refuse(message: Any) -> None:
     raise ValueError(f"refused {message.body.decode()}: \x1b[31m{SCRIPT}\x07")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The queues of the fixtures below, made once: each test has a copy."""
+    folder = tmp_path_factory.mktemp("made")
+    store = open_store(str(folder))
+    make_orders(store)
+    make_warehouse(store)
+    return folder
+
+
 @pytest.fixture
-def orders(store: QueueStore) -> QueueTable:
+def orders(store: QueueStore, made: Path) -> QueueTable:
     """A queue with one message in poison, whose body and error are hostile, and one in main."""
+    return copied(made, store, "orders")
+
+
+@pytest.fixture
+def warehouse(store: QueueStore, made: Path) -> QueueTable:
+    """A queue that a message of a dialog has disabled; what its partner, whose name is hostile, has sent since waits at the other side."""
+    copied(made, store, "shop")
+    return copied(made, store, "warehouse")
+
+
+def copied(made: Path, store: QueueStore, name: str) -> QueueTable:
+    shutil.copytree(made / name, Path(store.uri, name))
+    return store.open(name)
+
+
+def make_orders(store: QueueStore) -> None:
     policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
     table = declare(store, "orders", policy, SystemClock())
     put(table, f"{SCRIPT}\x1b]0;owned\x07\u202e")
     ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
     put(table, b"\x00\xff bytes")
-    return table
 
 
-@pytest.fixture
-def warehouse(store: QueueStore) -> QueueTable:
-    """A queue that a message of a dialog has disabled; what its partner, whose name is hostile, has sent since waits at the other side."""
+def make_warehouse(store: QueueStore) -> None:
     rules = ServiceBroker()
     shop, table = (declare(store, name, rules, CLOCK) for name in ("shop", "warehouse"))
     declare_services(store, shop, [Service(SHOP, [PARTS])], CLOCK)
@@ -99,7 +124,6 @@ def warehouse(store: QueueStore) -> QueueTable:
     fail(store, table, "1")
     send_on(shop, FAR, [(ORDER, b"late")], key="late", clock=CLOCK)
     transmit(store, shop, CLOCK)
-    return table
 
 
 def fail(store: QueueStore, table: QueueTable, key: str) -> None:

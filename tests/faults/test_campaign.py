@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import forked
+from tests.faults import __main__ as campaign
 from tests.faults.points import named_points
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
+forked.preload(campaign.__name__)
 VIOLATIONS = ("lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "events", "fell", "order", "log", "stuck")
 REPORTED = {"kills", "zombies", "io_errors", "power_losses", "lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "seed", "seconds"}
 
@@ -59,12 +59,14 @@ def _bug(bug: str) -> tuple[str, ...]:
 
 
 def _side_by_side(wanted: Mapping[str, tuple[str, ...]]) -> dict[str, Ended]:
-    started = {
-        bug: subprocess.Popen([sys.executable, "-m", "tests.faults", *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for bug, options in wanted.items()
-    }
-    printed = {bug: process.communicate(timeout=250)[0] for bug, process in started.items()}
-    return {bug: (started[bug].returncode, json.loads(text.splitlines()[-1]), text) for bug, text in printed.items()}
+    started = {bug: forked.Started(_run, options) for bug, options in wanted.items()}
+    ended = {bug: process.ended(250.0) for bug, process in started.items()}
+    return {bug: (end.code, json.loads(end.printed.splitlines()[-1]), end.printed + end.errors) for bug, end in ended.items()}
+
+
+def _run(options: tuple[str, ...]) -> None:
+    sys.argv[1:] = options
+    sys.exit(campaign.main())
 
 
 @pytest.mark.parametrize("kind", ["campaigns", "conversations"])

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.store.delta.store import DeltaStore
+from tests import forked
 from tests.faults import planted
 from tests.faults.powerloss import Disk
 from tests.store.children import VERBS
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.faults.test_power_loss"])
+forked.preload("tests.faults.test_power_loss")
 POINTS = {
     "append": ("store.append.after_files", "store.append.before_commit", "store.append.after_commit"),
     "receive": (

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store.control import Control
+from airflow_poison.core.store.delta.store import DeltaStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +56,13 @@ def put(rows: pa.Table, place: str, move_count: int = 1, due_at: datetime | None
 
 def seal(queue: QueueTable, claimed: Claim, result: Mapping[str, object] | None = None) -> Manifest:
     return queue.seal(claimed, lambda _: result or {})
+
+
+def copied(queue: QueueTable, root: str, *, durable: bool = True) -> QueueTable:
+    """A copy of a queue with a history, alone in a store of its own: to make it again takes longer."""
+    table = Path(queue.uri)
+    shutil.copytree(table, Path(root, table.name))
+    return DeltaStore(root, durable=durable).open(table.name)
 
 
 def park_all(queue: QueueTable, key: str = "park", due_at: datetime = LATER) -> None:

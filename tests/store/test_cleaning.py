@@ -27,13 +27,14 @@ from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Cleaned, Replacement
 from airflow_poison.core.store.log import Commit
 from tests.store import dialogs
-from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
+from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, copied, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
 
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
@@ -252,35 +253,51 @@ def small_files(queue: QueueTable) -> None:
         dialogs.act(queue, f"a{number}", dialogs.endpoint("a", number))
 
 
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
+    queue = DeltaStore(str(tmp_path_factory.mktemp("crowd")), durable=False).create("orders", CONTROL, NOW)
+    small_files(queue)
+    return queue
+
+
+@pytest.fixture
+def crowded(store: QueueStore, crowd: QueueTable) -> QueueTable:
+    """A queue of each store with small files, and one that nobody mentions."""
+    if isinstance(store, DeltaStore):
+        queue = copied(crowd, store.uri, durable=False)
+    else:
+        queue = store.create("orders", CONTROL, NOW)
+        small_files(queue)
+    orphan(queue)
+    return queue
+
+
 def all_of(queue: QueueTable) -> pa.Table:
     return queue.read(queue.snapshot().files[0])
 
 
 @pytest.mark.parametrize("verb", RACES)
 @pytest.mark.parametrize("point", ["store.clean.after_listing", "store.clean.before_fence", "store.fence.before_commit", "store.clean.before_remove"])
-def test_a_verb_that_runs_while_a_cleaner_stands_still_loses_nothing(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
-    small_files(queue)
-    orphan(queue)
-    at_point.do(point, lambda: RACES[verb](queue))
-    clean(queue)
-    assert_whole(queue)
-    assert set(range(1, 7)) <= set(ids(queue))
-    for held in queue.snapshot().claims:
-        assert queue.finish(held, seal(queue, held), now=NOW)
+def test_a_verb_that_runs_while_a_cleaner_stands_still_loses_nothing(crowded: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
+    at_point.do(point, lambda: RACES[verb](crowded))
+    clean(crowded)
+    assert_whole(crowded)
+    assert set(range(1, 7)) <= set(ids(crowded))
+    for held in crowded.snapshot().claims:
+        assert crowded.finish(held, seal(crowded, held), now=NOW)
 
 
 @pytest.mark.parametrize("verb", RACES)
 def test_a_cleaner_that_runs_before_the_commit_of_a_verb_makes_it_begin_again_or_fail_and_loses_nothing(
-    queue: QueueTable, at_point: AtPoint, verb: str
+    crowded: QueueTable, at_point: AtPoint, verb: str
 ) -> None:
-    small_files(queue)
-    at_point.do(f"store.{verb}.before_commit", lambda: clean(queue))
+    at_point.do(f"store.{verb}.before_commit", lambda: clean(crowded))
     with suppress(TableChangedError):
-        RACES[verb](queue)
-    assert_whole(queue)
-    assert set(range(1, 7)) <= set(ids(queue))
-    for held in queue.snapshot().claims:
-        assert queue.finish(held, seal(queue, held), now=NOW)
+        RACES[verb](crowded)
+    assert_whole(crowded)
+    assert set(range(1, 7)) <= set(ids(crowded))
+    for held in crowded.snapshot().claims:
+        assert crowded.finish(held, seal(crowded, held), now=NOW)
 
 
 def assert_whole(queue: QueueTable) -> None:
@@ -337,9 +354,22 @@ def many(queue: QueueTable, count: int) -> None:
         send(queue, 1, f"many-{queue.snapshot().version}-{number}")
 
 
-def test_the_log_is_shortened_to_what_the_retention_needs(delta_root: str) -> None:
-    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
-    many(queue, 70)
+@pytest.fixture(scope="module")
+def sixty(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
+    """A queue with sixty sends."""
+    queue = DeltaStore(str(tmp_path_factory.mktemp("sixty")), durable=False).create("orders", CONTROL, NOW)
+    many(queue, 60)
+    return queue
+
+
+@pytest.fixture
+def long_log(sixty: QueueTable, delta_root: str) -> QueueTable:
+    return copied(sixty, delta_root)
+
+
+def test_the_log_is_shortened_to_what_the_retention_needs(long_log: QueueTable, delta_root: str) -> None:
+    queue = long_log
+    many(queue, 10)
     before = all_rows(queue)
     done = queue.shorten_log(retention=WEEK)
     assert (done.entries, done.oldest) == (0, 0)
@@ -353,31 +383,28 @@ def test_the_log_is_shortened_to_what_the_retention_needs(delta_root: str) -> No
     assert send(queue, 1, "after").first_lookup_id == 71
 
 
-def test_versions_within_the_retention_can_be_read_after_the_log_was_shortened(delta_queue: QueueTable) -> None:
-    many(delta_queue, 60)
-    log = Path(delta_queue.uri, "_delta_log")
-    for version in entries(delta_queue)[:45]:
+def test_versions_within_the_retention_can_be_read_after_the_log_was_shortened(long_log: QueueTable) -> None:
+    log = Path(long_log.uri, "_delta_log")
+    for version in entries(long_log)[:45]:
         os.utime(log / f"{version:020d}.json", (time.time() - 8 * 24 * 3_600,) * 2)
-    done = delta_queue.shorten_log(retention=WEEK)
+    done = long_log.shorten_log(retention=WEEK)
     assert done.oldest == 40
-    assert DeltaTable(delta_queue.uri, version=44).version() == 44
-    assert ids(delta_queue) == list(range(1, 61))
+    assert DeltaTable(long_log.uri, version=44).version() == 44
+    assert ids(long_log) == list(range(1, 61))
 
 
-def test_a_checkpoint_that_does_not_say_what_the_log_says_stops_the_shortening(delta_queue: QueueTable) -> None:
-    many(delta_queue, 60)
-    log = Path(delta_queue.uri, "_delta_log")
+def test_a_checkpoint_that_does_not_say_what_the_log_says_stops_the_shortening(long_log: QueueTable) -> None:
+    log = Path(long_log.uri, "_delta_log")
     (log / f"{60:020d}.checkpoint.parquet").write_bytes((log / f"{20:020d}.checkpoint.parquet").read_bytes())
     with pytest.raises(TableChangedError, match="does not name the files"):
-        DeltaStore(delta_queue.uri.removesuffix("/orders")).open("orders").shorten_log(retention=NONE)
-    assert entries(delta_queue)[0] == 0
+        DeltaStore(long_log.uri.removesuffix("/orders")).open("orders").shorten_log(retention=NONE)
+    assert entries(long_log)[0] == 0
 
 
 def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_for_damage(
-    delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch
+    long_log: QueueTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many(delta_queue, 60)
-    log, changes = Path(delta_queue.uri, "_delta_log"), checkpoints._changes
+    log, changes = Path(long_log.uri, "_delta_log"), checkpoints._changes
 
     def beside_another(entry: Path) -> tuple[set[str], set[str]]:
         if entry == log / f"{5:020d}.json":
@@ -386,25 +413,24 @@ def test_a_maintainer_that_shortens_the_log_beside_another_does_not_take_that_fo
         return changes(entry)
 
     monkeypatch.setattr(checkpoints, "_changes", beside_another)
-    assert delta_queue.shorten_log(retention=NONE).oldest == 60
-    assert ids(delta_queue) == list(range(1, 61))
+    assert long_log.shorten_log(retention=NONE).oldest == 60
+    assert ids(long_log) == list(range(1, 61))
 
 
-def test_an_entry_that_is_missing_between_others_stops_the_shortening(delta_queue: QueueTable) -> None:
-    many(delta_queue, 60)
-    Path(delta_queue.uri, "_delta_log", f"{5:020d}.json").unlink()
+def test_an_entry_that_is_missing_between_others_stops_the_shortening(long_log: QueueTable) -> None:
+    Path(long_log.uri, "_delta_log", f"{5:020d}.json").unlink()
     with pytest.raises(TableChangedError, match="does not name the files"):
-        delta_queue.shorten_log(retention=NONE)
-    assert entries(delta_queue)[0] == 0
+        long_log.shorten_log(retention=NONE)
+    assert entries(long_log)[0] == 0
 
 
-def test_a_maintainer_that_was_killed_before_it_removed_old_checkpoints_stops_no_later_one(delta_queue: QueueTable) -> None:
-    many(delta_queue, 70)
-    log = Path(delta_queue.uri, "_delta_log")
+def test_a_maintainer_that_was_killed_before_it_removed_old_checkpoints_stops_no_later_one(long_log: QueueTable) -> None:
+    many(long_log, 10)
+    log = Path(long_log.uri, "_delta_log")
     for version in range(35):
         (log / f"{version:020d}.json").unlink()
-    assert delta_queue.shorten_log(retention=NONE).oldest == 60
-    assert ids(delta_queue) == list(range(1, 71))
+    assert long_log.shorten_log(retention=NONE).oldest == 60
+    assert ids(long_log) == list(range(1, 71))
 
 
 def test_a_commit_that_comes_after_its_place_was_cleaned_up_is_not_acknowledged(delta_queue: QueueTable, at_point: AtPoint) -> None:
@@ -461,15 +487,13 @@ def in_between(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> N
 
 @pytest.mark.parametrize("point", ["store.clean.before_fence", "store.clean.before_remove"])
 @pytest.mark.parametrize("verb", ["append", "move", "replace", "transact", "merge", "split", "claim", "compact"])
-def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(queue: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
+def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(crowded: QueueTable, at_point: AtPoint, verb: str, point: str) -> None:
     """Before the fence, the commit is in the version that the cleaner looks at; after it, the commit begins again with other names."""
-    small_files(queue)
-    orphan(queue)
-    in_between(queue, at_point, verb, point)
-    assert_whole(queue)
-    assert set(range(1, 7)) <= set(ids(queue))
-    for held in queue.snapshot().claims:
-        assert queue.finish(held, seal(queue, held), now=NOW)
+    in_between(crowded, at_point, verb, point)
+    assert_whole(crowded)
+    assert set(range(1, 7)) <= set(ids(crowded))
+    for held in crowded.snapshot().claims:
+        assert crowded.finish(held, seal(crowded, held), now=NOW)
 
 
 def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import children
-from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
+from tests.store.given import CONTROL, NOW, all_rows, claim, copied, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -38,10 +38,10 @@ POINTS = [
 ]
 
 
-@pytest.fixture
-def used(delta_root: str, delta_queue: QueueTable) -> QueueTable:
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
     """A queue with a history of 45 versions, of events, a living claim with outcomes, and the stage of a pass that has ended."""
-    queue = DeltaStore(delta_root, durable=False).open("orders")
+    queue = DeltaStore(str(tmp_path_factory.mktemp("history")), durable=False).create("orders", CONTROL, NOW)
     for number in range(28):
         send(queue, 1, str(number))
     for number in range(4):
@@ -56,7 +56,12 @@ def used(delta_root: str, delta_queue: QueueTable) -> QueueTable:
     Path(queue.uri, "_stage", "ended", "0123", "journal").mkdir(parents=True)
     for number in range(10):
         send(queue, 1, f"more-{number}")
-    return delta_queue
+    return queue
+
+
+@pytest.fixture
+def used(history: QueueTable, delta_root: str) -> QueueTable:
+    return copied(history, delta_root)
 
 
 @pytest.mark.parametrize("point", POINTS)
