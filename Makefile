@@ -64,7 +64,7 @@ test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions
 
 test-airflow: setup
-	$(IN_MEMORY) $(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
+	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
 
 test-faults: setup
 	$(IN_MEMORY) $(PYTEST) tests/faults
