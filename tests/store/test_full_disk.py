@@ -36,6 +36,8 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=time
 BODIES = ("good 1", "bad 2", "good 3", "bad 4", "good 5 " + "x" * 9_000)
 ADVICE = re.compile(r"free (some )?space", re.IGNORECASE)
 MOST_PAGES = 120
+IN_A_ROW = 3
+"""Successes until the disk counts as large enough: pages come back while a verb works, so it may succeed with fewer than it failed with."""
 FULL = os.environ.get("POISON_FAULTS") == "full"
 """``make faults`` tries every number of pages; ``make test`` leaves some out where there are many, others each time."""
 
@@ -175,7 +177,7 @@ def test_a_verb_meets_a_full_disk_and_is_run_again(disk: Disk, tmp_path: Path, n
     before = given(tmp_path, case)
     messages = before.rows().keys()
     settled = calls(before.handler, "done").keys()
-    failed = 0
+    failed = succeeded = 0
     step = 1 if FULL else case.step
     for pages in range(random.randrange(step), MOST_PAGES, step):
         queue = on(disk, before, pages)
@@ -189,10 +191,11 @@ def test_a_verb_meets_a_full_disk_and_is_run_again(disk: Disk, tmp_path: Path, n
         case.act(queue)
         assert case.check(queue), told
         _assert_nothing_lost(queue, set(messages), settled)
-        if not told:
+        succeeded = 0 if told else succeeded + 1
+        if succeeded == IN_A_ROW:
             break
     assert failed >= 3, "the disk was never full"
-    assert not told, f"never succeeded with {MOST_PAGES} pages"
+    assert succeeded == IN_A_ROW, f"never succeeded with {MOST_PAGES} pages"
 
 
 def _tried(case: Case, queue: Queue) -> str:
