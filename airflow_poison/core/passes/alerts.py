@@ -1,4 +1,4 @@
-"""Alerts: what people are told about a queue, from its recorded events after the commit that recorded them, or because what waits has become old."""
+"""Alerts: which events people are told of after their commit, in which words (those of halts: halts.py), and what has waited for too long."""
 
 from __future__ import annotations
 

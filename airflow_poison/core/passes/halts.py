@@ -1,4 +1,4 @@
-"""Halted endpoints: the one shape of a halt, the events and the control row that record it, and what people are told of it (spec SB-15, SB-28).
+"""Halted endpoints: the words in which people are told of a disabled, stopped or faulted one; the events and the row that record it (spec SB-15).
 
 An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system has a reader for it. What a pass or an inspection knows of a halt is a
 ``HaltRecord``; what somebody has seen of it in the queue, and may decide about, is a ``HaltedEndpoint``.

@@ -1,4 +1,4 @@
-"""Send: put messages into a queue, once per key."""
+"""Send: check messages and hand them to the store, with the key under which it takes them once."""
 
 from __future__ import annotations
 

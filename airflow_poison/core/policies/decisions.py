@@ -1,7 +1,7 @@
-"""What a policy can decide about a message: a small closed set of values, matched exhaustively by whoever carries them out.
+"""Decisions about a message: what a policy may decide, a small closed set matched by whoever carries it out; and which messages leave retry now.
 
-And what is decided alike for all: what an abort and a move do to a message's counts (spec WCF-14), and which messages leave the retry sub-queue
-now (spec WCF-28, WCF-30 to WCF-33).
+Alike for all is what an abort and a move do to a message's counts (spec WCF-14), and when messages leave the retry sub-queue (spec WCF-28,
+WCF-30 to WCF-33).
 """
 
 from __future__ import annotations

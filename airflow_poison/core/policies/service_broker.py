@@ -1,4 +1,4 @@
-"""SQL Server Service Broker: five consecutive rollbacks disable the queue (spec sections 1.1 to 1.4)."""
+"""SQL Server Service Broker: a queue's settings and its readers, which drive the counters of queue_disabling.py (spec sections 1.1 to 1.4)."""
 
 from __future__ import annotations
 

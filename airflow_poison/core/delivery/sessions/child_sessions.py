@@ -1,4 +1,4 @@
-"""Server sessions in child processes: one that is handed whole batches, and those of an endpoint, which are called one message at a time.
+"""Server sessions in child processes, handed whole batches or one message at a time; a child's death is charged here to the message that it had.
 
 Whole batches are for policies whose decisions depend on the message alone (``policy.stateless``): the parent watches the child's progress in the
 journal, and charges what it was doing when it died. ``endpoint.py`` serves the others.

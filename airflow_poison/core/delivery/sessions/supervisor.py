@@ -1,4 +1,4 @@
-"""Child processes, seen from their parent: started when needed, watched, buried, and what the death of one means for a message."""
+"""Child processes, seen from their parent: started when needed, watched, buried; and how one ended, as a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Append: a stream of batches becomes files with the queue's next lookup ids, in one commit, once per key."""
+"""Append: a send's batches become files with the next lookup ids, in one commit; a key that has sent before is recognised here."""
 
 from __future__ import annotations
 
