@@ -1,4 +1,4 @@
-"""What the policies of all queued WCF bindings share: timeouts (spec WCF-35), and errors: fault, drop, reject, move to poison (spec WCF-21 to WCF-24)."""
+"""What the policies of all queued WCF bindings share: timeouts (spec WCF-35); on errors fault, drop, reject or move to poison (spec WCF-21 to 24)."""
 
 from __future__ import annotations
 
