@@ -51,6 +51,14 @@ class HandlerNotRunError(PoisonError, TypeError):
     """A handler returned something whose code has not run: an awaitable or a generator. Its message is rolled back."""
 
 
+class OutputRowError(PoisonError, ValueError):
+    """A row that a handler returned does not fit its output. Its message is rolled back."""
+
+
+class OutputError(PoisonError):
+    """An output cannot take rows: it cannot be reached, or its columns are others now. The rows wait in the queue's own table."""
+
+
 class ErrorHandlerError(PoisonError, TypeError):
     """An error handler class cannot be used: wrong interface or no constructor without parameters (spec WCF-27)."""
 

@@ -71,11 +71,12 @@ def _charge_the_batch() -> None:
     """Where a process died, every message of its batch that was not settled is charged."""
     read = journal.sections
 
-    def sections(*content: Any) -> Iterator[tuple[Any, Any]]:
-        for ids, words in read(*content):
+    def sections(*content: Any) -> Iterator[Any]:
+        for section in read(*content):
+            words = section.words
             if (words & 0xFF == MessageState.IN_FLIGHT).any():
                 words[words & 0xFF == MessageState.UNTOUCHED] += np.int32(word(MessageState.UNTOUCHED, 1, 1))
-            yield ids, words
+            yield section
 
     replace(crash_attribution, "sections", sections)
 

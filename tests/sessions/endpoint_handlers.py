@@ -121,7 +121,7 @@ def _parents_worker_and_all() -> None:
 
 def _halted(folder: Path) -> bool:
     """Whether some message of the journals has halted its endpoint; read beside its writer."""
-    found = [words for path in folder.glob("journal/*.journal") for _, words in sections(path.read_bytes())]
+    found = [words for path in folder.glob("journal/*.journal") for _, words, _ in sections(path.read_bytes())]
     return any((states_of(words) == MessageState.HALTED).any() for words in found)
 
 

@@ -6,7 +6,7 @@ the cost follows the number of different ends, not of messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
@@ -156,6 +156,7 @@ class Delivered:
     :param at: when their fate is decided, UTC.
     :param decided: what an endpoint decided; None: the policy is asked here, with the words.
     :param conversed: what became of conversations; None: the queue has none.
+    :param returned: the rows that its messages' deliveries returned, as they travel: by the folder of the journals, and lookup id.
     """
 
     batch: pa.RecordBatch
@@ -164,6 +165,7 @@ class Delivered:
     at: datetime
     decided: Decided | None = None
     conversed: Conversed | None = None
+    returned: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 
     def entry(self, row: int) -> BatchEntry:
         """Return the message of a row with the counts that it came with."""

@@ -50,13 +50,13 @@ class HandlerRef:
     path: tuple[str, ...] = ()
 
 
-def check_given(handler: object) -> None:
+def check_given(handler: object, *, returns_rows: bool = False) -> None:
     """Check a handler as far as that needs no import, for example where a DAG file names it. A name with a Jinja expression is checked when it runs.
 
     :raises HandlerNotFoundError: it is no ``module:function``, cannot be called with one message, or would not run when it is called.
     """
     if not isinstance(handler, str):
-        _check_callable(handler, _name_of(handler))
+        _check_callable(handler, _name_of(handler), returns_rows=returns_rows)
     elif "{{" not in handler and "{%" not in handler:
         _parts(handler)
 
@@ -82,20 +82,21 @@ def check_returned(returned: object) -> None:
     raise HandlerNotRunError(f"The handler returned {what} ({name}): what is in it has not run, so the message is rolled back. {instead}.")
 
 
-def resolve_handler(handler: HandlerLike | HandlerRef) -> HandlerRef:
+def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = False) -> HandlerRef:
     """Check a handler before anything is claimed, and make it ready to travel.
 
     :param handler: an importable name ``"shop.arrivals:land"`` or any callable that takes one message.
+    :param returns_rows: what it returns lands in outputs, so it may be a generator function.
     :raises HandlerNotFoundError: it cannot be imported, is not callable with one message, or cannot travel.
     """
     if isinstance(handler, HandlerRef):
         return handler
     path = tuple(sys.path)
     if isinstance(handler, str):
-        _check_callable(_import(handler), handler)
+        _check_callable(_import(handler), handler, returns_rows=returns_rows)
         return HandlerRef(handler, path=path)
     name = _name_of(handler)
-    _check_callable(handler, name)
+    _check_callable(handler, name, returns_rows=returns_rows)
     if _is_importable(handler, name):
         return HandlerRef(name, path=path)
     try:
@@ -187,7 +188,7 @@ def _import(name: str) -> Handler:
     return found  # type: ignore[no-any-return]  # whatever the user named; checked by the caller
 
 
-def _check_callable(handler: object, name: str) -> None:
+def _check_callable(handler: object, name: str, *, returns_rows: bool = False) -> None:
     if not callable(handler):
         raise HandlerNotFoundError(f"The handler {name!r} is {type(handler).__name__}, not something callable; name a function of one message.")
     called: Any = handler
@@ -199,8 +200,9 @@ def _check_callable(handler: object, name: str) -> None:
         called = type(called).__call__
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called):
         raise HandlerNotFoundError(f"The handler {name!r} is a coroutine function: called, it would never run. {_ASYNC}.")
-    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise HandlerNotFoundError(f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'.")
+    if inspect.isasyncgenfunction(called) or (inspect.isgeneratorfunction(called) and not returns_rows):
+        otherwise = "" if inspect.isasyncgenfunction(called) else ", or declare output=... for the rows that it yields"
+        raise HandlerNotFoundError(f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'{otherwise}.")
     try:
         signature = inspect.signature(handler, follow_wrapped=False)  # the outer function is what is called
     except (TypeError, ValueError):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.policy import Opening, Policy
 
@@ -63,6 +64,8 @@ class StageJob:
     :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
     :param singly: one task with one server session.
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
+    :param outputs: where the rows land that the handler returns; none: nothing lands.
+    :param key: of the pass, as rows say it that tell where they come from.
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     """
 
@@ -84,6 +87,8 @@ class StageJob:
     singly: bool = False
     forced: bool = False
     dialogs: str | None = None
+    outputs: tuple[Output, ...] = ()
+    key: str = ""
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -106,6 +111,7 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     for delivered in _delivered(job, partition, batches, total):
         rows, tally = settler.settle(delivered)
         total.add(tally)
+        rows += _landing(job, delivered, total)
         for table in rows:
             yield from table.combine_chunks().to_batches()
     if total.counts["received"]:
@@ -129,8 +135,22 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             report = session.deliver(batch)
             reach("delivery.stage.after_batch")
             total.counts["timeouts"] += report.timeouts
-            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided, report.conversed)
+            total.counts["not_landed"] += report.not_landed
+            returned = {**known.returned_by(batch, report), job.journal_folder: report.returned} if job.outputs else {}
+            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided, report.conversed, returned)
         total.close(job.opening.counters, session.counters())
+
+
+def _landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
+    """Return what messages returned as rows of the partition ``_output``, and count it."""
+    from airflow_poison.core.delivery.sessions.returned import LearnedColumns
+    from airflow_poison.core.outputs_as_rows import landing_rows
+
+    found = []
+    for folder, returned in delivered.returned.items():
+        found += landing_rows(job, returned.items(), LearnedColumns(Path(folder)).known, delivered.at)
+    total.counts["landings"] += sum(table.num_rows for table in found)
+    return found
 
 
 def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,8 +24,9 @@ from airflow_poison.core.conversations.dialog_state import AS_ARRIVED, Place
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
+from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
-from airflow_poison.core.errors import ClaimLostError, PoisonError, ReceiveStoppedError
+from airflow_poison.core.errors import ClaimLostError, OutputError, PoisonError, ReceiveStoppedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import dialog_state
 from airflow_poison.core.schema import table_schema
@@ -33,11 +34,12 @@ from airflow_poison.core.store.disk import named
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Opening, Policy
     from airflow_poison.core.store.files import Claim
@@ -64,6 +66,7 @@ class Delivering:
     """What a pass does between its claim and its account.
 
     :param converses: whether messages of conversations may be among the claimed.
+    :param outputs: with the columns that their tables have.
     """
 
     engine: Engine
@@ -71,6 +74,7 @@ class Delivering:
     handler: HandlerRef
     opening: Opening
     converses: bool
+    outputs: Sequence[Output] = ()
 
     def run(self) -> RecoveredAttempts:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
@@ -78,6 +82,7 @@ class Delivering:
         stage = Path(of.table.stage(claim))
         story = read_history([Path(path) for path in of.table.journals(claim)])
         job = self._job(story, stage)
+        self._begin_with_columns(job.outputs, job.journal_folder)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
             of.check_stopped()
@@ -119,7 +124,29 @@ class Delivering:
             singly=singly,
             forced=forced,
             dialogs=dialogs,
+            outputs=tuple(self.outputs),
+            key=self.held.claim.key,
         )
+
+    def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:
+        """Write down the columns of the outputs; those that an earlier try of the claim has learned hold, for its rows land too.
+
+        Raises OutputError when an earlier try returned rows for an output that is not declared any more.
+        """
+        own, names = LearnedColumns(Path(folder)), {output.name for output in outputs}
+        for path in self.held.receiving.table.journals(self.held.claim):
+            earlier = LearnedColumns(Path(path))
+            if (other := next((name for name in earlier.names() if name not in names), None)) is not None:
+                raise OutputError(
+                    f"An earlier run of this pass may have returned rows for the output {other!r}, which this run does not declare. Nothing was "
+                    "delivered: declare it as before, with columns that its rows fit, and run the task again."
+                )
+            for output in outputs:
+                if (learned := earlier.known(output.name)) is not None and output.columns is None:
+                    own.start_with(output.name, learned)
+        for output in outputs:
+            if output.columns is not None:
+                own.start_with(output.name, output.columns)
 
     def _dialogs(self, stage: Path) -> str | None:
         """Write what tasks have to know of conversations into the stage; return where, None when the queue has none."""

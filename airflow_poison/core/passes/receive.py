@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
@@ -17,22 +17,25 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row
+from airflow_poison.core.passes.land import land, prepared
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.policy import Access, Opening, Restart
-from airflow_poison.core.schema import CONVERSATION, EVENT, TRANSMISSION_QUEUE, SubQueue, place_name
+from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.stage import BlockRecord
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
+    from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
@@ -52,6 +55,9 @@ class ReceivePass:
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
     :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
+    :param outputs: where the rows land that the handler returns (``outputs_of``).
+    :param deliver: takes the rows of the output without a table, after the commit that settled their messages: a function of an Arrow table and a
+        key, which is the same when the rows are given again after it, or its process, has failed.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -67,6 +73,8 @@ class ReceivePass:
     record_all: bool = False
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
+    outputs: tuple[Output, ...] = ()
+    deliver: Deliver | None = None
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
     check_stopped: Callable[[], object] = lambda: None
 
@@ -78,7 +86,7 @@ class ReceivePass:
         ConservationError, ClaimLostError and TableChangedError with nothing committed.
         """
         check_key(key)
-        handler = resolve_handler(self.handler)
+        handler = resolve_handler(self.handler, returns_rows=bool(self.outputs))
         check_isolation(self.isolation)
         load_types(self.unprocessable)
         started = time.monotonic()
@@ -88,6 +96,8 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key)
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until))
+        landed = Counter(land(self.table, self.clock, self.deliver)) if snapshot.landings else Counter[str]()
+        outputs = prepared(self.outputs)
         self._let_in(snapshot)
         tallies = list[Tally]()
         claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
@@ -97,7 +107,7 @@ class ReceivePass:
             self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
             if mine is not None:
-                tallies.append(self._finish(mine, engine, handler, crashed=True))
+                tallies.append(self._finish(mine, engine, handler, outputs, crashed=True))
         if not any(tally.halt or tally.block for tally in tallies):
             own = self.table.claim(
                 claim_key,
@@ -108,9 +118,18 @@ class ReceivePass:
                 sub_queue=self.policy.reads,
             )
             if own is not None:
-                tallies.append(self._finish(own, engine, handler, crashed=bool(own.earlier)))
+                tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
         reach("pass.receive.before_relay")
-        return combined(self.table.name, key, tallies, self._send_on(), time.monotonic() - started)
+        sent_on = self._send_on()
+        if self.table.snapshot().landings:
+            landed.update(land(self.table, self.clock, self.deliver))
+        result = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        if result.not_landed:
+            self.progress(
+                f"queue {self.table.name}: {counted(result.not_landed, 'delivery')} returned rows, which are dropped: no output is declared. "
+                "Declare output='/path/of/a/table' to keep them."
+            )
+        return replace(result, landed=dict(landed))
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
@@ -178,7 +197,7 @@ class ReceivePass:
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
-    def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, *, crashed: bool) -> Tally:
+    def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, outputs: Sequence[Output], *, crashed: bool) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
@@ -190,7 +209,7 @@ class ReceivePass:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters
             with released_on_error(held):
-                earlier = Delivering(engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot)).run()
+                earlier = Delivering(engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot), outputs).run()
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
         tally = Tally.from_record(manifest.result)
         events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
@@ -233,7 +252,7 @@ def _instant(until: datetime) -> str:
     return "restart" if until == NOT_BEFORE_RESTART else until.isoformat()
 
 
-_BESIDE = frozenset({EVENT, CONVERSATION, TRANSMISSION_QUEUE})
+_BESIDE = frozenset({EVENT, CONVERSATION, LANDING, TRANSMISSION_QUEUE})
 """Partitions of rows that are staged beside the messages, and count for none of them."""
 
 
@@ -252,12 +271,12 @@ def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: 
     rows = sum(file.rows for _, file in staged.files if file.sub_queue not in _BESIDE)
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))
     ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT))
-    beside = {place: sum(file.rows for _, file in staged.files if file.sub_queue == place) for place in (CONVERSATION, TRANSMISSION_QUEUE)}
-    told = {CONVERSATION: counts["conversations"], TRANSMISSION_QUEUE: counts["transmissions"]}
+    beside = {place: sum(file.rows for _, file in staged.files if file.sub_queue == place) for place in (CONVERSATION, LANDING, TRANSMISSION_QUEUE)}
+    told = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
     if not (claim.messages == counts["received"] == ends and rows == wanted and beside == told):
         raise ConservationError(
             f"The pass {claim.key} claimed {claim.messages} messages, received {counts['received']}, accounted for {ends} "
-            f"and staged {rows} rows where {wanted} were expected, of conversations {beside} where {told} were. Nothing was committed; "
+            f"and staged {rows} rows where {wanted} were expected, beside them {beside} where {told} were. Nothing was committed; "
             "the stage is kept for inspection."
         )
     return cast("Mapping[str, object]", total.to_record())

@@ -89,6 +89,8 @@ class ReceiveResult(Plain):
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
     :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
+    :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
+    :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
     """
@@ -118,6 +120,8 @@ class ReceiveResult(Plain):
     blocked_until: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     sent_on: Mapping[str, int] = field(default_factory=dict)
+    landed: Mapping[str, int] = field(default_factory=dict)
+    not_landed: int = 0
     errors: tuple[Mapping[str, object], ...] = ()
     passes: int = 0
     seconds: float = 0.0

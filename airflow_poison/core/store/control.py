@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of tables that this version writes; see ``table.changing.upgrade`` for what each one has brought."""
 
 

@@ -135,6 +135,7 @@ class Snapshot:
 
     :param files: of every sub-queue, in queue order.
     :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
+    :param landings: of returned rows that are not in their outputs yet, in the order of the commits that brought them.
     :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
     """
 
@@ -145,6 +146,7 @@ class Snapshot:
     outbox: tuple[DataFile, ...]
     conversations: tuple[DataFile, ...] = ()
     transmissions: tuple[DataFile, ...] = ()
+    landings: tuple[DataFile, ...] = ()
 
     @property
     def claimed_paths(self) -> set[str]:

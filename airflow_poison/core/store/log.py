@@ -62,6 +62,9 @@ class Commit:
 class Log(Protocol):
     """Versions of one table."""
 
+    def identity(self) -> str:
+        """Return what tells the table from every other one, whatever it is called and wherever it lies; a copy has the same."""
+
     def load(self) -> LogState:
         """Return the newest version. Raises TableChangedError when it cannot be read."""
 

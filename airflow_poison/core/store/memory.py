@@ -71,6 +71,10 @@ class MemoryLog:
         self._details: list[Mapping[str, object]] = []
         self._removals: dict[str, float] = {}
 
+    def identity(self) -> str:
+        """Return the name of the temporary folder."""
+        return self._root
+
     def load(self) -> MemoryState:
         """Return the newest version."""
         return self._newest

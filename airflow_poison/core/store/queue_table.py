@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
@@ -102,6 +102,7 @@ class Table:
             outbox=in_queue_order(file for file in live.values() if file.sub_queue == OUTBOX),
             conversations=_by_name(file for file in live.values() if file.sub_queue == CONVERSATION),
             transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
+            landings=_by_name(file for file in live.values() if file.sub_queue == LANDING),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
@@ -268,6 +269,10 @@ class QueueTable(Table):
         """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
         return self.view().snapshot
 
+    def identity(self) -> str:
+        """Return what tells the queue from all others, those of other stores with its name too."""
+        return self.log.identity()
+
     def mark(self, version: int) -> Hashable | None:
         """Return what tells a version from another one in its place, while it is the newest; None when it is not, or that cannot be told.
 
@@ -285,6 +290,7 @@ class QueueTable(Table):
     transact = changing.transact
     remove_outbox = changing.remove_outbox
     remove_transmissions = changing.remove_transmissions
+    remove_landings = changing.remove_landings
 
     # A pass
     claim = claiming.claim

@@ -46,7 +46,7 @@ def written(folder: Path) -> bytes:
 
 def known(content: bytes) -> dict[int, int]:
     """What is read, by lookup id; unknown ones are left out."""
-    return {int(number): int(value) for ids, words in sections(content) for number, value in zip(ids, words, strict=True) if value}
+    return {int(number): int(value) for ids, words, _ in sections(content) for number, value in zip(ids, words, strict=True) if value}
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,10 @@ def preload() -> None:
 def main(zygote: int, *descriptors: int) -> NoReturn:
     """Run the child after the fork.
 
-    :param descriptors: its own: the socket, the pipe for what it prints, the journal, its log, and the file of the last output.
+    :param descriptors: its own: the socket, the pipe for what it prints, the journal, its log, the file of the last output, and, where rows land
+        that the handler returns, the file for those.
     """
-    control, printed, journal, log, said = descriptors
+    control, printed, journal, log, said, *rows = descriptors
     platform.die_with_parent()
     if os.getppid() != zygote:
         os._exit(0)
@@ -73,7 +74,7 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
         at = [-1]
         last = LastOutput(said, at)
         os.close(said)
-        _Child(sock, journal, log, at, last).serve()
+        _Child(sock, journal, log, at, last, rows[0] if rows else -1).serve()
     except wire.PeerGoneError:
         pass
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
@@ -90,8 +91,8 @@ def _last_words(sock: socket.socket, error: BaseException) -> int:
 
 
 class _Child:
-    def __init__(self, sock: socket.socket, journal: int, log: int, at: list[int], last: LastOutput) -> None:
-        self._sock, self._journal, self._log, self._at, self._last = sock, journal, log, at, last
+    def __init__(self, sock: socket.socket, journal: int, log: int, at: list[int], last: LastOutput, rows: int) -> None:  # noqa: PLR0917
+        self._sock, self._journal, self._log, self._at, self._last, self._rows = sock, journal, log, at, last, rows
         self._words: memoryview | None = None
 
     def serve(self) -> None:
@@ -121,7 +122,7 @@ class _Child:
                 os.chdir(setup.folder)
         faulthandler.enable(TRACEBACKS)
         output.capture(self._at, self._last)
-        endpoint = Endpoint(pickle.loads(setup.carried), self._log)  # noqa: S301  (our own bytes)
+        endpoint = Endpoint(pickle.loads(setup.carried), self._log, self._rows)  # noqa: S301  (our own bytes)
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
 
@@ -136,7 +137,8 @@ class _Child:
             self._words = None
         endpoint.at[0] = -1
         _flush()
-        return ChildReport(DONE, halted=halted)
+        not_landed, endpoint.not_landed = endpoint.not_landed, 0
+        return ChildReport(DONE, halted=halted, not_landed=not_landed)
 
     def _serve_calls(self, descriptors: list[int], endpoint: Endpoint, services: Mapping[str, Service] | None) -> None:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
@@ -159,10 +161,10 @@ class _Child:
                 failure, change = endpoint.call_in_dialog(message, begun, services)
             at[0] = -1
             _flush()
-            if failure is None and change is None:
+            if failure is None and change is None and not endpoint.rows:
                 wire.send_returned(self._sock)
             else:
-                wire.send(self._sock, Called(failure and endpoint.tell(failure), change))
+                wire.send(self._sock, Called(failure and endpoint.tell(failure), change, b"" if failure else endpoint.rows))
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""
@@ -170,7 +172,7 @@ class _Child:
         if self._words is not None:
             self._words.release()
         self._sock.close()
-        for descriptor in (self._journal, self._log):
+        for descriptor in (self._journal, self._log, self._rows):
             with suppress(OSError):
                 os.close(descriptor)
 

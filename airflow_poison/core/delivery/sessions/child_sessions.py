@@ -79,7 +79,8 @@ class SupervisedSession(StatelessSession):
                 self._limit_restarts(before, record, answer, tally)
         finally:
             os.close(stream)
-        return BatchReport(*record.outcome(), answer.halted, tally.restarts, tally.crashes, tally.timeouts)
+        counts = (tally.restarts, tally.crashes, tally.timeouts)
+        return BatchReport(*record.outcome(), answer.halted, *counts, returned=record.returned(), not_landed=answer.not_landed)
 
     def _attempt(self, stream: int, record: BatchRecord) -> ChildReport | Death:
         """Have the child go on with the batch until it is done or dead."""
@@ -178,7 +179,7 @@ class _Session(Child):
 
     :ivar serving: it has a batch; ``loaded``: it has the present one.
     :ivar call: what it was handed, None when it is free.
-    :ivar change: what its handler did in its conversation, until that is asked for.
+    :ivar change: what its handler did in its conversation, until that is asked for; ``rows``: what it returned.
     """
 
     def __init__(self, job: StageJob, journal: Journal) -> None:
@@ -188,6 +189,7 @@ class _Session(Child):
         self._taken = map_slot(self.slot)
         self.call: Call | None = None
         self.change: Change | None = None
+        self.rows = b""
         self.number = self.idle_deaths = 0
 
     def is_gone(self) -> None:
@@ -263,13 +265,13 @@ class ChildCallers:
     def result(self, session: int) -> Failure | None:
         """Wait for a child. Its death is a failure of the message that it had, if the handler had been called with it."""
         wanted = self._sessions[session]
-        wanted.change = None
+        wanted.change, wanted.rows = None, b""
         while (told := self._told(wanted)) is not wire.RETURNED:
             if isinstance(told, ServerSessionError):
                 raise told
             if not isinstance(told, Death):
                 assert isinstance(told, Called)
-                wanted.change = told.change
+                wanted.change, wanted.rows = told.change, told.rows
                 return told.failure
             if wanted.took_it:
                 return wanted.failure(told)
@@ -282,6 +284,10 @@ class ChildCallers:
         """Return what the handler did in its conversation, once."""
         change, self._sessions[session].change = self._sessions[session].change, None
         return change
+
+    def returned(self, session: int) -> bytes:
+        """Return the rows that the handler returned."""
+        return self._sessions[session].rows
 
     def has_taken(self, session: int) -> bool:
         """Whether a handler has been called with what a session was handed last."""

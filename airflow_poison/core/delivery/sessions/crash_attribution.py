@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -37,11 +38,13 @@ from airflow_poison.core.delivery.sessions.journal import (
     left_open,
     pending,
     release,
+    rows_beside,
     sections,
     settle,
 )
 from airflow_poison.core.delivery.sessions.output import last_output
 from airflow_poison.core.delivery.sessions.recovered import ReadingJournal, RecoveredAttempts, Texts, journal_paths, merged, tell_damage, texts_of
+from airflow_poison.core.delivery.sessions.returned import Records, ReturnedRows
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -69,11 +72,13 @@ class ReadSection(NamedTuple):
     """One section of a journal.
 
     :param path: of the journal.
+    :param keeps_rows: what its committed messages returned is in the file beside the journal.
     """
 
     ids: NDArray[np.int64]
     words: NDArray[np.int32]
     path: Path
+    keeps_rows: bool = False
 
     @property
     def alone(self) -> bool:
@@ -141,7 +146,7 @@ def read_try(folder: Path, deadline: float, partition: str | None = None) -> Lef
     for path in sorted(journal_paths(folder, f"{partition or '*'}-*.journal"), key=_begun_at):
         content = _read_when_quiet(path, deadline)
         texts = texts.followed_by(texts_of(path.with_suffix(".log")))
-        found += (ReadSection(ids, words, path) for ids, words in sections(content, partial(tell_damage, path)))
+        found += (ReadSection(section.ids, section.words, path, section.keeps_rows) for section in sections(content, partial(tell_damage, path)))
     return Left(found, texts)
 
 
@@ -153,7 +158,7 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 
 def _left_work(path: Path) -> bool:
     with ReadingJournal(path), path.open("rb") as file:
-        return _is_quiet(file) and any(left_open(words).in_flight for _, words in sections(file.read()))
+        return _is_quiet(file) and any(left_open(words).in_flight for _, words, _ in sections(file.read()))
     return False
 
 
@@ -378,10 +383,11 @@ class _TryAttribution:
         left = self._left
         for section in left.sections:
             release(section.words)
+        returned = _returned(left.sections)
         ids = np.concatenate([np.empty(0, np.int64), *(section.ids for section in left.sections)])
         words = np.concatenate([np.empty(0, np.int32), *(section.words for section in left.sections)])
         texts = Texts({**left.texts.failures, **self._failures}, left.texts.halts, effects=left.texts.effects)
-        return merged(ids, words, texts, len(left.texts.timeouts))
+        return replace(merged(ids, words, texts, len(left.texts.timeouts)), returned=returned)
 
     def _in_flight(self, opens: Iterable[Open]) -> frozenset[int]:
         return frozenset(int(self._left.sections[each.section].ids[row]) for each in opens for row in each.rows)
@@ -396,3 +402,18 @@ class _TryAttribution:
             self.charged = int(ids[row])
             for _ in range(self._deaths[self.charged]):
                 words[row] = counted(int(words[row]), MessageState.CRASHED, crash=True)
+
+
+def _returned(found: Iterable[ReadSection]) -> ReturnedRows:
+    """Return what committed messages returned. A message whose record was lost with a machine is taken back: it is delivered again."""
+    returned = ReturnedRows()
+    for path, of_journal in groupby(found, lambda section: section.path):
+        records = Records.of(rows_beside(path))
+        for section in of_journal:
+            committed = np.flatnonzero(section.words & STATE_MASK == MessageState.COMMITTED)
+            words = section.words[committed]
+            rows, there = records.of_committed(section.ids[committed], attempts_of(words))
+            if section.keeps_rows:
+                section.words[committed[~there]] = words[~there] & ~STATE_MASK | MessageState.UNTOUCHED
+            returned = returned.merged(rows)
+    return returned

@@ -22,6 +22,7 @@ from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import DialogHost, EndpointHost
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, pending, states_of
+from airflow_poison.core.delivery.sessions.returned import RowsWriter
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.core.errors import PoisonError, ServerSessionError
@@ -57,6 +58,7 @@ class EndpointSession(ServerSession):
         single = at_hand is not None  # what a rolled-back message did to its conversation must concern no other
         self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
+        self.keep = RowsWriter(journal.rows_descriptor).append if job.outputs else None
         self.batches = self.receiver.batch_size() > 1 and not single
         self.halted = bool((states_of(carry.words) == MessageState.HALTED).any())
         self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
@@ -80,6 +82,7 @@ class EndpointSession(ServerSession):
             timeouts=host.timeouts,
             decided=Decided(host.ends, delivery.halt, tuple(host.events)),
             conversed=None if self.dialogs is None else self.dialogs.take(),
+            returned=record.returned(),
         )
 
     def counters(self) -> Mapping[str, int]:
@@ -121,6 +124,7 @@ class _Delivery:
             holds=endpoint.batches,
             sessions=endpoint.sessions.number,
             force=endpoint.force,
+            keep=endpoint.keep,
         )
         self.halt: Halt | None = None
         self._batch = batch

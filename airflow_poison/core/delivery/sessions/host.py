@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
-from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, MessageState, counted, state_of
+from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, MessageState, attempts_of, counted, state_of
 from airflow_poison.core.delivery.sessions.wire import Call
 from airflow_poison.core.delivery.sessions.work import JournalHost
 from airflow_poison.core.errors import PoisonError, ServerSessionError
@@ -61,8 +61,9 @@ class EndpointHost(JournalHost):
         holds: bool,
         sessions: int = 1,
         force: Callable[[], None] | None = None,
+        keep: Callable[[int, int, bytes], None] | None = None,
     ) -> None:
-        super().__init__(job, section, log)
+        super().__init__(job, section, log, keep)
         self._callers, self._holds, self._force = callers, holds, force
         self._free = list(range(max(sessions, 1)))
         self._busy: dict[int, int] = {}
@@ -101,12 +102,23 @@ class EndpointHost(JournalHost):
             raise
         insort(self._free, session)
         self._taken(entry, session)
+        if failure is None and self._keep is not None:
+            self._take_rows(entry, session, self._keep)
         if failure is not None:
             self.crashes += failure.kind is FailureKind.CRASH
             self.timeouts += failure.kind is FailureKind.TIMEOUT
         elif self._holds and self._words[row] & STATE_MASK == MessageState.IN_FLIGHT:
             self._store(row, MessageState.HELD)
         return failure
+
+    def _take_rows(self, entry: BatchEntry, session: int, keep: Callable[[int, int, bytes], None]) -> None:
+        """Hold what a delivery returned until its transaction commits; one delivered at most once is committed already."""
+        row, value = entry.row, self._words[entry.row]
+        returned = self._callers.returned(session)
+        if value & STATE_MASK == MessageState.COMMITTED:
+            keep(entry.lookup_id, attempts_of(value), returned)
+        else:
+            self._rows[row] = returned
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the commit."""
@@ -217,6 +229,9 @@ class Callers(Protocol):
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation, in the delivery whose result was taken last; None: nothing."""
+
+    def returned(self, session: int) -> bytes:
+        """Return the rows that the handler returned, as they travel, in the delivery whose result was taken last."""
 
     def has_taken(self, session: int) -> bool:
         """Whether a handler has been called with what a session was handed last."""

@@ -10,6 +10,10 @@ One file per task attempt, a section per Arrow batch::
 Words change one by one and have no checksum. A disk loses whole sectors, so a word counts when all words of its sector can be words.
 What cannot be read counts for nothing: its messages are delivered again, and nobody is charged for it.
 
+Where returned rows land in outputs, a file of what deliveries returned lies beside it (``returned.py``), and the section's magic says so: a
+message counts as committed only if that file has what it returned, which may be nothing. A loss of power may take the one and leave the other.
+Where messages are delivered at most once, it counts in any case.
+
 Beside it lies a log of texts (failurelog.py). Both descriptors carry a shared lock (``flock``) that lives as long as any process
 that may still write, and that is taken before the file gets its final name: who finds a journal can wait for its writers.
 
@@ -44,7 +48,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -197,6 +201,8 @@ def settle(words: NDArray[np.int32], verdict: MessageState = MessageState.CRASHE
 
 
 MAGIC = 0x0A505732
+KEEPS_ROWS = 0x0A505733
+"""Of sections whose committed messages have a record of what they returned."""
 UNCHECKED = 0x0A505731
 """Of sections without a checksum, as journals beside tables of format 1 have them: read, never written."""
 STEP = 64 * 1024
@@ -227,14 +233,14 @@ class Section:
         """Return the words as a numpy view."""
         return np.frombuffer(self.words, np.int32)
 
-    def begin(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> None:
+    def begin(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32], magic: int = MAGIC) -> None:
         """Fill the section; its header comes last."""
         ids = self._start + HEADER
         self._mapping[ids : ids + 8 * self.messages] = lookup_ids.tobytes()
         self.as_array()[:] = words
         header = memoryview(self._mapping)[self._start : ids].cast("q")
         header[1] = _checksum(self.messages, self._mapping[ids : ids + 8 * self.messages])
-        header[0] = MAGIC << 32 | self.messages
+        header[0] = magic << 32 | self.messages
 
 
 class Journal:
@@ -243,18 +249,24 @@ class Journal:
     :param folder: an existing folder. A driver that gives a try up renames its folder; then no new journal can start in it.
     :param partition: names the file, together with the time and a random part.
     :param forced: a section is on disk before it can be worked on, and what became of it before the next one begins.
+    :param keeps_rows: there is a file of what deliveries return, too.
+    :param at_most_once: what is committed stays so, whether it is known what it returned or not.
+    :ivar rows_descriptor: of that file; -1: there is none.
     """
 
-    def __init__(self, folder: Path, partition: str, *, forced: bool = False) -> None:
-        self.forced = forced
+    def __init__(self, folder: Path, partition: str, *, forced: bool = False, keeps_rows: bool = False, at_most_once: bool = False) -> None:
+        self.forced, self._magic = forced, KEEPS_ROWS if keeps_rows and not at_most_once else MAGIC
         name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
         self.log_path = folder / f"{name}.log"
+        rows_path = rows_beside(self.path)
         hidden = folder / f".{name}.new"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.descriptor = self.log_descriptor = -1
+        self.descriptor = self.log_descriptor = self.rows_descriptor = -1
         try:
             self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, PRIVATE)
+            if keeps_rows:
+                self.rows_descriptor = os.open(rows_path, flags | os.O_APPEND, PRIVATE)
             self.descriptor = os.open(hidden, flags, PRIVATE)
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             reach("delivery.journal.before_name")
@@ -264,7 +276,7 @@ class Journal:
                 platform.force_names(folder)
         except OSError as error:
             self._let_go()
-            for path in (hidden, self.path, self.log_path):
+            for path in (hidden, self.path, self.log_path, rows_path):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
             raise _not_made(folder, error) from error
@@ -281,18 +293,19 @@ class Journal:
             raise self._cannot_grow(error) from error
         reach("delivery.journal.before_section")
         section = Section(self.descriptor, self._sections, self._end, messages)
-        section.begin(lookup_ids, words)
+        section.begin(lookup_ids, words, self._magic)
         self.force()
         reach("delivery.journal.after_section")
         self._end, self._sections = end, self._sections + 1
         return section
 
     def force(self) -> None:
-        """Force what was stored so far to disk, where that is wanted; texts come before the words that need them."""
+        """Force what was stored so far to disk, where that is wanted; texts and returned rows come before the words that need them."""
         if self.forced and self.descriptor >= 0:
             try:
-                platform.force(self.log_descriptor)
-                platform.force(self.descriptor)
+                for descriptor in (self.log_descriptor, self.rows_descriptor, self.descriptor):
+                    if descriptor >= 0:
+                        platform.force(descriptor)
             except OSError as error:
                 raise ServerSessionError(
                     f"The attempt journal {str(self.path)!r} cannot be forced to disk: {why(error)}. Nothing is lost; look at that disk, then run "
@@ -315,16 +328,21 @@ class Journal:
             self._let_go()
 
     def _let_go(self) -> None:
-        for descriptor in (self.descriptor, self.log_descriptor):
+        for descriptor in (self.descriptor, self.log_descriptor, self.rows_descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
-        self.descriptor = self.log_descriptor = -1
+        self.descriptor = self.log_descriptor = self.rows_descriptor = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def rows_beside(journal: Path) -> Path:
+    """Return where the rows that a journal's deliveries returned are."""
+    return journal.with_suffix(".rows")
 
 
 def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionError:
@@ -344,22 +362,32 @@ def why(error: OSError) -> str:
     return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
 
 
+class SectionContent(NamedTuple):
+    """What can be read of a section.
+
+    :param ids: lookup ids, copied.
+    :param words: copied; 0 where it is not known.
+    :param keeps_rows: a message counts as committed only if the file beside the journal has what it returned.
+    """
+
+    ids: NDArray[np.int64]
+    words: NDArray[np.int32]
+    keeps_rows: bool
+
+
 @dataclass(frozen=True, slots=True)
 class JournalContent:
     """What can be read of a journal.
 
-    :param sections: lookup ids and words of each section, copied; the word is 0 where it is not known.
     :param damage: what cannot be read, in words; empty: everything can.
     """
 
-    sections: tuple[tuple[NDArray[np.int64], NDArray[np.int32]], ...]
+    sections: tuple[SectionContent, ...]
     damage: tuple[str, ...]
 
 
-def sections(
-    content: bytes | mmap.mmap, damaged: Callable[[str], object] = lambda _what: None
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Return the lookup ids and words of each section that can be read in a journal's bytes, copied.
+def sections(content: bytes | mmap.mmap, damaged: Callable[[str], object] = lambda _what: None) -> Iterator[SectionContent]:
+    """Return each section that can be read in a journal's bytes.
 
     :param damaged: told what cannot be read.
     """
@@ -371,7 +399,7 @@ def sections(
 
 def read(content: bytes | mmap.mmap) -> JournalContent:
     """Read a journal's bytes, whatever has become of them. Behind a section that cannot be read, reading goes on with the next one that can."""
-    found: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
+    found: list[SectionContent] = []
     damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
     offset = 0
     while offset + _UNCHECKED_HEADER <= len(content):
@@ -384,39 +412,39 @@ def read(content: bytes | mmap.mmap) -> JournalContent:
             damage.append(f"bytes {offset} to {following} cannot be read")
             offset = following
             continue
-        ids, words, header = section
+        (ids, words, keeps_rows), header = section
         known = _known(words, offset + header + 8 * len(ids), len(content))
         if not known.all():
             damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
             words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
-        found.append((ids, words))
+        found.append(SectionContent(ids, words, keeps_rows))
         offset += section_size(len(ids), header)
     return JournalContent(tuple(found), tuple(damage))
 
 
-def _section(content: bytes | mmap.mmap, offset: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int] | None:
-    """Return the ids and words of the section that begins here, and the size of its header; words that were cut off are 0.
+def _section(content: bytes | mmap.mmap, offset: int) -> tuple[SectionContent, int] | None:
+    """Return the section that begins here, and the size of its header; words that were cut off are 0.
 
     None when there is none, or its ids cannot be read.
     """
     start = _number(content, offset)
     magic, messages = start >> 32, start & 0xFFFFFFFF
-    header = {MAGIC: HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
+    header = {MAGIC: HEADER, KEEPS_ROWS: HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
     ids = offset + header
     if not header or ids + 8 * messages > len(content):
         return None
-    if magic == MAGIC and _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
+    if header == HEADER and _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
         return None
     words = np.zeros(messages, np.int32)
     there = min(messages, (len(content) - ids - 8 * messages) // 4)
     words[:there] = np.frombuffer(content, np.int32, there, ids + 8 * messages)
-    return np.frombuffer(content, np.int64, messages, ids).copy(), words, header
+    return SectionContent(np.frombuffer(content, np.int64, messages, ids).copy(), words, magic == KEEPS_ROWS), header
 
 
 def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:
     """Return where the next section begins that can be read."""
     numbers = np.frombuffer(content, np.int64, max(0, len(content) - offset) // 8, offset)
-    places = (offset + 8 * int(place) for place in np.flatnonzero(numbers >> 32 == MAGIC))
+    places = (offset + 8 * int(place) for place in np.flatnonzero(np.isin(numbers >> 32, (MAGIC, KEEPS_ROWS))))
     return next((place for place in places if place + HEADER <= len(content) and _section(content, place) is not None), None)
 
 

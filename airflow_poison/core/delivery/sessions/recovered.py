@@ -16,6 +16,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, state_of
+from airflow_poison.core.delivery.sessions.returned import ReturnedRows
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.file_modes import PRIVATE, private
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.sessions.failurelog import LoggedEffect
+    from airflow_poison.core.delivery.sessions.session import BatchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class RecoveredAttempts:
     :param halts: the details of the halts that messages caused, by lookup id.
     :param timeouts: how many of the attempts took too long; not saved.
     :param effects: what messages did in their conversations, oldest first.
+    :param returned: the rows that committed messages returned; of others it may say something, too.
     """
 
     lookup_ids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -48,6 +52,7 @@ class RecoveredAttempts:
     halts: dict[int, Mapping[str, str]] = field(default_factory=dict)
     timeouts: int = 0
     effects: tuple[LoggedEffect, ...] = ()
+    returned: ReturnedRows = field(default_factory=ReturnedRows)
 
     def words_for(self, lookup_ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the words that these messages begin with: zero where nothing is known, ``CARRIED`` where committed.
@@ -73,7 +78,23 @@ class RecoveredAttempts:
         if not len(other.lookup_ids):
             return replace(self, timeouts=timeouts, effects=effects)
         both = np.concatenate([self.lookup_ids, other.lookup_ids]), np.concatenate([self.words, other.words])
-        return merged(*both, Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}, effects=effects), timeouts)
+        found = merged(*both, Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}, effects=effects), timeouts)
+        return replace(found, returned=self.returned.merged(other.returned))
+
+    def returned_by(self, batch: pa.RecordBatch, report: BatchReport) -> dict[str, dict[int, bytes]]:
+        """Return the rows that messages of a batch had returned before it was delivered: by folder of the journals, and lookup id.
+
+        :param report: what became of the batch: what was delivered again, whatever came of it, has not returned them.
+        """
+        found: dict[str, dict[int, bytes]] = {}
+        if not self.returned.table.shape[1]:
+            return found
+        ids = batch.column("lookup_id").to_numpy(zero_copy_only=False)
+        before = (self.words_for(ids) & STATE_MASK == MessageState.CARRIED) & (report.words & STATE_MASK == MessageState.COMMITTED)
+        for path, number, rows in self.returned.read(ids[before]):
+            if number not in report.returned:
+                found.setdefault(os.path.dirname(path), {})[number] = rows  # noqa: PTH120  (a plain string)
+        return found
 
     def word_of(self, lookup_id: int) -> int:
         """Return the word that one message begins with."""
@@ -83,6 +104,7 @@ class RecoveredAttempts:
         """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
         with open(path, "wb", opener=private) as file:
             np.save(file, np.stack([self.lookup_ids, self.words.astype(np.int64)]))
+        self.returned.save(_rows_of(path))
         descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
         try:
             texts = FailureLog(descriptor)
@@ -100,7 +122,8 @@ class RecoveredAttempts:
         """Map what ``save`` wrote."""
         table = np.load(path, mmap_mode="r")
         texts = texts_of(_log_of(path))
-        return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts, effects=texts.effects)
+        returned = ReturnedRows.load(_rows_of(path))
+        return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts, effects=texts.effects, returned=returned)
 
 
 class Texts(NamedTuple):
@@ -143,6 +166,10 @@ def merged(ids: NDArray[np.int64], words: NDArray[np.int32], texts: Texts, timeo
 
 def _log_of(path: Path) -> Path:
     return path.with_name(path.name + ".log")
+
+
+def _rows_of(path: Path) -> Path:
+    return path.with_name(path.name + ".rows")
 
 
 def texts_of(path: Path) -> Texts:

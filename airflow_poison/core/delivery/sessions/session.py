@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
-from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Journal, MessageState, states_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Journal, MessageState, attempts_of, states_of
+from airflow_poison.core.delivery.sessions.returned import RowsReader
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import InputError, SettingError
 
@@ -62,6 +63,7 @@ class BatchRecord:
         self.section = journal.append(self.lookup_ids, self.initial)
         self.words = self.section.as_array()
         self._rollbacks: list[Rollback] = []
+        self._rows = None if journal.rows_descriptor < 0 else RowsReader(journal.rows_descriptor, at_end=True)
 
     def label(self, row: int) -> str:
         """Name the message of a row, for the log."""
@@ -70,6 +72,14 @@ class BatchRecord:
     def read_log(self) -> None:
         """Read what has been appended since the last time."""
         self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
+
+    def returned(self) -> Mapping[int, bytes]:
+        """Return the rows that committed deliveries of this batch returned, as they travel, by lookup id; asked once, when it is done."""
+        if self._rows is None:
+            return {}
+        committed = states_of(self.words) == MessageState.COMMITTED
+        wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
+        return self._rows.returned_by(wanted)
 
     def outcome(self) -> tuple[NDArray[np.int32], dict[int, Failure]]:
         """Return the words, copied, and the failures of the report."""
@@ -127,6 +137,8 @@ class BatchReport:
     :param timeouts: deliveries of this batch that took longer than the transaction timeout.
     :param decided: None where the words say it all.
     :param conversed: what became of conversations; None: the queue has none.
+    :param returned: the rows that committed deliveries returned, as they travel, by lookup id; not those of earlier tries.
+    :param not_landed: how many deliveries returned rows although no output is declared.
     """
 
     words: NDArray[np.int32]
@@ -137,6 +149,8 @@ class BatchReport:
     timeouts: int = 0
     decided: Decided | None = None
     conversed: Conversed | None = None
+    returned: Mapping[int, bytes] = field(default_factory=dict)
+    not_landed: int = 0
 
 
 def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -201,7 +215,8 @@ def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_han
     :raises HandlerNotFoundError: the handler or an exception type cannot be used.
     :raises ClaimLostError: the journal folder is gone.
     """
-    journal = Journal(Path(job.journal_folder), partition, forced=job.forced)
+    at_most_once = not all(getattr(job.policy, name, True) for name in ("exactly_once", "transaction_scope_required"))
+    journal = Journal(Path(job.journal_folder), partition, forced=job.forced, keeps_rows=bool(job.outputs), at_most_once=at_most_once)
     stateless = job.policy.stateless and at_hand is None
     try:
         callers: Callers
@@ -237,12 +252,13 @@ class InlineSession(StatelessSession):
 
     def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
         super().__init__(journal, carry)
-        self._endpoint = Endpoint(job, journal.log_descriptor)
+        self._endpoint = Endpoint(job, journal.log_descriptor, journal.rows_descriptor)
 
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
-        record = BatchRecord(batch, self._journal, self._reader, self._carry)
-        halted = self._endpoint.deliver(batch, record.section)
-        return BatchReport(*record.outcome(), halted)
+        record, endpoint = BatchRecord(batch, self._journal, self._reader, self._carry), self._endpoint
+        halted = endpoint.deliver(batch, record.section)
+        not_landed, endpoint.not_landed = endpoint.not_landed, 0
+        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=not_landed)
 
 
 class InlineCallers:
@@ -254,6 +270,7 @@ class InlineCallers:
         self._endpoint = Endpoint(job, journal.log_descriptor)
         self._begun: dict[int, Call] = {}
         self._changes: dict[int, Change | None] = {}
+        self._rows: dict[int, bytes] = {}
         self._views: Views | None = None
         self._services: Mapping[str, Service] = {}
 
@@ -284,11 +301,16 @@ class InlineCallers:
         else:
             failure, change = self._endpoint.call_in_dialog(message, call.begun, self._services)
         self._changes[session] = change
+        self._rows[session] = self._endpoint.rows
         return failure and self._endpoint.tell(failure)
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation."""
         return self._changes.pop(session, None)
+
+    def returned(self, session: int) -> bytes:
+        """Return the rows that the handler returned."""
+        return self._rows.pop(session)
 
     def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
         """Always: it is called at once."""

@@ -100,7 +100,9 @@ class Child:
         """Start a child; what it answers first is for ``refusal``."""
         said = output.create(self._said)
         try:
-            process = self._process = zygote.start_child(self._journal.descriptor, self._journal.log_descriptor, said)
+            journal = self._journal
+            rows = () if journal.rows_descriptor < 0 else (journal.rows_descriptor,)
+            process = self._process = zygote.start_child(journal.descriptor, journal.log_descriptor, said, *rows)
         finally:
             os.close(said)
         self._output = OutputReader(process.printed)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import Counts
 
 _LENGTH = struct.Struct(">I")
-_MAX_DESCRIPTORS = 5
+_MAX_DESCRIPTORS = 6
 NUMBERS = struct.Struct("=4i")
 _EMPTY = _LENGTH.pack(0)
 NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
@@ -170,11 +170,15 @@ UNLOAD = -1
 
 @dataclass(frozen=True, slots=True)
 class ChildReport:
-    """What a child says: ready, done, or what went wrong with us (never with a message)."""
+    """What a child says: ready, done, or what went wrong with us (never with a message).
+
+    :param not_landed: how many deliveries returned rows although no output is declared.
+    """
 
     what: str
     text: str = ""
     halted: bool = False
+    not_landed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +186,12 @@ class Called:
     """What came of a call that did not simply return.
 
     :param change: what its handler did in its conversation.
+    :param rows: that its handler returned, as they travel.
     """
 
     failure: Failure | None
     change: Change | None = None
+    rows: bytes = b""
 
 
 SLOT_BYTES = 4

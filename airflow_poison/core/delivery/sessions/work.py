@@ -28,10 +28,13 @@ from airflow_poison.core.delivery.sessions.journal import (
     attempts_of,
     counted,
 )
+from airflow_poison.core.delivery.sessions.returned import NOTHING, Returned
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
+from airflow_poison.core.outputs import is_rows
 from airflow_poison.core.policies.decisions import Counts, Deliver, Halt, Return
 
 if TYPE_CHECKING:
@@ -74,14 +77,21 @@ class Endpoint:
     """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
 
     :param log: the descriptor of the journal's log.
+    :param rows: the descriptor of the file of what deliveries return.
     :raises HandlerNotFoundError: the handler cannot be loaded here.
+    :ivar returned: where the rows go that the handler returns; None: no output is declared.
+    :ivar rows: those of the last call.
+    :ivar not_landed: how many calls have returned rows although no output is declared.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar last: keeps what the message in hand prints; None: nobody does.
     """
 
-    def __init__(self, job: StageJob, log: int) -> None:
+    def __init__(self, job: StageJob, log: int, rows: int = -1) -> None:
         handler = load_handler(job.handler)
+        self.returned = Returned(job, rows) if job.outputs else None
+        self.rows = NOTHING
+        self.not_landed = 0
         self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
         self.receiver = job.policy.open()
         self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
@@ -99,13 +109,22 @@ class Endpoint:
         """Hand a message to the handler; whatever it raises becomes a failure."""
         if self.last is not None:
             self.last.forget()
+        self.rows = NOTHING
         try:
             if (returned := self.handler(message)) is not None:
-                check_returned(returned)
+                self.take(returned)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
             return self.failure(error)
         self._only_here()
         return None
+
+    def take(self, returned: object) -> None:
+        """Take what the handler returned. Raises OutputRowError, HandlerNotRunError."""
+        if self.returned is not None:
+            self.rows = self.returned.rows(returned)
+        else:
+            check_returned(returned)
+            self.not_landed += is_rows(returned)
 
     def call_in_dialog(self, message: Message, begun: BegunDelivery, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
         """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
@@ -147,10 +166,14 @@ class Endpoint:
 
 
 class JournalHost:
-    """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say."""
+    """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say.
 
-    def __init__(self, job: StageJob, section: Section, log: FailureLog) -> None:
-        self._job, self._words, self._section, self._log = job, section.words, section.number, log
+    :param keep: writes down what a delivery returned; None: nothing lands.
+    """
+
+    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Callable[[int, int, bytes], None] | None = None) -> None:
+        self._job, self._words, self._section, self._log, self._keep = job, section.words, section.number, log, keep
+        self._rows: dict[int, bytes] = {}
 
     def now(self) -> datetime:
         """Return the endpoint's time."""
@@ -162,9 +185,21 @@ class JournalHost:
         return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Store the last member first: that store decides."""
+        """Store the last member first: that store decides. What they returned is written down before."""
+        if self._keep is not None:
+            self._keep_rows(entries, self._keep)
         for entry in reversed(entries):
             self._store(entry.row, MessageState.COMMITTED)
+
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Callable[[int, int, bytes], None]) -> None:
+        """Write down what deliveries returned; when that cannot be done, their messages are given back as they were."""
+        try:
+            for entry in entries:
+                keep(entry.lookup_id, attempts_of(self._words[entry.row]), self._rows.pop(entry.row, NOTHING))
+        except ServerSessionError:
+            for entry in reversed(entries):
+                self._store(entry.row, MessageState.UNTOUCHED)
+            raise
 
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
         """Nobody else holds a claimed message."""
@@ -269,7 +304,9 @@ class _BatchDelivery(JournalHost):
     """
 
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
-        super().__init__(endpoint.job, section, endpoint.log)
+        returned = endpoint.returned
+        super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.keep)
+        self._ids: list[int] = [] if returned is None else batch.column("lookup_id").to_pylist()
         self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
         self._entries = Entries(self._policy, batch, list(section.words), self._now)
         self._views = Views(batch, endpoint.queue)
@@ -288,6 +325,7 @@ class _BatchDelivery(JournalHost):
         columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
         words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
+        endpoint, lands = self._endpoint, self._keep is not None
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
                 if self._through_the_loop(self._entries.entry(row), None):
@@ -298,10 +336,12 @@ class _BatchDelivery(JournalHost):
             at[0] = row
             try:
                 if (returned := handler(view(columns, row - first, counts.abort_count, counts.move_count))) is not None:
-                    check_returned(returned)
+                    endpoint.take(returned)
             except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
-                failure = self._endpoint.failure(error)
+                failure = endpoint.failure(error)
             else:
+                if lands:
+                    self._write_down(row, NOTHING if returned is None else endpoint.rows)
                 words[row] = committed
                 continue
             if self._again(row, ladders[row], failure, partial(view, columns, row - first)):  # the next exception has nothing to do with this one
@@ -319,6 +359,8 @@ class _BatchDelivery(JournalHost):
             words[row] = attempts * ONE_ATTEMPT | in_flight
             failure = self._endpoint.call(view(rung.seen.abort_count, rung.seen.move_count))
         if failure is None:
+            if self._keep is not None:
+                self._write_down(row, self._endpoint.rows)
             words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
             return False
         last = ladder.rung(attempts)
@@ -331,6 +373,15 @@ class _BatchDelivery(JournalHost):
         entry = self._entries.entry(row)
         entry.counts = last.stored
         return self._through_the_loop(entry, failure)
+
+    def _write_down(self, row: int, returned: bytes) -> None:
+        """Write down what a delivery returned; when that cannot be done, its message is given back as it was."""
+        assert self._keep is not None
+        try:
+            self._keep(self._ids[row], attempts_of(self._words[row]), returned)
+        except ServerSessionError:
+            self._store(row, MessageState.UNTOUCHED)
+            raise
 
     def _through_the_loop(self, entry: BatchEntry, failure: Failure | None) -> bool:
         """Receive one message until it has ended.
@@ -374,7 +425,13 @@ class _BatchDelivery(JournalHost):
             failure, self._first = self._first, None
             return failure
         self._endpoint.at[0] = row
-        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        failure = self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        if failure is None and self._keep is not None:
+            if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
+                self._keep(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)
+            else:
+                self._rows[row] = self._endpoint.rows
+        return failure
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Never asked for: this process is a single server session."""

@@ -152,12 +152,12 @@ _zygotes: dict[int, _Zygote] = {}
 """By pid: a process that was forked from this one starts its own."""
 
 
-def start_child(journal: int, log: int, said: int) -> ChildProcess:
-    """Fork a child that has these descriptors. Raises ServerSessionError."""
+def start_child(*descriptors: int) -> ChildProcess:
+    """Fork a child that has these descriptors, behind those of its socket and its output. Raises ServerSessionError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reading, writing = os.pipe()
     try:
-        pid, zygote = _forked((theirs.fileno(), writing, journal, log, said))
+        pid, zygote = _forked((theirs.fileno(), writing, *descriptors))
     except BaseException:
         ours.close()
         os.close(reading)

@@ -120,6 +120,12 @@ def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime)
     _remove_files(table, taken, "remove_transmissions")
 
 
+def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime) -> None:
+    """Remove files of returned rows that are in their outputs."""
+    del now
+    _remove_files(table, landed, "remove_landings")
+
+
 def _remove_files(table: Table, sent: Sequence[DataFile], operation: str) -> None:
 
     def plan(view: View) -> tuple[Commit | None, None]:
@@ -322,6 +328,10 @@ def upgrade(table: Table) -> None:
     * services in the control row: it would leave them out of the next one that it writes;
     * conversation endpoints, and dialog messages that wait for their target queues: it would deliver messages of dialogs without their rules.
 
+    What format 4 brought, and what a reader of format 3 would leave lying:
+
+    * rows that handlers returned, on their way to outputs.
+
     Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
     taken over when it has expired. Raises StoreUnreachableError, TableChangedError.
     """
@@ -332,7 +342,7 @@ def _upgrade_plan(table: Table, view: View) -> Commit | None:
     before = view.snapshot.control
     if before.format_version >= FORMAT_VERSION:
         return None
-    # Format 1 let the log forget the last lookup id. Format 3 sets no number: a table of format 2 has neither services nor conversations.
+    # Format 1 let the log forget the last lookup id. Later formats set no number: what they brought is not there.
     lasting = {SEQUENCE: last_id(view.state)} if before.format_version < 2 else {}  # noqa: PLR2004
     row = files.write_new(table.root, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
     return Commit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import EVENT, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
@@ -222,7 +222,7 @@ def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: 
 
 
 _NOTHING_COMMITTED = " Nothing was committed; the outcomes of the pass are kept in its stage folder."
-_IN_COMMIT_ORDER = frozenset({EVENT, TRANSMISSION_QUEUE})
+_IN_COMMIT_ORDER = frozenset({EVENT, LANDING, TRANSMISSION_QUEUE})
 
 
 def finish(
@@ -295,7 +295,7 @@ def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:
 
 
 def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
-    """Give an unharmed staged file its final name. In the names of events and of dialog messages is the version: their order."""
+    """Give an unharmed staged file its final name. In the names of events, of returned rows and of dialog messages is the version: their order."""
     source, listed = Path(table.root, STAGE, staged), file
     if file.sub_queue in _IN_COMMIT_ORDER:
         file = replace(file, path=new_path(file.sub_queue, file.move_count, commit_prefix(version, part)))

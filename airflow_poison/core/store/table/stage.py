@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, EVENT, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import DataFile, Manifest
 from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, new_path, partition_of
@@ -160,7 +160,7 @@ def remove_tree(folder: Path) -> None:
 # The manifest: what was staged for a claim, listed once and durable before anything of it is committed ----------------
 
 
-_BESIDE = frozenset({EVENT, OUTBOX, CONVERSATION, TRANSMISSION_QUEUE, TALLY})
+_BESIDE = frozenset({EVENT, OUTBOX, CONVERSATION, LANDING, TRANSMISSION_QUEUE, TALLY})
 _STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.TRANSMISSION}
 
 

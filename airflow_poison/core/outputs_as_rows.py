@@ -1,0 +1,99 @@
+"""Rows that land in outputs, as rows of a queue's table (partition ``_output``) until they are there: Arrow in the body, the output beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from airflow_poison.core.outputs import PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.core.schema import LANDING, STANDS_FOR, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.delivery.stage import StageJob
+
+_MOST_ROWS = 20_000
+_DECLARED = "poison.output"
+"""The property that says what was declared of the output."""
+
+
+def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
+    """Return what messages returned as rows of the partition ``_output`` (``table_schema()``), one for many returned rows.
+
+    :param returned: lookup ids, and what was returned as it travels.
+    :param known: the columns of an output by its name, with which the rows were checked.
+    """
+    outputs = {output.name: output for output in job.outputs}
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    origins: dict[str, list[int]] = {}
+    for lookup_id, kept in returned:
+        for name, some in rows_kept(kept):
+            rows.setdefault(name, []).extend(some)
+            origins.setdefault(name, []).extend([lookup_id] * len(some))
+    found = []
+    for name, of_output in rows.items():
+        output, columns = outputs[name], known(name)
+        assert columns is not None, "rows were checked"
+        for start in range(0, len(of_output), _MOST_ROWS):
+            batch = to_batch(of_output[start : start + _MOST_ROWS], columns)
+            if output.provenance:
+                batch = _with_provenance(batch, job, origins[name][start : start + _MOST_ROWS], at)
+            found.append(_as_row(output, batch, at))
+    return found
+
+
+def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:
+    size, instant = batch.num_rows, pa.timestamp("us", "UTC")
+    columns: list[pa.Array[Any]] = [
+        pa.repeat(job.queue, size),
+        pa.array(lookup_ids, pa.int64()),
+        pa.repeat(job.key, size),
+        pa.repeat(pa.scalar(at, instant), size),
+    ]
+    schema = batch.schema
+    for name, column in zip(PROVENANCE, columns, strict=True):
+        schema = schema.append(pa.field(name, column.type))
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
+
+
+def _as_row(output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    declared = {"uri": output.uri, "keys": list(output.keys), "evolve": output.evolve}
+    row = {
+        "body": sink.getvalue().to_pybytes(),
+        "message_type": output.name,
+        "properties": [(_DECLARED, json.dumps(declared))],
+        "enqueued_at": at,
+        STANDS_FOR: batch.num_rows,
+        "sub_queue": LANDING,
+        "move_count": 0,
+    }
+    return pa.Table.from_pylist([row], schema=table_schema())
+
+
+class Landing(NamedTuple):
+    """Rows on their way to an output, as one file of the partition has them.
+
+    :param batches: of the rows, in the order in which they were delivered.
+    """
+
+    output: Output
+    batches: list[pa.RecordBatch]
+
+
+def landings_of(rows: pa.Table) -> list[Landing]:
+    """Return what a file of the partition holds, those for one output together."""
+    found: dict[str, Landing] = {}
+    for row in rows.select(["body", "message_type", "properties"]).to_pylist():
+        declared: Mapping[str, Any] = json.loads(dict(row["properties"])[_DECLARED])
+        output = Output(row["message_type"], declared["uri"], keys=tuple(declared["keys"]), evolve=declared["evolve"])
+        landing = found.setdefault(f"{output.name}|{row['properties']}", Landing(output, []))
+        with pa.ipc.open_stream(row["body"]) as stream:
+            landing.batches.extend(stream)
+    return list(found.values())

@@ -1,0 +1,205 @@
+"""The Delta tables where returned rows land: what columns one has, and rows added or merged, once for each key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_poison.core.errors import OutputError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store import disk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+    from airflow_poison.core.outputs import Output
+
+_KEY = "poison.key"
+_TRIES = 50
+_FORCED = 20
+"""Entries of the log that are forced to disk behind a new one: others may have made them without."""
+
+
+def columns_of(uri: str) -> pa.Schema | None:
+    """Return the columns of a table; None when there is none. Raises OutputError."""
+    table = _opened(uri)
+    return None if table is None else _columns(table)
+
+
+def land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str) -> bool:
+    """Add rows to a table, which is made when it is missing, or merge them by the output's keys; False when that was done before.
+
+    Whoever dies in between has done all or nothing. Of racers one wins, and the others see it.
+
+    :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
+    :param key: names these rows alone. It stands in the history of the table, where numbers that begin again (a restored queue) are told from
+        rows that are there already.
+    Raises OutputError: nothing was added.
+    """
+    added = _land(output, batches, application, number, key)
+    if "://" not in output.uri:
+        _force(Path(output.uri), key)
+    return added
+
+
+def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str) -> bool:
+    from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
+
+    for _ in range(_TRIES):
+        table = _opened(output.uri)
+        chosen, at = application, number
+        if table is not None and (table.transaction_version(application) or -1) >= number:
+            if _is_there(table, key, output.uri):
+                return False
+            chosen, at = f"{application}:{key}", 0
+            if table.transaction_version(chosen) is not None:
+                return False
+        reach("output.land.before_write")
+        try:
+            _write(output, table, batches, _properties(chosen, at, key))
+        except (CommitFailedError, FileExistsError):
+            continue  # somebody was faster: perhaps with these very rows
+        except (SchemaMismatchError, DeltaError, ValueError, TypeError, OSError) as error:
+            if table is None and _opened(output.uri) is not None:
+                continue  # somebody has made it
+            raise OutputError(
+                f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: mend the "
+                "output's columns or constraints, or its place, then run the task again."
+            ) from error
+        return True
+    raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
+
+
+def _opened(uri: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+    except Exception as error:
+        raise OutputError(
+            f"The output {uri!r} cannot be opened: {_first_line(error)}. Nothing is lost; see that the place can be reached and is a Delta table or "
+            "empty, then run the task again."
+        ) from error
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
+
+    found: pa.Schema = pa.schema(table.schema().to_arrow())
+    return found
+
+
+def _properties(application: str, number: int, key: str) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    return CommitProperties(custom_metadata={_KEY: key}, app_transactions=[Transaction(application, number)], max_commit_retries=0)
+
+
+def _write(output: Output, table: DeltaTable | None, batches: Sequence[pa.RecordBatch], properties: CommitProperties) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    given = pa.unify_schemas([batch.schema for batch in batches])
+    target = None if table is None else _columns(table)
+    schema = _fitted(given, target, evolve=output.evolve)
+    rows = pa.Table.from_batches(list(_as(batches, schema)), schema)
+    if table is None or not output.keys:
+        if output.keys:
+            rows = _last_of_each(rows, output.keys)
+        write_deltalake(
+            output.uri if table is None else table,
+            rows,
+            mode="append" if table is not None else "error",
+            schema_mode="merge" if output.evolve and table is not None else None,
+            commit_properties=properties,
+        )
+        return
+    same = " AND ".join(f"output.`{key}` = rows.`{key}`" for key in output.keys)
+    merging = table.merge(
+        _last_of_each(rows, output.keys),
+        same,
+        source_alias="rows",
+        target_alias="output",
+        merge_schema=output.evolve,
+        commit_properties=properties,
+    )
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _fitted(given: pa.Schema, target: pa.Schema | None, *, evolve: bool) -> pa.Schema:
+    """Return the columns as they are written: with the table's types, and text where nobody has seen a value."""
+    import pyarrow as pa
+
+    fields = []
+    for field in given:
+        if target is not None and field.name in target.names:
+            fields.append(target.field(field.name))
+        elif target is not None and not evolve:
+            raise ValueError(f"it has no column {field.name!r}; it has {', '.join(target.names)}")
+        else:
+            fields.append(pa.field(field.name, pa.string()) if pa.types.is_null(field.type) else field)
+    return pa.schema(fields)
+
+
+def _as(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        columns: list[pa.Array[Any]] = []
+        for field in schema:
+            at = batch.schema.get_field_index(field.name)
+            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at).cast(field.type))
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _last_of_each(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the last row of each key, as Delta's MERGE wants it. Raises ValueError for a key that is no column."""
+    import pyarrow as pa
+
+    missing = next((key for key in keys if key not in rows.column_names), None)
+    if missing is not None:
+        raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(rows.column_names)}")
+    numbered = rows.append_column("_number", pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max")]).column("_number_max")
+    return rows.take(last.combine_chunks().sort())
+
+
+def _is_there(table: DeltaTable, key: str, uri: str) -> bool:
+    """Whether the history of a table says that rows are there. Raises OutputError when it does not reach back far enough to tell."""
+    oldest = None
+    for commit in table.history():
+        if commit.get(_KEY) == key:
+            return True
+        oldest = commit.get("version", oldest)
+    if oldest:
+        raise OutputError(
+            f"Whether rows are in the output {uri!r} already cannot be told: its history begins with version {oldest}. They wait in the queue's own "
+            f"table. Look for rows of the key {key!r} there; then remove or keep them by hand."
+        )
+    return False
+
+
+def _force(root: Path, key: str) -> None:
+    """Force the commit of a key, and what it stands on, to disk: the queue's own copy of its rows goes next, and delta-rs forces nothing."""
+    reach("output.land.before_force")
+    entries = sorted((root / "_delta_log").glob("*.json"), reverse=True)
+    for entry in entries:
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        if any(action.get("commitInfo", {}).get(_KEY) == key for action in actions):
+            added = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+            newest = [str(path.relative_to(root)) for path in entries if path.name <= entry.name][:_FORCED]
+            disk.sync_files(str(root), [*added, *newest])
+            disk.sync_ancestors(root)
+            return
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
