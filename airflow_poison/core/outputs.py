@@ -246,7 +246,7 @@ def _kind_of(name: str, value: object, named: str) -> pa.DataType:
     if isinstance(value, Decimal):
         return pa.decimal128(38, max(0, min(18, 38 - value.adjusted() - 1)))
     try:
-        kind = pa.array([value]).type
+        kind = pa.scalar(value).type
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise OutputRowError(f"Column {name!r} of {named} cannot have the value {_shown(value)}: {error}. Declare output_schema.") from None
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
@@ -469,8 +469,8 @@ def _each_row(rows: Any) -> Iterable[object]:
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
         import pyarrow as pa
 
-        found: list[object] = pa.table(rows).to_pylist() if hasattr(rows, "__arrow_c_stream__") else pa.record_batch(rows).to_pylist()
-        return found
+        table = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else pa.Table.from_batches([pa.record_batch(rows)])
+        return table.to_pylist()
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         return (rows,)
     return rows

@@ -69,7 +69,7 @@ class Queue:
         messages = attempts = 0
         for journal in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):
             with contextlib.suppress(OSError):  # a pass that has just ended removes it
-                for _, words in sections(journal.read_bytes()):
+                for _, words, _ in sections(journal.read_bytes()):
                     states = words & STATE_MASK
                     messages += int(np.count_nonzero(np.isin(states, SETTLED)))
                     attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == MessageState.COMMITTED))

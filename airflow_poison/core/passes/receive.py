@@ -123,13 +123,13 @@ class ReceivePass:
         sent_on = self._send_on()
         if self.table.snapshot().landings:
             landed.update(land(self.table, self.clock, self.deliver))
-        result = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
         if result.not_landed:
             self.progress(
                 f"queue {self.table.name}: {counted(result.not_landed, 'delivery')} returned rows, which are dropped: no output is declared. "
                 "Declare output='/path/of/a/table' to keep them."
             )
-        return replace(result, landed=dict(landed))
+        return result
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""

@@ -108,6 +108,10 @@ class Handlers:
     def change(self, session: int) -> None:
         """No handler acts in a conversation."""
 
+    def rows(self, session: int) -> bytes:
+        """Nothing is returned here."""
+        return b""
+
     def has_taken(self, session: int) -> bool:
         return True
 

@@ -91,6 +91,10 @@ class ScriptedCallers:
     def change(self, session: int) -> None:
         """No handler acts in a conversation."""
 
+    def rows(self, session: int) -> bytes:
+        """Nothing is returned here."""
+        return b""
+
     def has_taken(self, session: int) -> bool:
         return True
 

@@ -285,7 +285,7 @@ class ChildCallers:
         change, self._sessions[session].change = self._sessions[session].change, None
         return change
 
-    def returned(self, session: int) -> bytes:
+    def rows(self, session: int) -> bytes:
         """Return the rows that the handler returned."""
         return self._sessions[session].rows
 

@@ -393,7 +393,7 @@ class _TryAttribution:
         return frozenset(int(self._left.sections[each.section].ids[row]) for each in opens for row in each.rows)
 
     def _charge_open(self, section: int) -> None:
-        ids, words, path = self._left.sections[section]
+        ids, words, path, _ = self._left.sections[section]
         found = settle(words)
         what = KILLED if found.in_flight else INTERRUPTED
         charged = (int(ids[row]) for row in found.culprits)

@@ -114,7 +114,7 @@ class EndpointHost(JournalHost):
     def _take_rows(self, entry: BatchEntry, session: int, keep: Callable[[int, int, bytes], None]) -> None:
         """Hold what a delivery returned until its transaction commits; one delivered at most once is committed already."""
         row, value = entry.row, self._words[entry.row]
-        returned = self._callers.returned(session)
+        returned = self._callers.rows(session)
         if value & STATE_MASK == MessageState.COMMITTED:
             keep(entry.lookup_id, attempts_of(value), returned)
         else:
@@ -230,7 +230,7 @@ class Callers(Protocol):
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation, in the delivery whose result was taken last; None: nothing."""
 
-    def returned(self, session: int) -> bytes:
+    def rows(self, session: int) -> bytes:
         """Return the rows that the handler returned, as they travel, in the delivery whose result was taken last."""
 
     def has_taken(self, session: int) -> bool:

@@ -308,7 +308,7 @@ class InlineCallers:
         """Return what the handler did in its conversation."""
         return self._changes.pop(session, None)
 
-    def returned(self, session: int) -> bytes:
+    def rows(self, session: int) -> bytes:
         """Return the rows that the handler returned."""
         return self._rows.pop(session)
 

@@ -306,7 +306,7 @@ class _BatchDelivery(JournalHost):
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
         returned = endpoint.returned
         super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.keep)
-        self._ids: list[int] = [] if returned is None else batch.column("lookup_id").to_pylist()
+        self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
         self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
         self._entries = Entries(self._policy, batch, list(section.words), self._now)
         self._views = Views(batch, endpoint.queue)
@@ -425,13 +425,13 @@ class _BatchDelivery(JournalHost):
             failure, self._first = self._first, None
             return failure
         self._endpoint.at[0] = row
-        failure = self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
-        if failure is None and self._keep is not None:
+        raised = self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        if raised is None and self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
                 self._keep(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)
             else:
                 self._rows[row] = self._endpoint.rows
-        return failure
+        return raised
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Never asked for: this process is a single server session."""

@@ -93,7 +93,7 @@ def _opened(uri: str) -> DeltaTable | None:
 def _columns(table: DeltaTable) -> pa.Schema:
     import pyarrow as pa
 
-    found: pa.Schema = pa.schema(table.schema().to_arrow())
+    found: pa.Schema = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
     return found
 
 
