@@ -33,11 +33,13 @@ class Lineage:
     """The URIs of what a task has read and written, each once, in the order in which it did.
 
     :param tables: where the tables of queues lie, by URI: other tools know them by that.
+    :param columns: Delta tables whose columns are told, by URI.
     """
 
     inputs: dict[str, None] = field(default_factory=dict)
     outputs: dict[str, None] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, str] = field(default_factory=dict)
 
     def reads(self, context: object, *uris: str) -> None:
         """Note what was read, also in the hook lineage.
@@ -60,7 +62,7 @@ class Lineage:
         """Return this as OpenLineage has it. Only its provider asks."""
         from airflow.providers.openlineage.extractors import OperatorLineage
 
-        inputs, outputs = ([dataset(uri, self.tables.get(uri)) for uri in uris] for uris in (self.inputs, self.outputs))
+        inputs, outputs = ([dataset(uri, self.tables.get(uri), self.columns.get(uri)) for uri in uris] for uris in (self.inputs, self.outputs))
         return OperatorLineage(inputs=inputs, outputs=outputs)
 
 
@@ -77,20 +79,30 @@ class WithLineage:
         return self.lineage.facets()
 
 
-def dataset(uri: str, table: str | None = None) -> Dataset:
+def dataset(uri: str, table: str | None = None, columns: str | None = None) -> Dataset:
     """Return a URI as OpenLineage names it: ``poison://<conn_id>`` and the queue; for files ``file`` or the bucket, and the path.
 
     :param table: where the queue's table lies, told beside its name.
+    :param columns: a Delta table whose columns are told.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset, Identifier, SymlinksDatasetFacet
 
     parts = urlsplit(uri)
+    facets: dict[str, Any] = {} if columns is None else {"schema": _schema_of(columns)}
     if parts.scheme == "file":
-        return Dataset(namespace="file", name=parts.path)
-    facets: dict[str, Any] = {}
+        return Dataset(namespace="file", name=parts.path, facets=facets)
     if table is not None:
         facets["symlinks"] = SymlinksDatasetFacet(identifiers=[Identifier(namespace="file", name=table, type="TABLE")])
     return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=parts.path.strip("/") or "/", facets=facets)
+
+
+def _schema_of(table: str) -> Any:
+    from airflow.providers.common.compat.openlineage.facet import SchemaDatasetFacet, SchemaDatasetFacetFields
+
+    from airflow_poison.core.ddl import ddl_type
+    from airflow_poison.core.store.delta.output_table import columns_of
+
+    return SchemaDatasetFacet(fields=[SchemaDatasetFacetFields(name=field.name, type=ddl_type(field.type)) for field in columns_of(table) or ()])
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001  (Airflow's signature)

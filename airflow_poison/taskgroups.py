@@ -19,7 +19,7 @@ from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from airflow.sdk.execution_time.hitl import HITLUser
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.failures import ErrorHandler
+    from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
 
@@ -117,6 +118,12 @@ def retry_cycle(
     max_messages: int | str = 10_000_000,
     isolation: str = "process",
     unprocessable: Sequence[str | type[BaseException]] = (),
+    output: Mapping[str, str] | str | None = None,
+    output_schema: Any = None,
+    output_keys: Any = None,
+    evolve: bool = False,
+    provenance: bool = False,
+    deliver: Deliver | None = None,
     py_files: Sequence[str] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
@@ -150,6 +157,12 @@ def retry_cycle(
             max_messages=max_messages,
             isolation=isolation,
             unprocessable=unprocessable,
+            output=output,
+            output_schema=output_schema,
+            output_keys=output_keys,
+            evolve=evolve,
+            provenance=provenance,
+            deliver=deliver,
             py_files=py_files,
             error_handler=error_handler,
             conn_id=conn_id,

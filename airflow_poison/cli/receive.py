@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, WHERE, Argument, command, option, others_on_stderr, say, several, wrong_usage
+from airflow_poison.cli.command import (
+    INTERRUPTED,
+    NO,
+    POLICY,
+    QUEUE,
+    WHERE,
+    Argument,
+    command,
+    option,
+    others_on_stderr,
+    say,
+    several,
+    switch,
+    wrong_usage,
+)
 from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
@@ -21,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
@@ -58,6 +73,11 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
         completes=("process", "none"),
     ),
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
+    several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
+    several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
+    several("--output-keys", "[NAME=]COLUMNS", "rows replace those of the output with the same values in these columns, separated by commas"),
+    switch("--evolve", "add columns to outputs that do not have them"),
+    switch("--provenance", "let rows say where they come from: queue, lookup id, pass and time"),
     several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
     option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
     *WHERE,
@@ -88,6 +108,7 @@ def receive(args: Namespace) -> None:
     table = opened_queue(args, policy)
     if services:
         declare_services(opened_store(args), table, services, system_clock())
+    outputs = _outputs(args)
     progress = ProgressLine()
     receiving = ReceivePass(
         table=table,
@@ -98,6 +119,7 @@ def receive(args: Namespace) -> None:
         max_messages=most,
         isolation=args.isolation,
         unprocessable=tuple(args.unprocessable or ()),
+        outputs=outputs,
         progress=progress.tell,
         store=opened_store(args),
     )
@@ -117,6 +139,29 @@ def receive(args: Namespace) -> None:
     if result.halted is not None:
         say("halted", _halted(result, receiving.policy))
         raise SystemExit(NO)
+
+
+def _outputs(args: Namespace) -> tuple[Output, ...]:
+    """Return the outputs that options declare. Raises InputError."""
+    from airflow_poison.core.errors import SettingError
+    from airflow_poison.core.outputs import outputs_of
+
+    tables, schema, columns = (_by_output(name, getattr(args, name) or ()) for name in ("output_table", "output_schema", "output_keys"))
+    keys: object = columns and (columns.split(",") if isinstance(columns, str) else {name: each.split(",") for name, each in columns.items()})
+    try:
+        return outputs_of(tables, schema=schema, keys=keys, evolve=args.evolve, provenance=args.provenance)
+    except SettingError as error:
+        raise wrong_usage(f"--output-table: {error}") from error
+
+
+def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None:
+    """Return one value, or values by name."""
+    named = [text.partition("=") for text in given]
+    if len(given) == 1 and not (named[0][1] and named[0][0].isidentifier()):
+        return given[0]
+    if other := next((text for text, (name, sign, _) in zip(given, named, strict=True) if not (sign and name.isidentifier())), None):
+        raise wrong_usage(f"--{option.replace('_', '-')} {other}: where there are several, expected NAME=VALUE, for example landed=/lake/landed.")
+    return {name: value for name, _, value in named} or None
 
 
 def _import_from_here(files: Sequence[str]) -> None:

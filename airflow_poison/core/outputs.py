@@ -124,10 +124,10 @@ def _by_name(setting: str, given: object, names: Mapping[str, str], *, alone: bo
 
 
 def _columns(given: object) -> pa.Schema | None:
-    import pyarrow as pa
-
     if given is None:
         return None
+    import pyarrow as pa
+
     if isinstance(given, str):
         from airflow_poison.core.ddl import parse_ddl
 
@@ -239,7 +239,7 @@ class Fitting:
         return "the output" if self._output.alone else f"the output {self._output.name!r}"
 
 
-def _kind_of(name: str, value: object, named: str) -> pa.DataType:
+def _kind_of(name: str, value: Any, named: str) -> pa.DataType:
     """Return the type of a column by its first value; null for None. Raises OutputRowError."""
     import pyarrow as pa
 

@@ -59,7 +59,7 @@ def receive_task(python_callable: Callable[..., Any] | None = None, *, queue_nam
         raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue_name='orders')")
 
     def decorate(function: Callable[..., Any]) -> Any:
-        check_given(function)
+        check_given(function, returns_rows=kwargs.get("output") is not None or kwargs.get("deliver") is not None)
         decorated: Any = task_decorator_factory(
             function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue_name, **kwargs
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.outputs import ONLY
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _received(result: ReceiveResult) -> Iterator[str]:
         f"{counted(result.deliveries, 'delivery', 'deliveries')}, {result.rollbacks:,} of them rolled back "
         f"({result.crashes:,} ended their process, {result.timeouts:,} timed out)."
     )
+    for name, rows in result.landed.items():
+        yield f"{counted(rows, 'row')} landed in the output {name!r}." if name != ONLY else f"{counted(rows, 'row')} landed in the output."
     for error in result.errors:
         yield f"{error['messages']} x {error['error']}"
 

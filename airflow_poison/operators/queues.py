@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
@@ -162,6 +163,8 @@ class QueuePass:
             max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
+            outputs=task.declared_outputs(),
+            deliver=task.deliver,
             progress=task.log.info,
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
@@ -218,6 +221,10 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
         ended=ended,
     )
     numbers = result.to_dict()
+    landed = Counter[str]()
+    for each in result.results.values():
+        landed.update(each.landed)
+    task.note_landed(landed, context)
     task.push(numbers, context)
     _raise_what_failed(result, untold, {queue: one.system for queue, one in ones.items()})
     return numbers

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.lineage import Lineage, WithLineage, queue_uri
+from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
@@ -21,13 +23,13 @@ from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.operators.queues import QueuePass, QueueToReceive, is_known, listed, receive_from_all, to_render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from airflow.sdk import Context
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.failures import ErrorHandler
+    from airflow_poison.core.outputs import Output
+    from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
@@ -45,6 +47,13 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
+    :param output: the Delta table where the rows land that the handler returns: path or URI; or a mapping of names to such, then it returns a mapping
+        of names to rows. Each table that is known when the DAG is parsed is an outlet of the task, with the number of rows. (templated)
+    :param output_schema: the columns, as DDL (``"id bigint, name string"``) or an Arrow schema; None: those of the table, or of the first rows. For
+        several outputs a mapping.
+    :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
+    :param evolve: columns that an output does not have are added.
+    :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
@@ -63,12 +72,23 @@ class ReceivingOperator(WithLineage, BaseOperator):
         max_messages: int | str = 10_000_000,
         isolation: str = "process",
         unprocessable: Sequence[str | type[BaseException]] = (),
+        output: Mapping[str, str] | str | None = None,
+        output_schema: Any = None,
+        output_keys: Any = None,
+        evolve: bool = False,
+        provenance: bool = False,
+        deliver: Deliver | None = None,
         py_files: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.outputs = output  # Airflow's operators have an output of their own
+        self.output_settings = {"schema": output_schema, "keys": output_keys, "evolve": evolve, "provenance": provenance}
+        self.deliver = deliver
+        if output is None or isinstance(output, str | Mapping):
+            self._add_outlets(self.declared_outputs())
         if handler is not None:
-            check_given(handler)
+            check_given(handler, returns_rows=output is not None or deliver is not None)
         self.queue_name = queue_name
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
@@ -84,6 +104,29 @@ class ReceivingOperator(WithLineage, BaseOperator):
     def given_handler(self) -> HandlerLike | None:
         """The function, or its rendered name; None: each of several queues has its own."""
         return self.handler if self.function is None else self.function
+
+    def declared_outputs(self) -> tuple[Output, ...]:
+        """Return the outputs as they are rendered. Raises SettingError."""
+        return outputs_of(self.outputs, **self.output_settings, deliver=self.deliver is not None)
+
+    def _add_outlets(self, outputs: Sequence[Output]) -> None:
+        there = {getattr(each, "uri", "") for each in self.outlets}
+        known = [path_uri(output.uri) for output in outputs if output.uri and "{{" not in output.uri and "{%" not in output.uri]
+        self.outlets = [*self.outlets, *(Asset(uri) for uri in known if uri not in there)]
+
+    def note_landed(self, landed: Mapping[str, int], context: Context) -> None:
+        """Note how many rows have landed where: in the lineage, and with the outlets' events."""
+        events = context.get("outlet_events")
+        for output in self.declared_outputs():
+            if not output.uri:
+                continue
+            uri, rows = path_uri(output.uri), landed.get(output.name, 0)
+            if rows:
+                self.lineage.writes(self, uri)
+                self.lineage.columns[uri] = output.uri
+            asset = next((each for each in self.outlets if getattr(each, "uri", "") == uri), None)
+            if events is not None and asset is not None:
+                events[asset].extra = {**events[asset].extra, "rows": rows, "queue": self.queue_name or ""}
 
     def report(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
         """Log what a pass did, note its lineage and send its metrics."""
@@ -142,11 +185,13 @@ class QueueReceiveOperator(ReceivingOperator):
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
+    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called in the task after the commit that settled
+        their messages, again with the same key when it failed.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "py_files", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "outputs", "py_files", "conn_id")
 
     def __init__(
         self,
@@ -211,6 +256,7 @@ class QueueReceiveOperator(ReceivingOperator):
             result = stoppable(receive, self.stop).run(key)
             self.report(result, receive.table, self.conn_id)
             numbers = result.to_dict()
+            self.note_landed(result.landed, context)
             self.push(numbers, context)
             if result.halted is not None:
                 raise AirflowFailException(halted(result, receive.policy.system))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import shutil
 import sys
 from dataclasses import dataclass
@@ -95,7 +97,7 @@ class Try:
         self.table, self._task, self._hook = table, task, hook
         self.policy = task.policy or policy_from_dict(table.snapshot().control.policy)
         self.submission = Submission.of_queue(table, key)
-        self._handler: HandlerRef = resolve_handler(task.handler if task.function is None else task.function)
+        self._handler: HandlerRef = resolve_handler(task.handler if task.function is None else task.function, returns_rows=bool(task.outputs))
         self._order = self._ordered(key)
 
     def before_submission(self) -> ReceiveResult | None:
@@ -110,6 +112,7 @@ class Try:
             max_messages=self._order.max_messages,
             isolation=task.isolation,
             unprocessable=task.unprocessable,
+            outputs=task.declared_outputs(),
             progress=task.log.info,
             store=self._hook.store(),
         )
@@ -148,6 +151,7 @@ class Try:
             max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,
+            outputs=base64.b64encode(pickle.dumps(task.declared_outputs())).decode(),
             parallelism=settings.parallelism,
             since=finished(self.table, key) if since is None else since,
         )

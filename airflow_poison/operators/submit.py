@@ -60,6 +60,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         "queue_name",
         "handler",
         "max_messages",
+        "outputs",
         "conn_id",
     )
 
@@ -72,6 +73,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("deliver") is not None:
+            raise SettingError("deliver", kwargs["deliver"], "nothing: the driver is elsewhere; declare output=..., or use QueueReceiveOperator")
         for name in _OURS:
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
@@ -100,6 +103,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
             raise AirflowFailException(str(error)) from error
         self.report(result, table, self.conn_id)
         numbers = result.to_dict()
+        self.note_landed(result.landed, context)
         self.push(numbers, context)
         self._forget(mine, context)  # not before: a task that dies until here is told the numbers again
         if result.halted is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
-from types import SimpleNamespace
+from types import GeneratorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from airflow_poison.core.errors import InputError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
+from airflow_poison.core.outputs import ONLY, outputs_of
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
@@ -111,6 +112,7 @@ class Received:
     :param table: the queue, for a look inside.
     :param store: its store, which also has the dead-letter queues.
     :param elapsed: time that went by on the virtual clock.
+    :param landed: the rows that deliveries returned and that would be in each output, by its name.
     :param endless: it was stopped at its limit of passes and would have gone on.
     """
 
@@ -121,6 +123,12 @@ class Received:
     store: MemoryStore
     elapsed: timedelta
     endless: bool = False
+    landed: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of the only output."""
+        return self.landed.get(ONLY, ())
 
     def __iter__(self) -> Iterator[Outcome]:
         return iter(self.outcomes)
@@ -165,6 +173,9 @@ def receive(
     until: timedelta | None = None,
     clock: VirtualClock | None = None,
     queue: str = "test",
+    output: Mapping[str, str] | str | None = None,
+    output_schema: Any = None,
+    provenance: bool = False,
     most_passes: int = MOST_PASSES,
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
@@ -180,6 +191,9 @@ def receive(
     :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
     :param clock: where the handler can read the virtual time too; None: one of its own.
     :param queue: the queue's name.
+    :param output: as the operator's; nothing is written there, ``Received.rows`` and ``landed`` have what would be.
+    :param output_schema: as the operator's.
+    :param provenance: as the operator's.
     :param most_passes: stop a handler that postpones for ever.
 
     Raises InputError for something that is no message and HandlerNotFoundError for something that cannot be called with one.
@@ -192,7 +206,13 @@ def receive(
     _send(table, rows, policy, clock)
     first_event = table.snapshot().version
     types = tuple(kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}" for kind in unprocessable)
-    with _lend(handler, clock) as (name, watched):
+    outputs = tuple(replace(each, uri="") for each in outputs_of(output, schema=output_schema, provenance=provenance))
+    landed: dict[str, list[dict[str, Any]]] = {each.name: [] for each in outputs}
+
+    def take(table: pa.Table, key: str) -> None:
+        landed[key.rpartition("-")[2]] += table.to_pylist()
+
+    with _lend(handler, clock, lands=bool(outputs)) as (name, watched):
         receiving = ReceivePass(
             table=table,
             policy=policy,
@@ -203,6 +223,8 @@ def receive(
             unprocessable=types,
             record_all=True,
             store=store,
+            outputs=outputs,
+            deliver=take,
         )
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
@@ -219,7 +241,7 @@ def receive(
         if (cell := row["last_error"]) is not None:
             error = Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
         outcomes.append(Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error))
-    return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless)
+    return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless, landed)
 
 
 def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, most_passes: int) -> tuple[list[ReceiveResult], bool]:
@@ -248,32 +270,36 @@ def _next_due(table: QueueTable, clock: VirtualClock) -> datetime | None:
 class _Watched:
     """A handler whose calls are written down, by lookup id."""
 
-    def __init__(self, handler: Handler, clock: VirtualClock) -> None:
+    def __init__(self, handler: Handler, clock: VirtualClock, *, lands: bool) -> None:
         self.calls: dict[int, list[Call]] = {}
-        self._handler, self._clock = handler, clock
+        self._handler, self._clock, self._lands = handler, clock, lands
 
-    def __call__(self, received: Any) -> None:
+    def __call__(self, received: Any) -> Any:
         """Hand a message, or a session, on."""
         message: Message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
         at = self._clock.now()
         error: BaseException | None = None
         try:
-            check_returned(self._handler(received))
+            returned = self._handler(received)
+            if self._lands and isinstance(returned, GeneratorType):
+                returned = list(returned)
+            check_returned(returned)
         except BaseException as raised:
             error = raised
             raise
         finally:
             self.calls.setdefault(message.lookup_id, []).append(Call(at, message.abort_count, message.move_count, error))
+        return returned
 
 
 @contextmanager
-def _lend(handler: HandlerLike, clock: VirtualClock) -> Iterator[tuple[str, _Watched]]:
+def _lend(handler: HandlerLike, clock: VirtualClock, *, lands: bool) -> Iterator[tuple[str, _Watched]]:
     """Make a handler importable and watched, after the checks that a pass makes. Raises HandlerNotFoundError."""
-    check_given(handler)
-    function = load_handler(resolve_handler(handler)) if isinstance(handler, str) else handler
+    check_given(handler, returns_rows=lands)
+    function = load_handler(resolve_handler(handler, returns_rows=lands)) if isinstance(handler, str) else handler
     label = re.sub(r"\W", "_", getattr(handler, "__name__", type(handler).__name__))
     name = f"{label}_{next(_numbers)}"
-    watched = _Watched(function, clock)
+    watched = _Watched(function, clock, lands=lands)
     setattr(lent, name, watched)
     try:
         yield f"{__name__}:lent.{name}", watched

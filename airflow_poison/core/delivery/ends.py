@@ -6,7 +6,7 @@ the cost follows the number of different ends, not of messages.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
@@ -18,7 +18,7 @@ from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispo
 from airflow_poison.core.schema import OUTBOX, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -156,7 +156,7 @@ class Delivered:
     :param at: when their fate is decided, UTC.
     :param decided: what an endpoint decided; None: the policy is asked here, with the words.
     :param conversed: what became of conversations; None: the queue has none.
-    :param returned: the rows that its messages' deliveries returned, as they travel: by the folder of the journals, and lookup id.
+    :param returned: the rows that its messages' deliveries returned, as they travel, by lookup id, each with the folder of its journals.
     """
 
     batch: pa.RecordBatch
@@ -165,7 +165,7 @@ class Delivered:
     at: datetime
     decided: Decided | None = None
     conversed: Conversed | None = None
-    returned: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
+    returned: Sequence[tuple[str, Mapping[int, bytes]]] = ()
 
     def entry(self, row: int) -> BatchEntry:
         """Return the message of a row with the counts that it came with."""

@@ -136,7 +136,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             reach("delivery.stage.after_batch")
             total.counts["timeouts"] += report.timeouts
             total.counts["not_landed"] += report.not_landed
-            returned = {**known.returned_by(batch, report), job.journal_folder: report.returned} if job.outputs else {}
+            returned = [*known.returned_by(batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
             yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided, report.conversed, returned)
         total.close(job.opening.counters, session.counters())
 
@@ -147,7 +147,7 @@ def _landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table
     from airflow_poison.core.outputs_as_rows import landing_rows
 
     found = []
-    for folder, returned in delivered.returned.items():
+    for folder, returned in delivered.returned:
         found += landing_rows(job, returned.items(), LearnedColumns(Path(folder)).known, delivered.at)
     total.counts["landings"] += sum(table.num_rows for table in found)
     return found

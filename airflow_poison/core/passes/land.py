@@ -58,7 +58,7 @@ def _land_commit(table: QueueTable, version: int, files: Sequence[DataFile], clo
                 waits = True
                 continue
             reach("pass.land.before_deliver")
-            deliver(_joined(batches), f"{table.name}-{version}-{key}")
+            deliver(_joined(batches), f"{table.name}-{version}-{key}-{output.name}")
         else:
             output_table.land(output, batches, f"poison:{table.name}:{table.identity()}:{output.name}", version, f"{key}:{output.name}")
         landed[output.name] += sum(batch.num_rows for batch in batches)

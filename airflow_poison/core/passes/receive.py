@@ -125,8 +125,9 @@ class ReceivePass:
             landed.update(land(self.table, self.clock, self.deliver))
         result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
         if result.not_landed:
+            who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(
-                f"queue {self.table.name}: {counted(result.not_landed, 'delivery')} returned rows, which are dropped: no output is declared. "
+                f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
                 "Declare output='/path/of/a/table' to keep them."
             )
         return result

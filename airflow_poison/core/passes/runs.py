@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import QueueHaltedError, ReceiveStoppedError, SettingError
@@ -149,7 +149,7 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
     return ReceiveResult(
         queue=queue,
         key=key,
-        **{name: total.counts[counted_as] for name, counted_as in _COUNTED.items()},
+        **cast("dict[str, Any]", {name: total.counts[counted_as] for name, counted_as in _COUNTED.items()}),
         halted=total.halt,
         blocked_until=None if total.block is None else total.block["until"] or "restart",
         counters=total.counters,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pickle
 import shutil
 import sys
 import threading
@@ -62,6 +63,7 @@ class PassOrder:
     max_messages: int = 10_000_000
     isolation: str = "process"
     unprocessable: tuple[str, ...] = ()
+    outputs: str = ""
     imports: tuple[str, ...] = ()
     parallelism: int | None = None
     since: int = 0
@@ -269,6 +271,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
         max_messages=order.max_messages,
         isolation=order.isolation,
         unprocessable=order.unprocessable,
+        outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
         progress=_say,
         store=store,
     )
