@@ -17,7 +17,7 @@ from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Findi
 from airflow_poison.core.checking.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.schema import OUTBOX, SubQueue
+from airflow_poison.core.schema import LANDING, OUTBOX, SubQueue
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, FORMAT_VERSION, Control
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.past import read_past
@@ -205,3 +205,7 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
         yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", f"run the receive task, or {REPAIR}", mendable=True)
+    landing = [file for file in live.values() if file.sub_queue == LANDING]
+    if landing:
+        what = f"rows of {len(landing)} file(s) that handlers returned are not in their outputs: the pass that should have put them there has died"
+        yield Finding(Kind.LANDING_LEFT, Severity.WARNING, what, f"sub_queue={LANDING}", "run the receive task")

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     POLICY_UNKNOWN = "policy_unknown"
     HELD_MESSAGES = "held_messages"
     OUTBOX_LEFT = "outbox_left"
+    LANDING_LEFT = "landing_left"
     FILE_MISSING = "file_missing"
     FILE_CHANGED = "file_changed"
     FILE_UNREADABLE = "file_unreadable"

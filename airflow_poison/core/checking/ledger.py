@@ -12,7 +12,7 @@ import numpy as np
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import commit_version, partition_of, read_columns
 from airflow_poison.core.texts import Plain
@@ -373,8 +373,16 @@ def _some(ids: Numbers) -> str:
 # Dialogs: endpoints and messages that wait for their target queues change only by the verbs that are for it -----------
 
 
-_BRING = {CONVERSATION: frozenset({"finish", "transact", "merge"}), TRANSMISSION_QUEUE: frozenset({"finish", "transact"})}
-_TAKE = {CONVERSATION: frozenset({"transact", "merge"}), TRANSMISSION_QUEUE: frozenset({"transact", "remove_transmissions"})}
+_BRING = {
+    CONVERSATION: frozenset({"finish", "transact", "merge"}),
+    LANDING: frozenset({"finish"}),
+    TRANSMISSION_QUEUE: frozenset({"finish", "transact"}),
+}
+_TAKE = {
+    CONVERSATION: frozenset({"transact", "merge"}),
+    LANDING: frozenset({"remove_landings"}),
+    TRANSMISSION_QUEUE: frozenset({"transact", "remove_transmissions"}),
+}
 _ANYTHING = frozenset({"restore", "accept"})
 
 
