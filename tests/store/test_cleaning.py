@@ -510,6 +510,7 @@ def test_what_was_removed_within_the_retention_stays_where_somebody_has_deleted_
     send(queue, 2, "one")
     park_all(queue)
     gone = on_disk(queue) - live(queue)
+    send(queue, 1, "two")
     version = queue.log.load().version
     checkpoints.make(queue.uri, version, durable=False)
     for folder in ("_delta_log", "_acknowledged"):
