@@ -46,7 +46,7 @@ def _operations(module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Commit" and node.args:
             if isinstance(node.args[0], ast.Constant):
                 yield str(node.args[0].value)
-        elif isinstance(node, ast.keyword) and node.arg == "operation" and isinstance(node.value, ast.Constant):
+        elif isinstance(node, ast.keyword) and node.arg == "operation" and isinstance(node.value, ast.Constant) and node.value.value:
             yield str(node.value.value)
 
 

@@ -503,3 +503,23 @@ def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(d
     monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: entry_path(self._root, base.version).unlink())
     with pytest.raises(TableChangedError, match="shortened beyond version"):
         log.commit(base, Commit("alter", numbers={"late": 1}))
+
+
+def test_what_was_removed_within_the_retention_stays_where_somebody_has_deleted_the_entries_that_say_so(delta_root: str) -> None:
+    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
+    send(queue, 2, "one")
+    park_all(queue)
+    gone = on_disk(queue) - live(queue)
+    send(queue, 1, "two")
+    version = queue.log.load().version
+    checkpoints.make(queue.uri, version, durable=False)
+    for folder in ("_delta_log", "_acknowledged"):
+        for path in Path(queue.uri, folder).glob("*.json"):
+            if int(path.name[:20]) < version:
+                path.unlink()
+
+    again = DeltaStore(delta_root, durable=False).open("orders")
+
+    assert clean(again, retention=DAY).orphans == 0
+    assert gone
+    assert gone <= on_disk(again)

@@ -230,8 +230,11 @@ def _hinted(root: str) -> int:
 
 
 def removals(root: str) -> Mapping[str, float]:
-    """Return when the entries of the log removed files, by path; a file that was added again later is not among the dead for its reader."""
-    found: dict[str, float] = {}
+    """Return when the log removed files, by path; a file that was added again later is not among the dead for its reader.
+
+    Checkpoints know it of files whose entries somebody has deleted.
+    """
+    found = {path: at for version in _checkpoints(root) for path, at in _removed_before(checkpoint_path(root, version))}
     for version in _entries(root):
         entry = entry_path(root, version)
         try:
@@ -243,6 +246,23 @@ def removals(root: str) -> Mapping[str, float]:
                 at = max(changed, (action.get("deletionTimestamp") or 0) / 1_000)  # whichever clock was behind
                 found[action["path"]] = found[unquote(action["path"])] = at
     return found
+
+
+def _removed_before(checkpoint: Path) -> Iterator[tuple[str, float]]:
+    """Yield the files that a checkpoint says to have been removed, and when."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(checkpoint) as file:
+            rows = file.read(["remove.path", "remove.deletionTimestamp"])
+    except (FileNotFoundError, pa.ArrowInvalid):  # another maintainer has shortened the log; a damaged one is told of by others
+        return
+    for row in rows.column("remove").to_pylist() if "remove" in rows.column_names else ():
+        if row is not None:
+            at = (row["deletionTimestamp"] or 0) / 1_000
+            yield row["path"], at
+            yield unquote(row["path"]), at
 
 
 def shorten(root: str, version: int, retention: timedelta, *, durable: bool) -> Shortened:

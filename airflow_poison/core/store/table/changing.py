@@ -111,15 +111,16 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: da
 def remove_outbox(table: Table, sent: Sequence[DataFile], now: datetime) -> None:
     """Remove outbox files whose messages have been sent on."""
     del now
-    _remove_files(table, sent, "remove_outbox")
+    _remove_files(table, sent, operation="remove_outbox")
 
 
 def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime) -> None:
     """Remove files of dialog messages that their target queues have taken."""
     del now
-    _remove_files(table, taken, "remove_transmissions")
+    _remove_files(table, taken, operation="remove_transmissions")
 
 
+<<<<<<< HEAD
 def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime) -> None:
     """Remove files of returned rows that are in their outputs."""
     del now
@@ -127,6 +128,9 @@ def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime) -> 
 
 
 def _remove_files(table: Table, sent: Sequence[DataFile], operation: str) -> None:
+=======
+def _remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
+>>>>>>> main
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in sent if file.path in view.live]
