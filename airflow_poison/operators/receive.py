@@ -47,13 +47,15 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param max_messages: how many messages a pass takes at most. (templated)
     :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
-    :param output: the Delta table where the rows land that the handler returns: path or URI; or a mapping of names to such, then it returns a mapping
-        of names to rows. Each table that is known when the DAG is parsed is an outlet of the task, with the number of rows. (templated)
+    :param output: the Delta table where the rows land that the handler returns: path or URI; or a mapping of names to such. (templated, kept as
+        ``outputs``) With a mapping the handler returns one of names to rows. Tables that stand in the DAG file are outlets of the task.
     :param output_schema: the columns, as DDL (``"id bigint, name string"``) or an Arrow schema; None: those of the table, or of the first rows. For
         several outputs a mapping.
     :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
     :param evolve: columns that an output does not have are added.
     :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
+    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called in the task after the commit that settled
+        their messages, again with the same key when it failed.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
@@ -185,8 +187,6 @@ class QueueReceiveOperator(ReceivingOperator):
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
-    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called in the task after the commit that settled
-        their messages, again with the same key when it failed.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.utils.state import TaskInstanceState
+from deltalake import DeltaTable
 
 from airflow_poison import Msmq4
 from airflow_poison.lineage import Lineage, convert_asset_to_openlineage, dataset, path_uri, sources_of
@@ -136,3 +137,30 @@ def test_names_of_datasets(uri: str, namespace: str, name: str) -> None:
 def test_the_asset_of_a_queue_is_its_dataset() -> None:
     found = convert_asset_to_openlineage(Asset("poison://poison_default/orders?on=disabled"), None)
     assert (found.namespace, found.name) == ("poison://poison_default", "orders")
+
+
+def lengths(message: Any) -> dict[str, int]:
+    return {"n": len(message.body)}
+
+
+def test_an_output_is_a_dataset_with_its_columns(ran: Callable[..., dict[str, BaseOperator]], spark: SparkSession, tmp_path: Path) -> None:
+    landed = str(tmp_path / "landed")
+    with DAG("lineage_results", schedule=None) as dag:
+        send = QueueSendOperator(task_id="send", queue_name="lengths", messages=["one", "three"], policy=REJECT)
+        send >> QueueReceiveOperator(task_id="receive", queue_name="lengths", handler=lengths, output=landed, output_schema="n bigint")
+    receive: Any = ran(dag)["receive"]
+
+    assert DeltaTable(landed).to_pyarrow_table().sort_by("n").to_pylist() == [{"n": 3}, {"n": 5}]
+    output = receive.get_openlineage_facets_on_complete(None).outputs[0]
+    assert (output.namespace, output.name) == ("file", landed)
+    assert [(field.name, field.type) for field in output.facets["schema"].fields] == [("n", "long")]
+
+
+def test_an_output_is_an_outlet_whose_event_says_how_many_rows_have_landed() -> None:
+    receive: Any = QueueReceiveOperator(task_id="receive", queue_name="lengths", handler=lengths, output="/lake/landed")
+    event = SimpleNamespace(extra={"by": "another"})
+
+    receive.note_landed({"output": 2}, {"outlet_events": {Asset("file:///lake/landed"): event}})
+
+    assert [asset.uri for asset in receive.outlets] == ["file:///lake/landed"]
+    assert event.extra == {"by": "another", "rows": 2, "queue": "lengths"}

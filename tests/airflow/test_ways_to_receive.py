@@ -23,7 +23,15 @@ GIVEN: dict[str, Any] = {
     "unprocessable": ("builtins:KeyError",),
     "py_files": ["/a.zip"],
     "conn_id": "poison_big",
+    "output": "/lake/landed",
+    "output_schema": "n bigint",
+    "output_keys": ["n"],
+    "evolve": True,
+    "provenance": True,
 }
+KEPT_AS = {"output": "outputs"}
+"""Airflow's operators have an output of their own."""
+OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 SEVERAL = {"queues", "parallelism"}
 ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "error_handler"}
 
@@ -62,12 +70,14 @@ def by_submission() -> Any:
 @pytest.mark.parametrize("way", [by_operator, by_function, by_cycle, by_submission])
 def test_every_way_to_receive_takes_the_settings_of_a_pass(way: Any) -> None:
     receives = way()
-    assert {name: getattr(receives, name) for name in GIVEN} == GIVEN
-    assert {"queue_name", "handler", "max_messages", "py_files", "conn_id"} <= set(receives.template_fields)
+    of_output = {name: receives.output_settings[kept_as] for name, kept_as in OF_OUTPUT.items()}
+    assert {name: getattr(receives, KEPT_AS.get(name, name)) for name in GIVEN.keys() - of_output} | of_output == GIVEN
+    assert {"queue_name", "handler", "max_messages", "outputs", "py_files", "conn_id"} <= set(receives.template_fields)
+    assert [asset.uri for asset in receives.outlets] == ["file:///lake/landed"]
 
 
 def test_these_are_all_settings_that_a_pass_has() -> None:
     """Another one has to be given to every way, and to be shown here."""
-    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*GIVEN, "queue_name", "handler", "policy"}
-    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id"} == {*GIVEN, "queue_name", "handler", "policy"}
-    assert {*GIVEN, *ALERTS} <= set(inspect.signature(retry_cycle).parameters)
+    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*GIVEN, "queue_name", "handler", "policy", "deliver"}
+    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id", "deliver"} == {*GIVEN, "queue_name", "handler", "policy"}
+    assert {*GIVEN, *ALERTS, "deliver"} <= set(inspect.signature(retry_cycle).parameters)

@@ -120,17 +120,13 @@ def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime)
     _remove_files(table, taken, operation="remove_transmissions")
 
 
-<<<<<<< HEAD
 def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime) -> None:
     """Remove files of returned rows that are in their outputs."""
     del now
-    _remove_files(table, landed, "remove_landings")
+    _remove_files(table, landed, operation="remove_landings")
 
 
-def _remove_files(table: Table, sent: Sequence[DataFile], operation: str) -> None:
-=======
 def _remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
->>>>>>> main
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in sent if file.path in view.live]
