@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
+from airflow_poison.core.errors import ClaimLostError
 from airflow_poison.core.outputs import PROVENANCE, Output, rows_kept, to_batch
 from airflow_poison.core.schema import LANDING, STANDS_FOR, table_schema
 
@@ -26,6 +27,7 @@ def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Ca
 
     :param returned: lookup ids, and what was returned as it travels.
     :param known: the columns of an output by its name, with which the rows were checked.
+    Raises ClaimLostError when they are gone.
     """
     outputs = {output.name: output for output in job.outputs}
     rows: dict[str, list[tuple[Any, ...]]] = {}
@@ -37,7 +39,8 @@ def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Ca
     found = []
     for name, of_output in rows.items():
         output, columns = outputs[name], known(name)
-        assert columns is not None, "rows were checked"
+        if columns is None:
+            raise ClaimLostError(f"The columns of the output {name!r} are gone with the stage of this pass: a later holder of its claim has them.")
         for start in range(0, len(of_output), _MOST_ROWS):
             batch = to_batch(of_output[start : start + _MOST_ROWS], columns)
             if output.provenance:

@@ -14,12 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
+
 from tests.faults.dialogs import check_dialogs
 from tests.faults.history import OUTBOX, History, read_histories
 from tests.faults.ledger import Reader
 from tests.faults.rules_of_commits import check_commits
 from tests.faults.verdict import Verdict
-from tests.faults.world import RETENTION, queues
+from tests.faults.world import RETENTION, output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -53,6 +55,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
     _check_order(lines, verdict)
     check_dialogs(histories, lines, verdict, quiet=quiet)
+    _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
     if not quiet:
         verdict.alerts_missing.clear()
@@ -287,6 +290,29 @@ def _check_settled(queue: str, history: History, calls: Mapping[Key, list[Call]]
     for row in history.settled:
         if not any(call.how == "ok" for call in calls.get((queue, row.number), ())):
             verdict.lost.append(f"{queue} {row.number} ({row.message_id}) was settled, and no handler had returned")
+
+
+def _check_landed(
+    folder: str, histories: Mapping[str, History], calls: Mapping[Key, list[Call]], lines: Sequence[Line], verdict: Verdict, *, quiet: bool
+) -> None:
+    """What each settled message returned is in the queue's output once, and nothing else is."""
+    damaged = {line["queue"] for line in lines if line["kind"] == "damage"}  # people may have gone on without a commit
+    for queue, history in histories.items():
+        if queue in damaged:
+            continue
+        landed = _landed(output_of(folder, queue))
+        returned = {number for (of, number), made in calls.items() if of == queue and any(call.how == "ok" and not call.in_dialog for call in made)}
+        settled = {row.number for row in history.settled} & returned
+        verdict.doubled += [f"{queue} {number} is {times} times in the output" for number, times in landed.items() if times > 1]
+        verdict.doubled += [f"{queue} {number} is in the output, and is not settled" for number in landed.keys() - settled]
+        if quiet:
+            verdict.lost += [f"{queue} {number} was settled, and its row is not in the output" for number in settled - landed.keys()]
+
+
+def _landed(output: str) -> Counter[int]:
+    if not DeltaTable.is_deltatable(output):
+        return Counter()
+    return Counter(DeltaTable(output).to_pyarrow_table()["id"].to_pylist())
 
 
 def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:

@@ -21,7 +21,8 @@ ORIGIN = "POISON_FAULTS_ORIGIN"
 _POSTPONED_FOR = timedelta(seconds=15)
 
 
-def handle(message: Message) -> None:
+def handle(message: Message) -> dict[str, int] | None:
+    """Return a row for the queue's output, unless the message is one of a dialog."""
     queue, number = os.environ[QUEUE], message.lookup_id
     child = os.getpid() != int(os.environ[PARENT])
     counts = {"a": message.abort_count, "m": message.move_count}
@@ -31,7 +32,7 @@ def handle(message: Message) -> None:
     reach("handler.begin")
     if conversation is not None:
         converse(message, conversation, queue, call)
-        return
+        return None
     first = message.abort_count == message.move_count == 0
     match message.body.split():
         case [b"bad"]:
@@ -49,6 +50,7 @@ def handle(message: Message) -> None:
         case _:
             _note_end(queue, number, "ok")
             reach("handler.end")
+    return {"id": number}
 
 
 def _end(queue: str, number: int, how: str, error: Exception) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
@@ -14,7 +15,7 @@ from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from tests.faults.ledger import note
-from tests.faults.world import LEASE, bodies, queues
+from tests.faults.world import LEASE, bodies, output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +64,7 @@ def receives(actor: Actor) -> None:
         lease=LEASE,
         record_all=True,
         store=actor.store,
+        outputs=outputs_of(output_of(actor.place.folder, actor.task.queue), schema="id bigint"),
     ).run(actor.task.run_key)
     note("received", queue=actor.task.queue)
 

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
@@ -101,3 +102,8 @@ def bodies(chance: random.Random, queue: str) -> list[bytes]:
     found = chance.choices([*_BODIES], [*_BODIES.values()], k=chance.randint(1, 14))
     left_out = _NOT_FOR.get(queue, {b"postpone"})
     return [b"ok" if body in left_out else body for body in found]
+
+
+def output_of(folder: str, queue: str) -> str:
+    """Return where the rows land that the handlers of a queue return: each settled message's lookup id."""
+    return str(Path(folder, "outputs", queue))

@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.checking.check import check_store
-from airflow_poison.core.errors import OutputError, SettingError
+from airflow_poison.core.errors import OutputError, QueueHaltedError, SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -115,6 +115,21 @@ def test_an_endpoint_that_halts_lands_what_was_settled_before(tmp_path: Path, is
 
     assert result.halted is not None
     assert landed(tmp_path / "out") == Counter({1: 1, 2: 2})
+
+
+def test_what_a_halted_queue_has_settled_lands_although_nothing_is_received(tmp_path: Path) -> None:
+    queue = landing(a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, BROKER).sent("good", "bad"), tmp_path)
+
+    def die(point: str) -> None:
+        if point == "output.land.before_write":
+            raise DiedError
+
+    with reached(die), pytest.raises(DiedError):
+        queue.receive(**of(tmp_path / "out"))
+    with pytest.raises(QueueHaltedError):
+        queue.receive("again", **of(tmp_path / "out"))
+
+    assert landed(tmp_path / "out") == Counter({1: 1})
 
 
 def test_a_delivery_that_was_rolled_back_lands_nothing(queue: Queue, tmp_path: Path) -> None:
