@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
@@ -312,7 +312,8 @@ def _check_landed(
 def _landed(output: str) -> Counter[int]:
     if not DeltaTable.is_deltatable(output):
         return Counter()
-    return Counter(DeltaTable(output).to_pyarrow_table()["id"].to_pylist())
+    ids: list[Any] = DeltaTable(output).to_pyarrow_table()["id"].to_pylist()
+    return Counter(ids)
 
 
 def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:

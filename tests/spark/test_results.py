@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -47,7 +47,8 @@ def a_pass(folder: Path, spark: SparkSession, policy: Policy, bodies: list[str],
 
 
 def landed(folder: Path) -> Counter[int]:
-    return Counter(DeltaTable(str(folder / "out")).to_pyarrow_table()["id"].to_pylist())
+    ids: list[Any] = DeltaTable(str(folder / "out")).to_pyarrow_table()["id"].to_pylist()
+    return Counter(ids)
 
 
 @pytest.mark.parametrize("isolation", ["process", "none"])
