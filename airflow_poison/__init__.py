@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.handler_wrappers import track_failures
-    from airflow_poison.core.failures import ErrorHandler, Postpone, Unprocessable
+    from airflow_poison.core.failures import ErrorHandler, PoisonRows, Postpone, Unprocessable
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.maintain import maintain
@@ -57,6 +57,7 @@ __all__ = [
     "MessageType",
     "Msmq3",
     "Msmq4",
+    "PoisonRows",
     "PoisonSubQueue",
     "Postpone",
     "Script",
@@ -95,7 +96,7 @@ _HOMES = {
     "conversations.system_messages": "BrokerError ErrorDocument",
     "conversations.transaction": "Conversation",
     "delivery.handler_wrappers": "track_failures",
-    "failures": "ErrorHandler Postpone Unprocessable",
+    "failures": "ErrorHandler PoisonRows Postpone Unprocessable",
     "message": "Message",
     "passes.alter": "declare",
     "passes.maintain": "maintain",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
+from airflow_poison.core.delivery.batching import BATCH_SIZE
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.former_names import renamed
 from airflow_poison.hooks.poison import QueueHook
@@ -124,6 +125,9 @@ def retry_cycle(
     evolve: bool = False,
     provenance: bool = False,
     deliver: Deliver | None = None,
+    batch: str | None = None,
+    batch_size: int = BATCH_SIZE,
+    schema: str | None = None,
     py_files: Sequence[str] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
@@ -163,6 +167,9 @@ def retry_cycle(
             evolve=evolve,
             provenance=provenance,
             deliver=deliver,
+            batch=batch,
+            batch_size=batch_size,
+            schema=schema,
             py_files=py_files,
             error_handler=error_handler,
             conn_id=conn_id,

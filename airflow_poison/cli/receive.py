@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
@@ -72,6 +73,9 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
         default="process",
         completes=("process", "none"),
     ),
+    option("--batch", "KIND", "arrow, pandas or polars: the handler is called with frames of many messages", completes=("arrow", "pandas", "polars")),
+    option("--batch-size", "N", "how many messages a frame has at most (default: 10000)"),
+    option("--schema", "DDL", "the columns of the bodies, JSON objects, for example 'carrier string, flight int'"),
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
     several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
     several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
@@ -105,6 +109,7 @@ def receive(args: Namespace) -> None:
     if args.store is None:
         hook_of(args).import_here(files)
     services = given_services(args.services or ())
+    batching = _batching(args)
     table = opened_queue(args, policy)
     if services:
         declare_services(opened_store(args), table, services, system_clock())
@@ -120,6 +125,7 @@ def receive(args: Namespace) -> None:
         isolation=args.isolation,
         unprocessable=tuple(args.unprocessable or ()),
         outputs=outputs,
+        batching=batching,
         progress=progress.tell,
         store=opened_store(args),
     )
@@ -162,6 +168,19 @@ def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None
     if other := next((text for text, (name, sign, _) in zip(given, named, strict=True) if not (sign and name.isidentifier())), None):
         raise wrong_usage(f"--{option.replace('_', '-')} {other}: where there are several, expected NAME=VALUE, for example landed=/lake/landed.")
     return {name: value for name, _, value in named} or None
+
+
+def _batching(args: Namespace) -> Batching | None:
+    """Return what the handler gets. Raises SettingError."""
+    from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
+
+    if args.batch is None and args.batch_size is not None:
+        raise wrong_usage("--batch-size: expected with --batch.")
+    size = BATCH_SIZE if args.batch_size is None else values.whole("--batch-size", args.batch_size, 1)
+    batching = Batching.of(args.batch, size, args.schema)
+    if args.services:
+        refuse_dialogs(batching, args.queue)
+    return batching
 
 
 def _import_from_here(files: Sequence[str]) -> None:

@@ -59,6 +59,10 @@ class OutputError(PoisonError):
     """An output cannot take rows: it cannot be reached, or its columns are others now. The rows wait in the queue's own table."""
 
 
+class BodyError(PoisonError, ValueError):
+    """A body does not fit the schema of its batch; its message is rolled back without a call of the handler."""
+
+
 class ErrorHandlerError(PoisonError, TypeError):
     """An error handler class cannot be used: wrong interface or no constructor without parameters (spec WCF-27)."""
 

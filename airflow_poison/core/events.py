@@ -36,9 +36,12 @@ class EventType(StrEnum):
     """Not of the specification: a damaged file's messages, whose loss people have accepted."""
     POLICY_CHANGED = "POLICY_CHANGED"
     """Not of the specification: other settings of the queue's policy were recorded, by a run that declares them or by people."""
+    UNSTABLE_BATCH = "UNSTABLE_BATCH"
+    """Not of the specification: a batch failed, and all of its parts succeeded; nobody was charged. ``details`` say how many messages, which, and
+    with what error."""
 
 
-OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED})
+OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.UNSTABLE_BATCH})
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from airflow_poison.core.errors import ErrorHandlerError, PoisonMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 class Unprocessable(Exception):  # noqa: N818  (a verdict on the message, named by users; not an error of this package)
@@ -32,6 +36,52 @@ class Postpone(Exception):  # noqa: N818  (a request to the receiver; not an err
             raise ValueError(message)
         super().__init__(reason or f"postponed by {delay}")
         self.delay = delay
+
+
+class PoisonRows(Exception):  # noqa: N818  (a verdict on messages, named by users; not an error of this package)
+    """Raised by a handler of batches that knows which messages made it fail. They are charged, the others are delivered again at once.
+
+    :param rows: why, by lookup id; or a mask aligned with the frame (list, array or series): true or a text where a row is poison. A mask of
+        another length than the frame, and lookup ids that are not in it, name nothing: where nothing is named, the batch is searched.
+    :param why: what is wrong with rows of which no more is said.
+    """
+
+    def __init__(self, rows: Mapping[int, object] | Iterable[object], why: str = "named by the handler") -> None:
+        self.why = why
+        self.rows: dict[int, str] | list[object] = (
+            {int(number): str(text) for number, text in rows.items()} if isinstance(rows, Mapping) else _listed(rows)
+        )
+        self._marked = {} if isinstance(self.rows, dict) else _marked(self.rows, why)
+        super().__init__(self._text())
+
+    def __reduce__(self) -> tuple[type[PoisonRows], tuple[object, str]]:
+        return type(self), (self.rows, self.why)
+
+    def named(self, lookup_ids: Sequence[int]) -> dict[int, str]:
+        """Return why, by position in a frame.
+
+        :param lookup_ids: of the frame.
+        """
+        if isinstance(self.rows, dict):
+            return {place: self.rows[number] for place, number in enumerate(lookup_ids) if number in self.rows}
+        return self._marked if len(self.rows) == len(lookup_ids) else {}
+
+    def _text(self) -> str:
+        whys = list((self.rows if isinstance(self.rows, dict) else self._marked).values())
+        return whys[0] if len(whys) == 1 else f"{len(whys)} messages are poison" + (f", the first: {whys[0]}" if whys else "")
+
+
+def _listed(marks: Iterable[object]) -> list[object]:
+    """Return the marks of a mask as Python values."""
+    as_list = getattr(marks, "to_pylist", None) or getattr(marks, "to_list", None) or getattr(marks, "tolist", None)
+    return list(marks) if as_list is None else list(as_list())
+
+
+def _marked(marks: list[object], why: str) -> dict[int, str]:
+    """Return why, by position, what is marked; a null of pandas (NaN, NA) marks nothing."""
+    places = [place for place, mark in enumerate(marks) if mark is not False and mark is not None]
+    found = [(place, mark) for place in places if isinstance(mark := marks[place], str | bool | int) and mark]
+    return {place: mark if isinstance(mark, str) else why for place, mark in found}
 
 
 class FailureKind(StrEnum):

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.core.errors import OutputRowError, SettingError
 from airflow_poison.core.texts import nearest
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ONLY = "output"
 """The name of an output that is declared alone."""
 _LONGEST = 100
+LOOKUP_ID = "lookup_id"
+"""The column by which rows of a handler of batches name their message."""
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
 
@@ -181,6 +183,10 @@ class Fitting:
             Column(field.name, field.type, field.nullable, None if pa.types.is_null(field.type) else checked_by(field.type)) for field in schema
         ]
         self._places = {column.name: place for place, column in enumerate(self._columns)}
+
+    def has(self, column: str) -> bool:
+        """Return whether the output has a column."""
+        return column in self._places
 
     def row(self, given: object) -> tuple[Any, ...]:
         """Return a row's values in the order of the columns. Raises OutputRowError."""
@@ -463,6 +469,29 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if kept else b""
 
 
+def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:
+    """Divide what a handler of batches returned: the rows that name their message in ``lookup_id``, by its place in the frame, and the others.
+
+    The column stays only where an output has it. Raises OutputRowError for a row of a message that is not in the frame.
+    """
+    if returned is None or not (alone or isinstance(returned, Mapping)):
+        return {}, returned
+    places = {number: place for place, number in enumerate(lookup_ids)}
+    own: dict[int, dict[Any, list[object]]] = {}
+    others: dict[Any, list[object]] = {}
+    by_name: Mapping[Any, Any] = {ONLY: returned} if alone else cast("Mapping[Any, Any]", returned)
+    for name, rows in by_name.items():
+        kept = name in fittings and fittings[name].has(LOOKUP_ID)
+        for row in () if rows is None else _each_row(rows):
+            cells = _cells(row)
+            number = None if cells is None else cells.get(LOOKUP_ID)
+            if number is not None and number not in places:
+                raise OutputRowError(f"A row for {name!r} has lookup_id={number!r}, a message that was not handed over with this frame.")
+            given = row if cells is None or kept else {column: value for column, value in cells.items() if column != LOOKUP_ID}
+            (others if number is None else own.setdefault(places[number], {})).setdefault(name, []).append(given)
+    return {place: named[ONLY] if alone else named for place, named in own.items()}, (others.get(ONLY) if alone else others)
+
+
 def _each_row(rows: Any) -> Iterable[object]:
     if type(rows) is dict or _cells(rows) is not None:
         return (rows,)
@@ -489,6 +518,16 @@ def rows_kept(returned: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
         return []
     found: list[tuple[str, list[tuple[Any, ...]]]] = pickle.loads(returned)  # noqa: S301  (our own bytes, of plain values)
     return found
+
+
+def joined(returned: bytes, more: bytes) -> bytes:
+    """Return what ``rows_returned`` made twice, as one."""
+    if not (returned and more):
+        return returned or more
+    kept = dict(rows_kept(returned))
+    for name, rows in rows_kept(more):
+        kept[name] = kept.get(name, []) + rows
+    return pickle.dumps(list(kept.items()), pickle.HIGHEST_PROTOCOL)
 
 
 def to_batch(rows: Sequence[tuple[Any, ...]], columns: pa.Schema) -> pa.RecordBatch:

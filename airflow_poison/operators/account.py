@@ -67,6 +67,8 @@ def _received(result: ReceiveResult) -> Iterator[str]:
     )
     for name, rows in result.landed.items():
         yield f"{counted(rows, 'row')} landed in the output {name!r}." if name != ONLY else f"{counted(rows, 'row')} landed in the output."
+    if result.rows_handed:
+        yield f"In batches {counted(result.rows_handed, 'message was', 'messages were')} handed over; {counted(result.probes, 'probe')} for culprits."
     for error in result.errors:
         yield f"{error['messages']} x {error['error']}"
 

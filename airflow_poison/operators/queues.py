@@ -165,6 +165,7 @@ class QueuePass:
             unprocessable=task.unprocessable,
             outputs=task.declared_outputs(),
             deliver=task.deliver,
+            batching=task.batching,
             progress=task.log.info,
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.outputs import outputs_of
@@ -56,6 +57,11 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
     :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called in the task after the commit that settled
         their messages, again with the same key when it failed.
+    :param batch: ``arrow``, ``pandas`` or ``polars``: the handler is called with a frame of many messages; None: with one message. A frame is one
+        transaction; where it fails, the messages that are to blame are searched for, and only they are charged. Not with ``max_batch_size``.
+    :param batch_size: how many messages a frame has at most.
+    :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, beside ``lookup_id``;
+        None: frames have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
@@ -80,6 +86,9 @@ class ReceivingOperator(WithLineage, BaseOperator):
         evolve: bool = False,
         provenance: bool = False,
         deliver: Deliver | None = None,
+        batch: str | None = None,
+        batch_size: int = BATCH_SIZE,
+        schema: str | None = None,
         py_files: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
@@ -99,8 +108,23 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.max_messages = max_messages
         self.isolation = isolation
         self.unprocessable = importable_types(unprocessable)
+        self.batch, self.batch_size, self.schema = batch, batch_size, schema
+        self._check_batches(self.policy)
         self.py_files = py_files
         self.lineage = Lineage()
+
+    @property
+    def batching(self) -> Batching | None:
+        """What a handler of batches gets; None: one message at a time. Raises SettingError."""
+        return Batching.of(self.batch, self.batch_size, self.schema)
+
+    def _check_batches(self, policy: Policy | None) -> None:
+        """Refuse a batch that does not go with a policy or with services. Raises SettingError."""
+        batching = self.batching
+        if batching is not None and policy is not None:
+            batching.check_policy(policy)
+        if self.services:
+            refuse_dialogs(batching, self.queue_name or "")
 
     @property
     def given_handler(self) -> HandlerLike | None:
@@ -242,7 +266,10 @@ class QueueReceiveOperator(ReceivingOperator):
         cancel_jobs(self.log)
 
     def _listed(self) -> list[QueueToReceive]:
-        return listed(self.queues, self.given_handler, self.policy)
+        entries = listed(self.queues, self.given_handler, self.policy)
+        for entry in entries:
+            self._check_batches(entry.policy)
+        return entries
 
     def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
         from airflow_poison.core.errors import QueueHaltedError

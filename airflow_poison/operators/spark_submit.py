@@ -113,6 +113,7 @@ class Try:
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             outputs=task.declared_outputs(),
+            batching=task.batching,
             progress=task.log.info,
             store=self._hook.store(),
         )
@@ -154,5 +155,8 @@ class Try:
             outputs=base64.b64encode(pickle.dumps(task.declared_outputs())).decode(),
             parallelism=settings.parallelism,
             since=finished(self.table, key) if since is None else since,
+            batch=task.batch,
+            batch_size=task.batch_size,
+            schema=task.schema,
         )
         return order.handled_by(self._handler)

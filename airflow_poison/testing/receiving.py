@@ -17,6 +17,7 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.core.conversations.transaction import BegunDelivery, Conversation
+from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.errors import InputError
@@ -170,6 +171,9 @@ def receive(
     policy: Policy,
     *,
     unprocessable: Sequence[str | type[BaseException]] = (),
+    batch: str | None = None,
+    batch_size: int = BATCH_SIZE,
+    schema: str | None = None,
     until: timedelta | None = None,
     clock: VirtualClock | None = None,
     queue: str = "test",
@@ -188,6 +192,8 @@ def receive(
     :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
     :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
     :param unprocessable: exception types, or their names, that go to the final disposition at once.
+    :param batch: ``arrow``, ``pandas`` or ``polars``: the handler takes frames, with ``batch_size`` and ``schema`` as in QueueReceiveOperator. A call
+        with a frame stands in ``calls`` of each of its messages, with its error.
     :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
     :param clock: where the handler can read the virtual time too; None: one of its own.
     :param queue: the queue's name.
@@ -196,8 +202,10 @@ def receive(
     :param provenance: as the operator's.
     :param most_passes: stop a handler that postpones for ever.
 
-    Raises InputError for something that is no message and HandlerNotFoundError for something that cannot be called with one.
+    Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, and SettingError for what
+    batches do not go with.
     """
+    batching = Batching.of(batch, batch_size, schema)
     clock = clock or VirtualClock()
     started = clock.now()
     store = MemoryStore()
@@ -222,6 +230,7 @@ def receive(
             isolation="none",
             unprocessable=types,
             record_all=True,
+            batching=batching,
             store=store,
             outputs=outputs,
             deliver=take,
@@ -276,7 +285,6 @@ class _Watched:
 
     def __call__(self, received: Any) -> Any:
         """Hand a message, or a session, on."""
-        message: Message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
         at = self._clock.now()
         error: BaseException | None = None
         try:
@@ -288,8 +296,24 @@ class _Watched:
             error = raised
             raise
         finally:
-            self.calls.setdefault(message.lookup_id, []).append(Call(at, message.abort_count, message.move_count, error))
+            for lookup_id, abort_count, move_count in _handed(received):
+                self.calls.setdefault(lookup_id, []).append(Call(at, abort_count, move_count, error))
         return returned
+
+
+def _handed(received: Any) -> Iterator[tuple[int, int, int]]:
+    """Yield lookup id, abort count and move count of each message that a handler got; of a frame of bodies the counts are not known, and 0."""
+    names = getattr(received, "column_names", None) or getattr(received, "columns", None)
+    if names is None:
+        message: Message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
+        yield message.lookup_id, message.abort_count, message.move_count
+        return
+    has_counts = "abort_count" in names and "body" in names
+    columns = [list(received[name].to_numpy()) for name in ("lookup_id", *(("abort_count", "move_count") if has_counts else ()))]
+    for row in zip(*columns, strict=True):
+        lookup_id, *counts = map(int, row)
+        abort_count, move_count = counts or (0, 0)
+        yield lookup_id, abort_count, move_count
 
 
 @contextmanager

@@ -157,6 +157,7 @@ class Delivered:
     :param decided: what an endpoint decided; None: the policy is asked here, with the words.
     :param conversed: what became of conversations; None: the queue has none.
     :param returned: the rows that its messages' deliveries returned, as they travel, by lookup id, each with the folder of its journals.
+    :param unstable: what is to be told of batches that failed, and whose parts did not.
     """
 
     batch: pa.RecordBatch
@@ -166,6 +167,7 @@ class Delivered:
     decided: Decided | None = None
     conversed: Conversed | None = None
     returned: Sequence[tuple[str, Mapping[int, bytes]]] = ()
+    unstable: Sequence[Mapping[str, str]] = ()
 
     def entry(self, row: int) -> BatchEntry:
         """Return the message of a row with the counts that it came with."""

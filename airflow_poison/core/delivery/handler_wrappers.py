@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.delivery.batching import FRAMES
 from airflow_poison.core.delivery.handlers import HandlerRef, check_returned, load_handler, resolve_handler
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import HandlerNotFoundError, InputError
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.message import Message
 from airflow_poison.core.policies.recovery import FailureTracking
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_poison.core.conversations.transaction import Conversation
+    from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
 
 
@@ -121,6 +124,18 @@ def session_handler(handler: Callable[[Session], object]) -> Callable[[Message],
         session.require_consumed()
 
     return handle
+
+
+def frame_handler(handler: Callable[[Any], object], batching: Batching) -> Callable[[Any], object]:
+    """Return a handler that is called with what makes a frame. Raises HandlerNotFoundError: its library is not here."""
+    module = FRAMES[batching.kind]
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise HandlerNotFoundError(
+            f"batch={batching.kind!r}: {module} cannot be imported where the handler runs ({error}). Install it there: pip install {module}."
+        ) from error
+    return lambda frame: handler(frame())
 
 
 # Failures tracked by the application

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
 
     Handler = Callable[[Message], object]
-    HandlerLike = str | Handler
+    FrameHandler = Callable[[Any], object]  # a pyarrow.Table, or a DataFrame of pandas or Polars
+    HandlerLike = str | Handler | FrameHandler
 
 MANGLED_PREFIX = "unusual_prefix_"
 """How Airflow names the modules of DAG files; such a name can be imported in no other process."""

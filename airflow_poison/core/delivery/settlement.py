@@ -66,6 +66,7 @@ class Settler:
         if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
             tally.halt = halt_record(delivered.decided.halt, None, "", delivered.at)
         rows += _of_conversations(delivered, tally)
+        rows += self._events.unstable(delivered)
         return rows, tally
 
     @staticmethod
@@ -242,6 +243,12 @@ class EventRows:
         if isinstance(end, Dispose) and end.destination:
             return end.destination
         return partition_of(end, self._read_from) or ""
+
+    def unstable(self, delivered: Delivered) -> list[pa.Table]:
+        """Return an event for each batch that failed, and whose parts did not."""
+        events = [Event(EventType.UNSTABLE_BATCH, delivered.at, details=details) for details in delivered.unstable]
+        self._written += len(events)
+        return [events_to_table(events, self._written - len(events))] if events else []
 
     def routine(self, delivered: Delivered) -> list[pa.Table]:
         """Return the routine events: as the endpoint told them, or as the words say."""

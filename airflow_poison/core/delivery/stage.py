@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, cast
 
+from airflow_poison.core.delivery.batching import BATCH_BYTES
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.schema import TALLY, SubQueue, table_schema
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.dialog_state import DialogState, Place
+    from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
@@ -67,6 +69,7 @@ class StageJob:
     :param outputs: where the rows land that the handler returns; none: nothing lands.
     :param key: of the pass, as rows say it that tell where they come from.
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
+    :param batching: the handler gets frames of many messages; None: one message at a time.
     """
 
     queue: str
@@ -89,6 +92,7 @@ class StageJob:
     dialogs: str | None = None
     outputs: tuple[Output, ...] = ()
     key: str = ""
+    batching: Batching | None = None
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -134,10 +138,11 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             reach("delivery.stage.before_batch")
             report = session.deliver(batch)
             reach("delivery.stage.after_batch")
-            total.counts["timeouts"] += report.timeouts
-            total.counts["not_landed"] += report.not_landed
+            counts = {"timeouts": report.timeouts, "not_landed": report.not_landed}
+            total.counts.update(counts, probes=report.searched.probes, rows_handed=report.searched.rows_handed)
             returned = [*known.returned_by(batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
-            yield Delivered(batch, report.words, report.failures, job.clock.now(), report.decided, report.conversed, returned)
+            decided, conversed, unstable = report.decided, report.conversed, report.searched.unstable
+            yield Delivered(batch, report.words, report.failures, job.clock.now(), decided, conversed, returned, unstable)
         total.close(job.opening.counters, session.counters())
 
 
@@ -159,7 +164,9 @@ def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         return _slices(batches, 1)
     if job.forced and job.policy.stateless and job.dialogs is None:
         return _slices(batches, FORCED_ROWS, frozenset(job.alone))
-    return _swept(batches) if job.policy.sweeps else iter(batches)
+    if job.policy.sweeps:
+        return _swept(batches)
+    return iter(batches) if job.batching is None else _sized(batches, job.batching.size)
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] = frozenset()) -> Iterator[pa.RecordBatch]:
@@ -175,6 +182,30 @@ def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] 
                 start = row + 1
         if start < batch.num_rows:
             yield batch.slice(start)
+
+
+def _sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Put batches together, and cut them, so that each has so many messages, fewer where they are large."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            fitting = max(1, min(most, BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)))
+            if rows >= fitting:
+                yield _joined(held)
+                held, rows = [], 0
+            held.append(batch.slice(start, fitting - rows))
+            start += held[-1].num_rows
+            rows += held[-1].num_rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

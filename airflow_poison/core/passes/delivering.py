@@ -126,6 +126,7 @@ class Delivering:
             dialogs=dialogs,
             outputs=tuple(self.outputs),
             key=self.held.claim.key,
+            batching=of.batching,
         )
 
     def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
+from airflow_poison.core.delivery.batching import refuse_dialogs
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, Tally
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.stage import BlockRecord
@@ -53,6 +55,7 @@ class ReceivePass:
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
+    :param batching: the handler gets frames of many messages; None: one message at a time.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
     :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
     :param outputs: where the rows land that the handler returns (``outputs_of``).
@@ -71,6 +74,7 @@ class ReceivePass:
     unprocessable: tuple[str, ...] = ()
     lease: timedelta = LEASE
     record_all: bool = False
+    batching: Batching | None = None
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
     outputs: tuple[Output, ...] = ()
@@ -93,6 +97,7 @@ class ReceivePass:
         snapshot = self.table.snapshot()
         landed = Counter(land(self.table, self.clock, self.deliver)) if snapshot.landings else Counter[str]()
         self._refuse_halted(snapshot)
+        self._check_batches(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -131,6 +136,14 @@ class ReceivePass:
                 "Declare output='/path/of/a/table' to keep them."
             )
         return result
+
+    def _check_batches(self, snapshot: Snapshot) -> None:
+        """Raise SettingError where the handler takes batches, and this policy, this queue or this machine has none."""
+        if self.batching is not None:
+            self.batching.check_policy(self.policy)
+            self.batching.check_here()
+        if self._converses(snapshot):
+            refuse_dialogs(self.batching, self.table.name)
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""

@@ -85,6 +85,9 @@ class ReceiveResult(Plain):
     :param sent: messages that partners get from this pass, EndDialog and Error messages among them.
     :param requeued: sent to the backout queue (spec WMQ-10); ``exceptioned``: to the exception destination (spec DMP-7).
     :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
+    :param probes: calls of a handler of batches with parts of a batch that had failed, to find out which messages made it fail.
+    :param rows_handed: messages in all its calls with a batch or a part of one; one that was handed over twice counts twice. Deliveries of a
+        message alone are not among them.
     :param untouched: not reached before the endpoint halted; they are where they were.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
@@ -116,6 +119,8 @@ class ReceiveResult(Plain):
     rollbacks: int = 0
     crashes: int = 0
     timeouts: int = 0
+    probes: int = 0
+    rows_handed: int = 0
     halted: HaltRecord | None = None
     blocked_until: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict)

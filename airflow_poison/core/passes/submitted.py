@@ -21,6 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
@@ -50,6 +51,7 @@ class PassOrder:
     :param by_value: that handler, pickled, in base 64; empty: it is imported.
     :param imports: what goes in front of the driver's import path; executors, who see the store, too, have it behind theirs.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
+    :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
     """
 
@@ -67,6 +69,9 @@ class PassOrder:
     imports: tuple[str, ...] = ()
     parallelism: int | None = None
     since: int = 0
+    batch: str | None = None
+    batch_size: int = BATCH_SIZE
+    schema: str | None = None
 
     def handled_by(self, handler: HandlerRef) -> PassOrder:
         """Return the same order with a checked handler."""
@@ -272,6 +277,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
         isolation=order.isolation,
         unprocessable=order.unprocessable,
         outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
+        batching=Batching.of(order.batch, order.batch_size, order.schema),
         progress=_say,
         store=store,
     )

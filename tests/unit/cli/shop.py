@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.failures import PoisonRows
 
 if TYPE_CHECKING:
     from airflow_poison import Message
@@ -14,6 +16,12 @@ if TYPE_CHECKING:
 def take(message: Message) -> None:
     if message.body.startswith(b"bad"):
         raise LookupError(f"unknown plane {message.body.decode()}")
+
+
+def take_many(frame: Any) -> None:
+    bad = [tailnum == "bad" for tailnum in frame["tailnum"].to_pylist()]
+    if any(bad):
+        raise PoisonRows(bad, "unknown plane")
 
 
 def chat(message: Message) -> None:

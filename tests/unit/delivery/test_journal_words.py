@@ -245,4 +245,8 @@ def test_settled_states_are_those_that_no_delivery_follows() -> None:
         MessageState.CRASHED,
         MessageState.TIMED_OUT,
         MessageState.HELD,
+        MessageState.IN_BATCH,
+        MessageState.DECIDED,
+        MessageState.SUSPECTED,
+        MessageState.SUSPECTED_ALONE,
     }

@@ -150,7 +150,7 @@ def test_sessions_are_counted_as_one_message() -> None:
         assert b"bad" not in bodies
 
     received = receive(
-        consume,  # type: ignore[arg-type]  # a handler of sessions
+        consume,
         [sessiongram([b"a", b"b"]), sessiongram([b"a", b"bad"])],
         Msmq4(sessions=True, receive_error_handling="Move"),
     )

@@ -14,13 +14,33 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from airflow_poison.core.delivery.sessions import output, platform, wire
 from airflow_poison.core.delivery.sessions.journal import Section
 from airflow_poison.core.delivery.sessions.output import LastOutput
+from airflow_poison.core.delivery.sessions.returned import NOTHING
+from airflow_poison.core.delivery.sessions.search import FrameCalls
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.sessions.wire import BROKEN, DONE, NOT_FOUND, READY, UNLOAD, Called, ChildReport, Load, Setup, Task, map_slot
+from airflow_poison.core.delivery.sessions.wire import (
+    BROKEN,
+    DONE,
+    NOT_FOUND,
+    READY,
+    SEVERAL,
+    UNLOAD,
+    BatchCall,
+    Called,
+    ChildReport,
+    Handed,
+    Load,
+    Setup,
+    Task,
+    map_slot,
+)
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import HandlerNotFoundError
+from airflow_poison.core.policies.decisions import Counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,12 +165,16 @@ class _Child:
         stream, slot = descriptors
         batch = read_batch(stream)
         views, taken, at = Views(batch, endpoint.queue), map_slot(slot), self._at
+        frames = None if endpoint.job.batching is None else FrameCalls(endpoint, batch)
         os.close(slot)
         self._last.begin_batch(batch)
         while True:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
+            if frames is not None:
+                self._call_with_frame(frames, number, row, Counts(abort_count, move_count), taken)
+                continue
             begun: BegunDelivery | None = None if services is None else wire.answer(self._sock)
             message, change = views.message(row, abort_count, move_count), None
             taken[0] = number
@@ -165,6 +189,24 @@ class _Child:
                 wire.send_returned(self._sock)
             else:
                 wire.send(self._sock, Called(failure and endpoint.tell(failure), change, b"" if failure else endpoint.rows))
+
+    def _call_with_frame(self, frames: FrameCalls, number: int, row: int, counts: Counts, taken: memoryview) -> None:
+        """Call a handler of batches with one message, or with those that are told next."""
+        asked: BatchCall | None = wire.answer(self._sock) if row == SEVERAL else None
+        taken[0] = number
+        told: Handed | Called
+        if asked is not None:
+            failure, named = frames.several(np.asarray(asked.rows), lambda: asked.counts)
+            told = Handed(failure, named, () if failure or not any(frames.rows) else frames.rows)
+        else:
+            failure = frames.one(row, counts)
+            told = Called(failure and frames.tell(failure), rows=NOTHING if failure else frames.rows[0])
+        self._at[0] = -1
+        _flush()
+        if told.failure is None and not told.rows:
+            wire.send_returned(self._sock)
+        else:
+            wire.send(self._sock, told)
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""

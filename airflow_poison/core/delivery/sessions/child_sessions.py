@@ -20,7 +20,7 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollbac
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, left_open, pending, settle, states_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, StatelessSession
 from airflow_poison.core.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, check_idle_deaths, stream_of
-from airflow_poison.core.delivery.sessions.wire import SLOT_BYTES, UNLOAD, Call, Called, ChildReport, Load, Task, map_slot
+from airflow_poison.core.delivery.sessions.wire import SEVERAL, SLOT_BYTES, UNLOAD, BatchCall, Call, Called, ChildReport, Handed, Load, Task, map_slot
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class SupervisedSession(StatelessSession):
                 self._limit_restarts(before, record, answer, tally)
         finally:
             os.close(stream)
-        counts = (tally.restarts, tally.crashes, tally.timeouts)
-        return BatchReport(*record.outcome(), answer.halted, *counts, returned=record.returned(), not_landed=answer.not_landed)
+        counts, searched = (tally.restarts, tally.crashes, tally.timeouts), record.searched()
+        return BatchReport(*record.outcome(), answer.halted, *counts, returned=record.returned(), not_landed=answer.not_landed, searched=searched)
 
     def _attempt(self, stream: int, record: BatchRecord) -> ChildReport | Death:
         """Have the child go on with the batch until it is done or dead."""
@@ -153,13 +153,14 @@ class Watch:
         limit = self._timeout if seen[0] >= 0 else max(self._timeout, LONGEST_IDLE_SECONDS)
         return now - self._since >= limit
 
-    def _look(self) -> tuple[int, int, int]:
-        """Say where the child is: the first row of the open transaction, its counts, and how many rows are settled."""
+    def _look(self) -> tuple[int, int, int, int]:
+        """Say where the child is: the first row of the open transaction, its counts, how many rows are settled, and how many are in a batch."""
         states = states_of(self._words)
-        is_open = (states == MessageState.IN_FLIGHT) | (states == MessageState.HELD)
+        in_batch = states == MessageState.IN_BATCH
+        is_open = (states == MessageState.IN_FLIGHT) | (states == MessageState.HELD) | in_batch
         row = int(np.argmax(is_open))
         settled = int(np.count_nonzero((states == MessageState.ENDED) | (states == MessageState.COMMITTED)))
-        return (row, int(self._words[row]) >> 8, settled) if is_open[row] else (-1, 0, settled)
+        return (row, int(self._words[row]) >> 8, settled, int(np.count_nonzero(in_batch))) if is_open[row] else (-1, 0, settled, 0)
 
 
 def in_flight(words: NDArray[np.int32]) -> int:
@@ -280,6 +281,29 @@ class ChildCallers:
             self.begin(session, wanted.call, time.monotonic())
         return None
 
+    def several(self, session: int, call: BatchCall) -> Handed:
+        """Hand several messages to a child, and wait for it. Its death is a failure of all of them."""
+        given = self._sessions[session]
+        given.number = given.number % _LARGEST_NUMBER + 1
+        while True:
+            self.prepare(session)
+            process, _ = given.living()
+            try:
+                wire.send_numbers(process.control, given.number, SEVERAL, 0, 0)
+                wire.send(process.control, call)
+            except wire.PeerGoneError:
+                _note_idle_death(given, self._children.bury(given))
+                continue
+            given.call, given.busy, given.overdue = Call(-1, call.counts[0]), True, time.monotonic() + given.timeout
+            told = self._told(given)
+            if isinstance(told, ServerSessionError):
+                raise told
+            if not isinstance(told, Death):
+                return told if isinstance(told, Handed) else Handed()
+            if given.took_it:
+                return Handed(given.failure(told))
+            _note_idle_death(given, told)
+
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation, once."""
         change, self._sessions[session].change = self._sessions[session].change, None
@@ -321,7 +345,7 @@ class ChildCallers:
         else:
             session.serving = False
 
-    def _told(self, wanted: _Session) -> Called | wire.CallReturned | Death | ServerSessionError:
+    def _told(self, wanted: _Session) -> Called | Handed | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of a delivery; the session is free then, but for a death that still has to be judged."""
         told = self._children.told(wanted)
         assert not isinstance(told, ChildReport), "no batch is delivered as a whole"

@@ -7,6 +7,9 @@ A try is the work of one holder of a claim; its journals lie in one folder. When
   in flight are *suspects*. They are delivered alone, so the next death has one in flight. That one is charged, for the earlier deaths in
   which it was a suspect, too.
 
+A **batch of several** that was with a handler is a transaction, too, but none of its messages was alone: nobody is charged for it. Its words say
+that they are suspected, and the next holder hands them on in smaller pieces (journal.py).
+
 A machine that is lost takes with it what its kernel had not written to disk yet. What its journals say to have happened has happened, but
 marks of messages in flight may be old, so nobody is charged for them; only what was forced to disk tells who was alone with the handler.
 Everything is computed again by each holder, from all folders in order: each comes to the same words.
@@ -35,6 +38,7 @@ from airflow_poison.core.delivery.sessions.journal import (
     MessageState,
     attempts_of,
     counted,
+    doubt_batches,
     left_open,
     pending,
     release,
@@ -92,11 +96,13 @@ class Open(NamedTuple):
     :param section: its place in the try.
     :param rows: of the messages that were in flight.
     :param transactions: how many were open.
+    :param chargeable: whether there is a message among them that can be charged: there is none in a batch of several.
     """
 
     section: int
     rows: tuple[int, ...]
     transactions: int
+    chargeable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +112,20 @@ class Left:
     sections: list[ReadSection]
     texts: Texts
 
+    def doubt_batches(self) -> None:
+        """Give back the batches that a lost machine left open."""
+        for section in self.sections:
+            doubt_batches(section.words)
+
     def opens(self) -> list[Open]:
         """Return what was open when the try ended; what a later attempt of the same task has counted and gone on with is not."""
         found = [(place, left_open(section.words)) for place, section in enumerate(self.sections)]
+        batches = [self._open_batch(place, left) for place, left in found if left.open_batch]
         found = [(place, left) for place, left in found if left.in_flight or (left.held and not left.committed)]
         if not found:
-            return []
+            return [each for each in batches if each.transactions]
         further = self._further({int(self.sections[place].ids[row]) for place, left in found for row in (*left.in_flight, *left.held)})
-        opens = (self._open(place, left, further) for place, left in found)
+        opens = [*batches, *(self._open(place, left, further) for place, left in found)]
         return [each for each in opens if each.transactions]
 
     def _further(self, ids: set[int]) -> dict[int, int]:
@@ -133,6 +145,12 @@ class Left:
             for some in (left.in_flight, () if left.committed else left.held)
         )
         return Open(place, rows, 1 if held else len(rows))
+
+    def _open_batch(self, place: int, left: OpenTransaction) -> Open:
+        """Return an open batch; none where a later attempt of the same task has taken its messages over."""
+        ids = self.sections[place].ids[list(left.open_batch)]
+        taken_over = any(np.isin(ids, later.ids).any() for later in self.sections[place + 1 :])
+        return Open(place, (), 0 if taken_over else 1, chargeable=False)
 
 
 def read_try(folder: Path, deadline: float, partition: str | None = None) -> Left:
@@ -158,7 +176,7 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
 
 def _left_work(path: Path) -> bool:
     with ReadingJournal(path), path.open("rb") as file:
-        return _is_quiet(file) and any(left_open(words).in_flight for _, words, _ in sections(file.read()))
+        return _is_quiet(file) and any(left.in_flight or left.open_batch for left in (left_open(words) for _, words, _ in sections(file.read())))
     return False
 
 
@@ -279,13 +297,16 @@ def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> 
     """
     left = read_try(folder, time.monotonic() + wait.total_seconds(), partition)
     opens = left.opens()
-    together = dead_with_work(folder, partition) if opens else []
-    if sum(each.transactions for each in opens) > 1 or together:
+    chargeable = any(each.chargeable for each in opens)
+    together = dead_with_work(folder, partition) if chargeable else []
+    if chargeable and (sum(each.transactions for each in opens) > 1 or together):
         raise ServerSessionError(
             "Several messages were with their handlers when tasks of this pass died, and nobody knows yet which of them did it. "
             "Nothing is lost, nobody is charged: run the Airflow task again, it delivers them one at a time."
         )
-    attribution = _Attribution()
+    attribution, begun = _Attribution(), TryNote.read(folder.parent / BEGUN)
+    if begun is not None and begun.machine != platform.machine():
+        left.doubt_batches()
     attribution.add(left)
     return attribution.carry
 
@@ -311,6 +332,8 @@ class _Attribution:
 
         :param here: names this machine.
         """
+        if begun is not None and begun.machine != here:
+            left.doubt_batches()
         judged = _TryAttribution(left, self.deaths)
         if begun is not None and begun.forced is not Forced.NOTHING:
             self.careful = True

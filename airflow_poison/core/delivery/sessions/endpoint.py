@@ -30,7 +30,7 @@ from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.decisions import HALT_EVENTS, Block, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.delivery.sessions.rows import BatchEntry
+    from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.delivery.stage import StageJob
 
 
@@ -83,6 +83,7 @@ class EndpointSession(ServerSession):
             decided=Decided(host.ends, delivery.halt, tuple(host.events)),
             conversed=None if self.dialogs is None else self.dialogs.take(),
             returned=record.returned(),
+            searched=record.searched(),
         )
 
     def counters(self) -> Mapping[str, int]:
@@ -140,17 +141,26 @@ class _Delivery:
             source.blocked = self._blocked
             services = None if dialogs is None else dialogs.services
             endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number), services)
-            self._receive(ReceiveLoop(endpoint.receiver, self.host.received(source), self.host, endpoint.sessions))
+            loop = ReceiveLoop(endpoint.receiver, self.host.received(source), self.host, endpoint.sessions)
+            self._receive(loop, self._step(loop, source))
             endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
         for row in pending(self._record.words).tolist():
             if attempts_of(self._words[row]):
                 self.host.ends[row] = Stay(self.host.counts.get(row) or self._entries.entry(row).counts)
 
-    def _receive(self, loop: ReceiveLoop[BatchEntry]) -> None:
+    def _step(self, loop: ReceiveLoop[BatchEntry], source: Rows) -> Callable[[], bool]:
+        """Return what carries out one transaction, or one of several messages where the handler takes batches."""
+        if self._endpoint.job.batching is None:
+            return loop.step
+        from airflow_poison.core.delivery.sessions.ordered import OrderedBatches
+
+        return OrderedBatches(self._endpoint, self._record, self.host, source, loop).step
+
+    def _receive(self, loop: ReceiveLoop[BatchEntry], step: Callable[[], bool]) -> None:
         """Receive until there is nothing more; what is in flight when something of ours fails is not given up for that."""
         stopped = self._endpoint.stopped_elsewhere
         try:
-            while not stopped() and loop.step():
+            while not stopped() and step():
                 pass
         except PoisonError:
             for _ in range(self._endpoint.sessions.number):

@@ -55,6 +55,22 @@ class Rollback:
     innocent: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ToldSearch:
+    """One line about batches of several: a call with one, or one that failed and whose parts did not.
+
+    :param section: the number of the Arrow batch in its journal.
+    :param rows: messages that were handed over.
+    :param probe: whether they were a part of a batch that had failed.
+    :param unstable: the details of an event.
+    """
+
+    section: int
+    rows: int = 0
+    probe: bool = False
+    unstable: Mapping[str, str] | None = None
+
+
 class FailureLog:
     """The writing end; several processes may hold one (appends do not mix)."""
 
@@ -91,6 +107,14 @@ class FailureLog:
     def append_halt(self, lookup_id: int, details: Mapping[str, str]) -> None:
         """Write down what is to be told of the halt that a message caused. Raises ServerSessionError when the disk is full."""
         self._write({"halt": lookup_id, "details": dict(details)}, lookup_id)
+
+    def append_handed(self, section: int, rows: int, *, probe: bool) -> None:
+        """Write down that a batch of several is handed over. Raises ServerSessionError when the disk is full."""
+        self._write_line(b'{"handed":[%d,%d,%d]}' % (section, rows, probe), f"That a batch of {rows} messages is handed over")
+
+    def append_unstable(self, section: int, details: Mapping[str, str]) -> None:
+        """Write down that a batch failed, and its parts did not. Raises ServerSessionError when the disk is full."""
+        self._write_line(_ENCODER.encode({"unstable": section, "details": dict(details)}).encode(), "That a batch is unstable")
 
     def append_effect(self, lookup_id: int, line: bytes) -> None:
         """Write down what a message did in its conversation. Raises ServerSessionError when the disk is full."""
@@ -133,6 +157,7 @@ class FailureReader:
     :param path: of the log, for whoever wants its effects; None: nobody does, and they are passed over.
     :ivar halts: the details of each halt that was read, by the lookup id of the message that caused it.
     :ivar effects: in the order in which they were written.
+    :ivar searches: what was told of batches of several, in the order in which it was written.
     :ivar unreadable: lines that somebody has damaged; those that a killed writer has left unfinished are not among them.
     """
 
@@ -142,6 +167,7 @@ class FailureReader:
         self._failures: dict[str, Failure] = {}
         self.halts: dict[int, Mapping[str, str]] = {}
         self.effects: list[LoggedEffect] = []
+        self.searches: list[ToldSearch] = []
         self.unreadable = 0
 
     def news(self) -> Iterator[Rollback]:
@@ -178,6 +204,14 @@ class FailureReader:
             record = json.loads(line)
             if "halt" in record:
                 self.halts[_lookup_id(record["halt"])] = {str(name): str(text) for name, text in record["details"].items()}
+                return
+            if "handed" in record:
+                section, rows, probe = record["handed"]
+                self.searches.append(ToldSearch(int(section), int(rows), bool(probe)))
+                return
+            if "unstable" in record:
+                details = {str(name): str(text) for name, text in record["details"].items()}
+                self.searches.append(ToldSearch(int(record["unstable"]), unstable=details))
                 return
             if "told" in record:
                 self.effects.append(LoggedEffect.of_record(record["told"]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow_poison.core.conversations.arrivals import BY_CONVERSATION
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.sessions.journal import SETTLED, STATE_MASK, MessageState, attempts_of, counted, state_of
-from airflow_poison.core.delivery.sessions.wire import Call
+from airflow_poison.core.delivery.sessions.wire import BatchCall, Call, Handed
 from airflow_poison.core.delivery.sessions.work import JournalHost
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.events import Event, EventType
@@ -20,6 +20,7 @@ from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -44,6 +45,7 @@ class EndpointHost(JournalHost):
     :param holds: transactions receive several messages.
     :param sessions: how many there are.
     :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
+    :ivar delivered: the rows of a batch whose handler has returned, and whose turn in the loop is now; ``at``: when that was.
     :ivar ends: what became of each row that is not committed.
     :ivar counts: the counts of rows that were given back.
     :ivar events: the routine events, in order.
@@ -73,9 +75,18 @@ class EndpointHost(JournalHost):
         self.counts: dict[int, Counts] = {}
         self.events: list[Event] = []
         self.crashes = self.timeouts = 0
+        self.delivered: frozenset[int] = frozenset()
+        self.at: datetime | None = None
+
+    def now(self) -> datetime:
+        """Return the endpoint's time; for the messages of a batch the one at which it was decided that they are delivered."""
+        return self.at or super().now()
 
     def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
-        """Hand the message to a session and wait for it."""
+        """Hand the message to a session and wait for it; in a batch it has been with its handler already, which returned."""
+        if entry.row in self.delivered:
+            self._tell(EventType.DELIVERED, entry)
+            return None
         self.begin(entry, delivery)
         return self.result(entry)
 
@@ -119,6 +130,11 @@ class EndpointHost(JournalHost):
             keep(entry.lookup_id, attempts_of(value), returned)
         else:
             self._rows[row] = returned
+
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Callable[[int, int, bytes], None]) -> None:
+        """Write down what deliveries returned; of a batch that was decided it is written down already."""
+        if not self.delivered:
+            super()._keep_rows(entries, keep)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the commit."""
@@ -238,6 +254,13 @@ class Callers(Protocol):
 
     def close(self) -> None:
         """End all sessions."""
+
+
+class BatchCallers(Callers, Protocol):
+    """Server sessions whose handlers take batches."""
+
+    def several(self, session: int, call: BatchCall) -> Handed:
+        """Hand several messages to a session that is free, and wait for its end. Raises ServerSessionError."""
 
 
 # With conversations: what decisions do to them (spec SB-30, SB-54, SB-55, SB-58)

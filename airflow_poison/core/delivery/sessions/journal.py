@@ -32,6 +32,14 @@ A delivering process stores; nobody else does while it lives. Why a kill between
   not matter how many members the process had reached. The culprit is ``IN_FLIGHT`` until its rollback is stored; found in flight
   it is charged with a crash.
 * **Postpone** commits what the transaction had delivered before, as above, and then ends the message by one store.
+* **Batches** (several messages in one call of the handler) have words of their own, for they commit in any order of rows. Their members are
+  ``IN_BATCH`` while the handler has them. The store that turns the last member into ``DECIDED`` decides: whatever else is ``IN_BATCH`` in this
+  section is committed then. The others become ``COMMITTED``, the decided one last. Only one batch of a section is open at a time. Without a
+  decided member the batch is rolled back **uncounted**, for nobody knows whose fault it was: its members become ``SUSPECTED`` and are handed on
+  in small pieces, those of a small batch ``SUSPECTED_ALONE``, one by one. So each death narrows the search, whoever reads the journal, and
+  only a message that was in hand alone (``IN_FLIGHT``) is charged. Words of several tries say together what the most suspicious one says.
+  When a machine is lost, words of different sectors may be of different ages: a decision counts then for its own word alone, and the others
+  of its batch are delivered again.
 
 Texts are appended to the failure log before the word that needs them.
 """
@@ -79,6 +87,10 @@ class MessageState(IntEnum):
     TIMED_OUT = 6  # its last delivery took too long; waits for the next
     HELD = 7  # the handler returned, the transaction is open
     CARRIED = 8  # committed by an earlier try (in journals only, reported as COMMITTED)
+    IN_BATCH = 9  # with the handler now, in a batch of several
+    DECIDED = 10  # the last member of a batch whose handler returned: all of the batch is committed
+    SUSPECTED = 11  # the process ended while its batch was with the handler; next in a small batch
+    SUSPECTED_ALONE = 12  # the process ended while its small batch was with the handler; next alone
 
 
 STATE_MASK = 0xFF
@@ -96,6 +108,12 @@ SETTLED = (MessageState.COMMITTED, MessageState.ENDED, MessageState.HALTED, Mess
 """States that no delivery follows."""
 IS_SETTLED = tuple(number in SETTLED for number in range(STATE_MASK + 1))
 """The same, by the state's number: loops ask it for every message."""
+
+
+SUSPECTS = (MessageState.SUSPECTED, MessageState.SUSPECTED_ALONE)
+"""States of messages that were with a handler together with others when its process ended."""
+SMALL_BATCH = 100
+"""How many messages at most are handed on together when a process has ended with a larger batch; such a batch is small."""
 
 
 def word(state: MessageState, attempts: int = 0, crashes: int = 0) -> int:
@@ -144,11 +162,20 @@ class OpenTransaction:
     :param in_flight: the rows that were with a handler; several where an endpoint has several server sessions.
     :param held: the rows whose handler had returned.
     :param committed: whether the held ones had been committed.
+    :param batch: the rows of the batch of several that was with a handler, a decided one last.
+    :param decided: whether the batch had been committed.
     """
 
     in_flight: tuple[int, ...]
     held: tuple[int, ...]
     committed: bool
+    batch: tuple[int, ...] = ()
+    decided: bool = False
+
+    @property
+    def open_batch(self) -> tuple[int, ...]:
+        """The rows of a batch that was not committed."""
+        return () if self.decided else self.batch
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -168,12 +195,32 @@ def left_open(words: NDArray[np.int32]) -> OpenTransaction:
         behind = states[held[-1] + 1 :]
         behind = behind[~np.isin(behind, (MessageState.ENDED, MessageState.HALTED, MessageState.CARRIED))]
         committed = bool(len(behind)) and behind[0] == MessageState.COMMITTED
-    return OpenTransaction(tuple(int(row) for row in flying), tuple(int(row) for row in held), committed)
+    decided = np.flatnonzero(states == MessageState.DECIDED)
+    batch = (*np.flatnonzero(states == MessageState.IN_BATCH).tolist(), *decided.tolist())
+    return OpenTransaction(tuple(int(row) for row in flying), tuple(int(row) for row in held), committed, batch, bool(len(decided)))
+
+
+def doubt_batches(words: NDArray[np.int32]) -> None:
+    """Give back the batch that a lost machine left open, in place: its words may be of different ages, so a decision counts for itself alone."""
+    found = left_open(words)
+    if not found.decided:
+        _close_batch(words, found)
+    for row in found.batch if found.decided else ():
+        decided = int(words[row]) & STATE_MASK == MessageState.DECIDED
+        words[row] = int(words[row]) & COUNT_MASK | (MessageState.COMMITTED if decided else MessageState.UNTOUCHED)
+
+
+def _close_batch(words: NDArray[np.int32], found: OpenTransaction) -> None:
+    """Finish or give back the batch that a dead process left open, in place."""
+    suspected = MessageState.SUSPECTED if len(found.batch) > SMALL_BATCH else MessageState.SUSPECTED_ALONE
+    for row in found.batch:  # the decided one last
+        words[row] = int(words[row]) & COUNT_MASK | (MessageState.COMMITTED if found.decided else suspected)
 
 
 def release(words: NDArray[np.int32]) -> None:
     """Give back what a dead process left open, in place: what had been committed stays so, nothing else is counted."""
     found = left_open(words)
+    _close_batch(words, found)
     for row in found.held:
         words[row] = int(words[row]) & COUNT_MASK | (MessageState.COMMITTED if found.committed else MessageState.UNTOUCHED)
     for row in found.in_flight:
@@ -186,6 +233,7 @@ def settle(words: NDArray[np.int32], verdict: MessageState = MessageState.CRASHE
     :param verdict: CRASHED or TIMED_OUT, for the messages in flight.
     """
     found = left_open(words)
+    _close_batch(words, found)
     for row in reversed(found.held):
         value = int(words[row])
         if found.committed:
@@ -468,7 +516,9 @@ def _can_be_words(words: NDArray[np.int32]) -> NDArray[np.bool_]:
 
 def _without_open_transaction(words: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the words with nothing held: whether its transaction was committed, another word says, which may be one of the lost ones."""
-    held = words & STATE_MASK == MessageState.HELD
+    states = words & STATE_MASK
+    held = (states == MessageState.HELD) | (states == MessageState.IN_BATCH)
+    words = np.where(states == MessageState.DECIDED, words & COUNT_MASK | MessageState.COMMITTED, words)
     return np.where(held, words & COUNT_MASK | MessageState.UNTOUCHED, words).astype(np.int32)
 
 

@@ -23,12 +23,12 @@ import numpy as np
 
 from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.delivery.sessions.journal import why
-from airflow_poison.core.errors import ServerSessionError
+from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.file_modes import private
-from airflow_poison.core.outputs import Fitting, rows_returned
+from airflow_poison.core.outputs import Fitting, divided, joined, rows_returned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -229,6 +229,24 @@ class Returned:
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
         return rows_returned(returned, self._fittings, alone=self._alone)
+
+    def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[list[bytes], dict[int, OutputRowError]]:
+        """Return the rows of what a handler of batches returned, as they travel, for each message, and why rows do not fit, by their message's place.
+
+        Rows that name no message go with the last one, whose word decides. Raises as ``rows`` does, for those.
+        """
+        if not isinstance(returned, GeneratorType):
+            check_returned(returned)
+        own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)
+        found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
+        for place, rows in own.items():
+            try:
+                found[place] = rows_returned(rows, self._fittings, alone=self._alone)
+            except OutputRowError as error:
+                wrong[place] = error
+        if others:
+            found[-1] = joined(found[-1], rows_returned(others, self._fittings, alone=self._alone))
+        return found, wrong
 
 
 # Of earlier tries ------------------------------------------------------------------------------------------------------

@@ -187,6 +187,20 @@ class Rows:
         for entry in entries:
             insort(self._back, entry, key=_row)
 
+    def ahead(self, most: int, fits: Callable[[BatchEntry], bool]) -> list[BatchEntry]:
+        """Return the messages that are received next, as far as they fit, and leave them where they are. Not of a sweep.
+
+        :param fits: asked for each in its turn, until it says no.
+        """
+        taken, found = list[BatchEntry](), list[BatchEntry]()
+        while len(found) < most and (entry := self.take()) is not None:
+            taken.append(entry)
+            if not fits(entry):
+                break
+            found.append(entry)
+        self.put_back(taken)
+        return found
+
     def _returned(self) -> BatchEntry | None:
         while self._back:
             place = bisect_right(self._back, self._taken, key=_row) % len(self._back) if self._sweeps else 0

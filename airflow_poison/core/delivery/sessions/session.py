@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
-from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Journal, MessageState, attempts_of, states_of
+from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of, states_of
 from airflow_poison.core.delivery.sessions.returned import RowsReader
+from airflow_poison.core.delivery.sessions.wire import Handed
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
 from airflow_poison.core.errors import InputError, SettingError
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import Rollback
     from airflow_poison.core.delivery.sessions.host import Callers
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.core.delivery.sessions.wire import Call
+    from airflow_poison.core.delivery.sessions.search import FrameCalls
+    from airflow_poison.core.delivery.sessions.wire import BatchCall, Call
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.events import Event
     from airflow_poison.core.failures import Failure
@@ -81,6 +83,14 @@ class BatchRecord:
         wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
         return self._rows.returned_by(wanted)
 
+    def searched(self) -> Searched:
+        """Return what was told of searches of this batch."""
+        told = [told for told in self._reader.searches if told.section == self.section.number]
+        self._reader.searches.clear()
+        return Searched(
+            sum(each.probe for each in told), sum(each.rows for each in told), tuple(each.unstable for each in told if each.unstable is not None)
+        )
+
     def outcome(self) -> tuple[NDArray[np.int32], dict[int, Failure]]:
         """Return the words, copied, and the failures of the report."""
         self.read_log()
@@ -126,6 +136,20 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Searched:
+    """What calls with batches of several did.
+
+    :param probes: calls with parts of a batch that had failed, to find out which messages made it fail.
+    :param rows_handed: messages in all calls with a batch or a part of one.
+    :param unstable: what is to be told of batches that failed, and whose parts did not.
+    """
+
+    probes: int = 0
+    rows_handed: int = 0
+    unstable: tuple[Mapping[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReport:
     """What became of each message of one batch.
 
@@ -139,6 +163,7 @@ class BatchReport:
     :param conversed: what became of conversations; None: the queue has none.
     :param returned: the rows that committed deliveries returned, as they travel, by lookup id; not those of earlier tries.
     :param not_landed: how many deliveries returned rows although no output is declared.
+    :param searched: what calls with batches of several did.
     """
 
     words: NDArray[np.int32]
@@ -151,11 +176,14 @@ class BatchReport:
     conversed: Conversed | None = None
     returned: Mapping[int, bytes] = field(default_factory=dict)
     not_landed: int = 0
+    searched: Searched = Searched()
 
 
 def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return words for a report: what an earlier try committed is committed."""
-    return np.where((words & STATE_MASK) == MessageState.CARRIED, words - MessageState.CARRIED + MessageState.COMMITTED, words).astype(np.int32)
+    """Return words for a report: what an earlier try committed is committed, and whom a search suspected does not matter any more."""
+    states = words & STATE_MASK
+    words = np.where(states == MessageState.CARRIED, words - MessageState.CARRIED + MessageState.COMMITTED, words)
+    return np.where(np.isin(states, SUSPECTS), words & COUNT_MASK, words).astype(np.int32)
 
 
 class ServerSession(ABC):
@@ -258,7 +286,7 @@ class InlineSession(StatelessSession):
         record, endpoint = BatchRecord(batch, self._journal, self._reader, self._carry), self._endpoint
         halted = endpoint.deliver(batch, record.section)
         not_landed, endpoint.not_landed = endpoint.not_landed, 0
-        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=not_landed)
+        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=not_landed, searched=record.searched())
 
 
 class InlineCallers:
@@ -272,6 +300,7 @@ class InlineCallers:
         self._changes: dict[int, Change | None] = {}
         self._rows: dict[int, bytes] = {}
         self._views: Views | None = None
+        self._frames: FrameCalls | None = None
         self._services: Mapping[str, Service] = {}
 
     def load(
@@ -283,6 +312,10 @@ class InlineCallers:
     ) -> None:
         """Go on with another batch."""
         self._views, self._services = Views(batch, self._endpoint.queue), services or {}
+        if self._endpoint.job.batching is not None:
+            from airflow_poison.core.delivery.sessions.search import FrameCalls
+
+            self._frames = FrameCalls(self._endpoint, batch)
 
     def prepare(self, session: int) -> None:
         """There is nothing to start."""
@@ -294,6 +327,10 @@ class InlineCallers:
     def result(self, session: int) -> Failure | None:
         """Call the handler."""
         call = self._begun.pop(session)
+        if self._frames is not None:
+            failure = self._frames.one(call.row, call.counts)
+            self._rows[session] = self._endpoint.rows
+            return failure and self._endpoint.tell(failure)
         assert self._views is not None, "a batch is loaded before it is called for"
         message, change = self._views.message(call.row, call.counts.abort_count, call.counts.move_count), None
         if call.begun is None:
@@ -303,6 +340,12 @@ class InlineCallers:
         self._changes[session] = change
         self._rows[session] = self._endpoint.rows
         return failure and self._endpoint.tell(failure)
+
+    def several(self, session: int, call: BatchCall) -> Handed:  # noqa: ARG002  (the seam's signature)
+        """Call the handler with several messages."""
+        assert self._frames is not None, "its handler takes frames"
+        failure, named = self._frames.several(np.asarray(call.rows), lambda: call.counts)
+        return Handed(failure, named, () if failure else self._frames.rows)
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation."""

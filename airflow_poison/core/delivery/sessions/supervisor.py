@@ -16,7 +16,7 @@ from airflow_poison.core.delivery.handlers import carry_by_value, load_types
 from airflow_poison.core.delivery.sessions import output, platform, wire, zygote
 from airflow_poison.core.delivery.sessions.output import OutputReader
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Called, ChildReport, Setup
+from airflow_poison.core.delivery.sessions.wire import DONE, NOT_FOUND, READY, Called, ChildReport, Handed, Setup
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -68,10 +68,11 @@ class Child:
         load_types(job.unprocessable)
         self._journal, self._said = journal, output.path_beside(journal.path)
         self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
+        self._takes_batches = job.batching is not None
         self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
-        self.told: ChildReport | Called | wire.CallReturned | Death | ServerSessionError | None = None
+        self.told: ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError | None = None
         self.refused: PoisonError | None = None
         self.overdue = 0.0
         self.watch: Watch | None = None
@@ -98,6 +99,8 @@ class Child:
 
     def start(self) -> None:
         """Start a child; what it answers first is for ``refusal``."""
+        if self._takes_batches:
+            zygote.preload("pandas")  # Arrow looks for it when it makes columns of Python values
         said = output.create(self._said)
         try:
             journal = self._journal
@@ -211,7 +214,7 @@ class Children:
                 raise refused
             self._watch()
 
-    def told(self, child: Child) -> ChildReport | Called | wire.CallReturned | Death | ServerSessionError:
+    def told(self, child: Child) -> ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of what a child was handed."""
         while child.told is None:
             self._watch()
@@ -257,7 +260,7 @@ class Children:
         if process.ended in ready and child.alive:
             self._died(child)
 
-    def _answered(self, child: Child, answer: Called | wire.CallReturned | ChildReport) -> None:
+    def _answered(self, child: Child, answer: Called | Handed | wire.CallReturned | ChildReport) -> None:
         if isinstance(answer, ChildReport) and not child.ready:
             self._started(child, answer)
         elif isinstance(answer, ChildReport) and answer.what != DONE:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
@@ -164,8 +164,27 @@ class Call(NamedTuple):
     begun: BegunDelivery | None = None
 
 
-UNLOAD = -1
-"""In place of a row: no more calls for this batch."""
+UNLOAD, SEVERAL = -1, -2
+"""In place of a row: no more calls for this batch; a ``BatchCall`` follows."""
+
+
+class Handed(NamedTuple):
+    """What came of a delivery of several messages.
+
+    :param named: the failures of messages of which it is known that they are to blame, by place in the call.
+    :param rows: what each has returned, as it travels; none: nothing of it lands.
+    """
+
+    failure: Failure | None = None
+    named: Mapping[int, Failure] = {}
+    rows: Sequence[bytes] = ()
+
+
+class BatchCall(NamedTuple):
+    """One delivery of several messages of the loaded batch, with the counts that each sees."""
+
+    rows: list[int]
+    counts: list[Counts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.delivery.handler_wrappers import session_handler
+from airflow_poison.core.delivery.handler_wrappers import frame_handler, session_handler
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
 
 _SLICE, _SLICES = 1_024, 4
+LEAST_PIECE = 100
+"""Smaller batches than this are only made to search for culprits."""
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
 
 
@@ -84,6 +86,7 @@ class Endpoint:
     :ivar not_landed: how many calls have returned rows although no output is declared.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
+    :ivar batch_size: how many messages a handler of batches gets at once at present.
     :ivar last: keeps what the message in hand prints; None: nobody does.
     """
 
@@ -95,6 +98,9 @@ class Endpoint:
         self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
         self.receiver = job.policy.open()
         self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
+        if job.batching is not None:
+            self.handler = frame_handler(handler, job.batching)
+            self.batch_size = self._most = job.batching.size
         self._unprocessable = load_types(job.unprocessable)
         self._process = os.getpid()
         self._raised: BaseException | None = None
@@ -103,19 +109,23 @@ class Endpoint:
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
-        return _BatchDelivery(self, batch, section).run()
+        if self.job.batching is None:
+            return BatchDelivery(self, batch, section).run()
+        from airflow_poison.core.delivery.sessions.search import FrameDelivery
 
-    def call(self, message: Message) -> Failure | None:
-        """Hand a message to the handler; whatever it raises becomes a failure."""
+        return FrameDelivery(self, batch, section).run()
+
+    def call(self, message: Message | Callable[[], Any]) -> Failure | None:
+        """Hand a message, or what makes a frame of it, to the handler; whatever it raises becomes a failure."""
         if self.last is not None:
             self.last.forget()
         self.rows = NOTHING
         try:
-            if (returned := self.handler(message)) is not None:
+            if (returned := self.handler(message)) is not None:  # type: ignore[arg-type]  # a frame for a handler of frames
                 self.take(returned)
         except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
             return self.failure(error)
-        self._only_here()
+        self.only_here()
         return None
 
     def take(self, returned: object) -> None:
@@ -142,7 +152,7 @@ class Endpoint:
 
     def failure(self, error: BaseException) -> Failure:
         """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""
-        self._only_here(error)
+        self.only_here(error)
         if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
             return RAISED
@@ -155,7 +165,17 @@ class Endpoint:
         assert self._raised is not None
         return failure_of(self._raised, self._unprocessable)
 
-    def _only_here(self, error: BaseException | None = None) -> None:
+    def pace(self, messages: int, culprits: int) -> None:
+        """Choose the size of the next batches by the last one: where culprits had to be searched for, so small that most have none.
+
+        :param culprits: how many were found among so many messages.
+        """
+        if culprits:
+            self.batch_size = min(self._most, max(LEAST_PIECE, messages // (2 * culprits)))
+        else:
+            self.batch_size = min(self._most, 4 * self.batch_size)
+
+    def only_here(self, error: BaseException | None = None) -> None:
         """End a process that the handler forked and that came back out of it: the session is its parent's."""
         if os.getpid() != self._process:
             code = error.code if isinstance(error, SystemExit) else error is not None
@@ -297,7 +317,7 @@ class Ladder:
 # One batch
 
 
-class _BatchDelivery(JournalHost):
+class BatchDelivery(JournalHost):
     """One batch in the hands of one endpoint; logs only the failure that a message ends with.
 
     A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
@@ -344,28 +364,40 @@ class _BatchDelivery(JournalHost):
                     self._write_down(row, NOTHING if returned is None else endpoint.rows)
                 words[row] = committed
                 continue
-            if self._again(row, ladders[row], failure, partial(view, columns, row - first)):  # the next exception has nothing to do with this one
+            if self._again(
+                row, ladders[row], failure, partial(self._call_with, partial(view, columns, row - first))
+            ):  # the next exception has nothing to do with this one
                 return True
         return False
 
-    def _again(self, row: int, ladder: Ladder, failure: Failure | None, view: Callable[[int, int], Message]) -> bool:
-        """Go on with a message whose first delivery has failed until it has ended; what is no ordinary exception is for the receive loop.
+    def _call_with(self, view: Callable[[int, int], Message], counts: Counts) -> Failure | None:
+        return self._endpoint.call(view(counts.abort_count, counts.move_count))
+
+    def _again(self, row: int, ladder: Ladder, failure: Failure | None, call: Callable[[Counts], Failure | None], attempts: int = 0) -> bool:
+        """Go on with a message whose delivery has failed until it has ended; what is no ordinary exception is for the receive loop.
 
         One store counts a rollback and marks the next delivery.
+
+        :param call: delivers it again, with the counts that it sees then.
+        :param attempts: counted rollbacks before that delivery.
         """
-        words, in_flight, attempts = self._words, int(MessageState.IN_FLIGHT), 0
+        words, in_flight = self._words, int(MessageState.IN_FLIGHT)
         while failure is RAISED and (rung := ladder.rung(attempts + 1)) is not None:
             attempts += 1
             words[row] = attempts * ONE_ATTEMPT | in_flight
-            failure = self._endpoint.call(view(rung.seen.abort_count, rung.seen.move_count))
+            failure = call(rung.seen)
         if failure is None:
             if self._keep is not None:
                 self._write_down(row, self._endpoint.rows)
             words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
             return False
+        return self._end_of_ladder(row, ladder, failure, attempts)
+
+    def _end_of_ladder(self, row: int, ladder: Ladder, failure: Failure, attempts: int) -> bool:
+        """End a message whose delivery has failed, or go on with it in the receive loop; return whether it halted the endpoint."""
         last = ladder.rung(attempts)
         assert last is not None, "it was delivered"
-        if failure is RAISED and ladder.end is not None:
+        if failure.kind is FailureKind.EXCEPTION and ladder.end is not None:
             entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
             self.rolled_back((entry,), entry, failure)
             self.ended(entry, ladder.end, failure)
@@ -401,7 +433,7 @@ class _BatchDelivery(JournalHost):
         """Return the ladder of each row; None: some message cannot be read."""
         if self._any_unreadable():
             return None
-        aborts, moves = (_values(self._batch, name) for name in ("abort_count", "move_count"))
+        aborts, moves = (values_of(self._batch, name) for name in ("abort_count", "move_count"))
         ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
         if isinstance(aborts, repeat) and isinstance(moves, repeat):
             return [ladder(next(aborts), next(moves))] * self._batch.num_rows
@@ -424,14 +456,18 @@ class _BatchDelivery(JournalHost):
         if self._first is not None:
             failure, self._first = self._first, None
             return failure
-        self._endpoint.at[0] = row
-        raised = self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+        raised = self._call(row, counts)
         if raised is None and self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
                 self._keep(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)
             else:
                 self._rows[row] = self._endpoint.rows
         return raised
+
+    def _call(self, row: int, counts: Counts) -> Failure | None:
+        """Call the handler with one message."""
+        self._endpoint.at[0] = row
+        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Never asked for: this process is a single server session."""
@@ -463,7 +499,7 @@ class _BatchDelivery(JournalHost):
         super().committed(entries)
 
 
-def _values(batch: pa.RecordBatch, name: str) -> Iterable[int]:
+def values_of(batch: pa.RecordBatch, name: str) -> Iterable[int]:
     """Return a column of counts; a ``repeat`` when all are equal."""
     import pyarrow.compute as pc
 

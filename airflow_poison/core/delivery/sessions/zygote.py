@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 import select
 import signal
@@ -17,13 +18,14 @@ import subprocess
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from airflow_poison.core.delivery.sessions import platform, wire
 from airflow_poison.core.errors import ServerSessionError
 
-FORK, REAP = "fork", "reap"
+FORK, REAP, PRELOAD = "fork", "reap", "preload"
 
 
 def main(descriptor: int, worker: int) -> NoReturn:
@@ -59,8 +61,15 @@ def _serve(control: socket.socket, worker: int | None, children: set[int]) -> No
         if worker in ready and control.fileno() not in ready:
             return
         try:
-            (request, pid), descriptors = wire.receive(control)
-            wire.send(control, _fork(control, worker, descriptors, children) if request == FORK else _reap(pid, children))
+            (request, what), descriptors = wire.receive(control)
+            match request:
+                case "fork":
+                    answer = _fork(control, worker, descriptors, children)
+                case "preload":
+                    answer = _preload(what)
+                case _:
+                    answer = _reap(what, children)
+            wire.send(control, answer)
         except wire.PeerGoneError:
             return
 
@@ -82,6 +91,14 @@ def _fork(control: socket.socket, worker: int | None, descriptors: list[int], ch
         os.close(descriptor)
     children.add(pid)
     return pid
+
+
+def _preload(module: str) -> int:
+    """Import a module that starts no thread, so that no child has to; where it cannot be imported, the child says so."""
+    with warnings.catch_warnings(action="ignore"), suppress(Exception):
+        importlib.import_module(module)
+    gc.freeze()
+    return 0
 
 
 def _reap(pid: int, children: set[int]) -> int:
@@ -132,7 +149,7 @@ class _Zygote:
         ours.settimeout(_PATIENCE_SECONDS)
         self._control = ours
 
-    def ask(self, request: tuple[str, int], descriptors: tuple[int, ...] = ()) -> int:
+    def ask(self, request: tuple[str, int | str], descriptors: tuple[int, ...] = ()) -> int:
         wire.send(self._control, request, descriptors)
         answer, _ = wire.receive(self._control)
         return int(answer)
@@ -152,12 +169,17 @@ _zygotes: dict[int, _Zygote] = {}
 """By pid: a process that was forked from this one starts its own."""
 
 
+def preload(module: str) -> None:
+    """Have the zygote import a module that starts no thread and that takes long to import, so that no child has to. Raises ServerSessionError."""
+    _ask((PRELOAD, module))
+
+
 def start_child(*descriptors: int) -> ChildProcess:
     """Fork a child that has these descriptors, behind those of its socket and its output. Raises ServerSessionError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reading, writing = os.pipe()
     try:
-        pid, zygote = _forked((theirs.fileno(), writing, *descriptors))
+        pid, zygote = _ask((FORK, 0), (theirs.fileno(), writing, *descriptors))
     except BaseException:
         ours.close()
         os.close(reading)
@@ -184,14 +206,15 @@ def reap_child(child: ChildProcess) -> int | None:
             return None
 
 
-def _forked(descriptors: tuple[int, ...]) -> tuple[int, _Zygote]:
+def _ask(request: tuple[str, int | str], descriptors: tuple[int, ...] = ()) -> tuple[int, _Zygote]:
+    """Return what this process's zygote, started where there is none, answers."""
     with _lock:
         for _ in range(2):
             try:
                 zygote = _zygotes.get(os.getpid())
                 if zygote is None:
                     zygote = _zygotes[os.getpid()] = _Zygote()
-                return zygote.ask((FORK, 0), descriptors), zygote
+                return zygote.ask(request, descriptors), zygote
             except wire.PeerGoneError:
                 _forget()
     raise ServerSessionError(

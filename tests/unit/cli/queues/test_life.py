@@ -38,6 +38,20 @@ def test_messages_are_sent_received_shown_put_back_and_told_of(poison: Callable[
     assert [event["event"] for event in events if event["event"] != "POISON_EXCEPTION"] == ["MOVED_POISON", "RETURNED"]
 
 
+def test_a_handler_of_batches(poison: Callable[..., Ran], here: Path) -> None:
+    Path("orders.jsonl").write_text('{"tailnum": "N1"}\n{"tailnum": 2}\n{"tailnum": "bad"}\n')
+    poison(f"send orders --file orders.jsonl {MOVE}")
+    take = "receive orders --handler tests.unit.cli.shop:take_many --engine local --isolation none"
+    assert "--batch-size: expected with --batch." in poison(f"{take} --batch-size 7", code=2).err
+    assert "batch='spark' is not allowed" in poison(f"{take} --batch spark", code=2).err
+    assert "'strin' stands" in poison(f"{take} --batch arrow --schema 'tailnum strin'", code=2).err
+
+    received = poison(f"{take} --batch arrow --batch-size 7 --schema 'tailnum string'")
+
+    assert re.search(r"3 messages in .*: 1 settled, 2 moved to poison\.", received.out)
+    assert "In batches 2 messages were handed over; 0 probes for culprits." in received.out
+
+
 def test_a_handler_is_found_in_the_files_that_are_shipped(poison: Callable[..., Ran], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     far = here / "far"

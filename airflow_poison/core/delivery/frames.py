@@ -1,0 +1,93 @@
+"""Frames: the messages of one Arrow batch as handlers of batches see them; the bodies are parsed once, however often they are handed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.core.delivery.batching import LOOKUP_ID
+from airflow_poison.core.delivery.bodies import columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.batching import Batching
+    from airflow_poison.core.errors import BodyError
+    from airflow_poison.core.policies.decisions import Counts
+
+_COLUMNS = (
+    LOOKUP_ID,
+    "message_id",
+    "body",
+    "group_id",
+    "conversation_id",
+    "message_type",
+    "properties",
+    "priority",
+    "enqueued_at",
+    "expires_at",
+    "abort_count",
+    "move_count",
+    "crash_count",
+)
+"""The columns of a frame without a schema."""
+
+
+class Frames:
+    """Frames of one batch.
+
+    :param rows: which rows may be asked for; no other body is parsed.
+    :ivar failures: why bodies do not fit the schema, by row.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, batching: Batching, rows: NDArray[np.intp]) -> None:
+        import pyarrow as pa
+
+        self._batching = batching
+        self.failures: dict[int, BodyError] = {}
+        if batching.schema is None:
+            self._table = pa.Table.from_batches([batch]).select(list(_COLUMNS))
+            return
+        is_all = len(rows) == batch.num_rows
+        bodies = batch.column("body") if is_all else batch.column("body").take(rows)
+        columns, failures = columns_of(bodies.to_pylist(), parse_ddl(batching.schema))
+        if not is_all:  # the others are null, so that a row has the same place everywhere
+            places = np.full(batch.num_rows, -1)
+            places[rows] = np.arange(len(rows))
+            columns = columns.take(pa.array(places, pa.int64(), mask=places < 0))
+            failures = {int(rows[place]): error for place, error in failures.items()}
+        self._table, self.failures = columns.add_column(0, LOOKUP_ID, batch.column(LOOKUP_ID)).combine_chunks(), failures
+
+    def frame(self, rows: NDArray[np.intp], counts: Callable[[], Sequence[Counts]]) -> Any:
+        """Return the frame of some rows, ascending.
+
+        :param counts: returns those that this delivery sees, where they are columns of the frame.
+        """
+        import pyarrow as pa
+
+        first, number = int(rows[0]), len(rows)
+        table = self._table.slice(first, number) if int(rows[-1]) - first + 1 == number else self._table.take(rows)
+        if self._batching.schema is None:
+            seen = counts()
+            for name in ("abort_count", "move_count"):
+                column = pa.array([getattr(each, name) for each in seen], pa.int32())
+                table = table.set_column(table.schema.get_field_index(name), name, column)
+        return self._as_wanted(table)
+
+    def lookup_ids(self, rows: NDArray[np.intp]) -> list[int]:
+        """Return the lookup ids of some rows."""
+        return cast("list[int]", self._table[LOOKUP_ID].take(rows).to_pylist())
+
+    def _as_wanted(self, table: pa.Table) -> Any:
+        if self._batching.kind == "pandas":
+            return table.to_pandas(maps_as_pydicts="strict")
+        if self._batching.kind == "polars":
+            import polars as pl
+
+            return pl.from_arrow(table)
+        return table

@@ -1,0 +1,119 @@
+"""Batches beside single messages, with 0, 0.1 and 1 % that always fail: ``python -m benchmarks.batches [messages] [rounds]``.
+
+The workload's messages of 1 KB. The handler of single messages parses and makes the workload's one check; that of batches gets the two columns
+that it needs and names the rows that fail (PoisonRows), or names none (``batch_searched``). Whole passes on two cores of Spark, side by side in each
+round; the figures are medians. ``batch_to_receive`` is the least of the three ratios. One line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.batching import Batching
+from airflow_poison.core.failures import PoisonRows
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.spark.session import get_session
+from airflow_poison.core.store import open_store
+from benchmarks.workload import bodies, check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.store import QueueStore
+
+CLOCK = SystemClock()
+POLICY = Msmq4(max_retry_cycles=0, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+SCHEMA = "id long, kind string"
+SHARES = {"0": 0, "0.1": 1_000, "1": 100}
+"""In percent: of so many messages one always fails."""
+
+
+def single(message: Message) -> None:
+    """Parse and check one message."""
+    check(json.loads(message.body))
+
+
+def named(frame: pa.Table) -> None:
+    """Check all rows of a frame."""
+    hopeless = pc.equal(frame["kind"], pa.scalar("hopeless"))
+    if pc.any(hopeless).as_py():
+        raise PoisonRows(hopeless, "this order can never be processed")
+
+
+def searched(frame: pa.Table) -> None:
+    """Check all rows of a frame, and name none."""
+    if pc.any(pc.equal(frame["kind"], pa.scalar("hopeless"))).as_py():
+        raise ValueError("some order can never be processed")
+
+
+WAYS: dict[str, tuple[Callable[[Any], None], Batching | None]] = {
+    "receive": (single, None),
+    "batch": (named, Batching("arrow", schema=SCHEMA)),
+    "batch_searched": (searched, Batching("arrow", schema=SCHEMA)),
+}
+
+
+def messages(number: int, each: int) -> Iterator[pa.RecordBatch]:
+    """Yield the workload; of so many messages one always fails."""
+    source = enumerate(bodies(number, failing=False))
+    while chunk := list(islice(source, 10_000)):
+        told = [body.replace(b'"kind": "good"', b'"kind": "hopeless"', 1) if each and place % each == 7 else body for place, body in chunk]
+        yield pa.record_batch([pa.array(told, pa.binary())], names=["body"])
+
+
+def rate(store: QueueStore, spark: Any, queue: str, way: str, *, number: int, each: int) -> float:
+    """Return the messages of a pass in a second."""
+    handler, batching = WAYS[way]
+    table = declare(store, queue, POLICY, CLOCK)
+    send(table, messages(number, each), key=queue, clock=CLOCK)
+    work = ReceivePass(table=table, policy=POLICY, handler=handler, engine=lambda: SparkEngine(spark), clock=CLOCK, batching=batching)
+    result = work.run("bench")
+    assert (result.received, result.poisoned) == (number, number // each if each else 0), result
+    shutil.rmtree(table.uri)
+    return result.messages_per_second
+
+
+def main(number: int = 400_000, rounds: int = 3) -> None:
+    """Measure and print."""
+    root = Path(tempfile.mkdtemp(prefix="airflow-poison-bench-"))
+    try:
+        store = open_store(str(root))
+        spark = get_session("local[2]", {"spark.driver.memory": "2g"})
+        for way in WAYS:
+            rate(store, spark, f"warm-{way}", way, number=20_000, each=100)
+        figures: dict[str, float] = {}
+        for share, each in SHARES.items():
+            found: dict[str, list[float]] = {way: [] for way in WAYS}
+            for turn in range(rounds):
+                for way in WAYS if turn % 2 else reversed(WAYS):
+                    found[way].append(rate(store, spark, f"{way}-{each}-{turn}", way, number=number, each=each))
+            figures |= {f"{way}_per_s_{share}": round(statistics.median(rates)) for way, rates in found.items()}
+            figures[f"batch_to_receive_{share}"] = round(statistics.median(a / b for a, b in zip(found["batch"], found["receive"], strict=True)), 2)
+            print(share, figures, flush=True)
+        spark.stop()
+        figures["batch_per_s"] = figures["batch_per_s_0"]
+        figures["batch_to_receive"] = min(figures[f"batch_to_receive_{share}"] for share in SHARES)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

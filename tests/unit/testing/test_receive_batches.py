@@ -1,0 +1,141 @@
+"""Whole passes whose handlers take batches: frames of every kind, under retry cycles, with everything that a pass tells."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from airflow_poison import Message, Msmq4, PoisonRows, ServiceBroker
+from airflow_poison.core.delivery.batching import Batching
+from airflow_poison.core.delivery.handler_wrappers import frame_handler
+from airflow_poison.core.errors import HandlerNotFoundError
+from airflow_poison.core.events import EventType
+from airflow_poison.testing import receive
+
+POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=5), receive_error_handling="Move")
+KINDS: dict[str, type] = {"arrow": pa.Table, "pandas": pd.DataFrame, "polars": pl.DataFrame}
+COLUMNS = [
+    "lookup_id",
+    "message_id",
+    "body",
+    "group_id",
+    "conversation_id",
+    "message_type",
+    "properties",
+    "priority",
+    "enqueued_at",
+    "expires_at",
+    "abort_count",
+    "move_count",
+    "crash_count",
+]
+
+
+def rows_of(frame: Any) -> list[dict[str, Any]]:
+    if isinstance(frame, pa.Table):
+        return frame.to_pylist()
+    return list(frame.to_dict("records") if isinstance(frame, pd.DataFrame) else frame.to_dicts())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_of_messages_has_their_columns(kind: str) -> None:
+    seen: list[Any] = []
+    messages = [Message(b"a", group_id="g", properties={"k": "v"}, priority=7), Message(b"b", priority=7)]
+
+    assert receive(seen.append, messages, POLICY, batch=kind).places == ["processed", "processed"]
+
+    [frame] = seen
+    assert isinstance(frame, KINDS[kind])
+    assert list(rows_of(frame)[0]) == COLUMNS
+    first, second = rows_of(frame)
+    assert (first["lookup_id"], bytes(first["body"]), first["group_id"], first["priority"]) == (1, b"a", "g", 7)
+    assert first["properties"] in ([("k", "v")], {"k": "v"}, [{"key": "k", "value": "v"}])  # as each library has maps
+    assert (second["lookup_id"], second["abort_count"], second["move_count"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_of_bodies_has_the_columns_of_the_schema(kind: str) -> None:
+    seen: list[Any] = []
+    messages = [{"carrier": "UA", "flight": 1}, {"carrier": "AA", "flight": "x"}, {"flight": 3}]
+
+    found = receive(seen.append, messages, POLICY, batch=kind, schema="carrier string, flight int")
+
+    assert found.places == ["processed", "poison", "processed"]
+    assert rows_of(seen[0]) == [{"lookup_id": 1, "carrier": "UA", "flight": 1}, {"lookup_id": 3, "carrier": None, "flight": 3}]
+    assert len(seen) == 1
+    assert found[1].last_error is not None
+    assert found[1].last_error.type == "airflow_poison.core.errors.BodyError"
+    assert (found.passes[0].parked, found.passes[0].rollbacks, found.passes[1].poisoned) == (1, 2, 1)
+
+
+def test_a_body_that_does_not_fit_can_be_given_up_at_once() -> None:
+    from airflow_poison import errors
+
+    found = receive(print, ["no JSON"], POLICY, batch="arrow", schema="a int", unprocessable=[errors.BodyError])
+    assert (found.places, found.passes[0].rollbacks) == (["poison"], 1)
+
+
+def test_the_counts_of_a_delivery_are_in_its_frame() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def handler(frame: pa.Table) -> None:
+        columns: list[Any] = [frame[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")]
+        seen.extend(zip(*columns, strict=True))
+        raise PoisonRows([number == 2 for number in frame["lookup_id"].to_pylist()])
+
+    def mask(frame: pa.Table) -> None:
+        if 2 in frame["lookup_id"].to_pylist():
+            handler(frame)
+
+    assert receive(mask, [b"a", b"b", b"c"], POLICY, batch="arrow").places == ["processed", "poison", "processed"]
+    assert [each for each in seen if each[0] == 2] == [(2, 0, 0), (2, 1, 0), (2, 0, 2), (2, 1, 2)]
+
+
+@pytest.mark.parametrize("policy", [POLICY, ServiceBroker()])
+def test_an_unstable_batch_is_an_event_and_costs_nobody_anything(policy: Any) -> None:
+    def crowded(frame: pa.Table) -> None:
+        if frame.num_rows > 3:
+            raise MemoryError("too many")
+
+    found = receive(crowded, [b"x"] * 4, policy, batch="arrow")
+
+    assert found.places == ["processed"] * 4
+    [event] = [event for event in found.events if event.type is EventType.UNSTABLE_BATCH]
+    assert (event.lookup_id, dict(event.details)) == (None, {"messages": "4", "first": "1", "last": "4", "error": "MemoryError: too many"})
+    assert (found.passes[0].rollbacks, found.passes[0].settled) == (0, 4)
+    assert found.passes[0].rows_handed >= 6
+
+
+def test_a_pass_says_what_a_search_has_cost() -> None:
+    def handler(frame: pa.Table) -> None:
+        if 50 in frame["lookup_id"].to_pylist():
+            raise ValueError("fifty")
+
+    found = receive(handler, [b"x"] * 100, POLICY, batch="arrow")
+
+    assert [outcome.lookup_id for outcome in found if outcome.place == "poison"] == [50]
+    assert 5 <= found.passes[0].probes <= 10
+    assert 200 <= found.passes[0].rows_handed <= 310
+    from airflow_poison.operators.account import account
+
+    assert f"In batches {found.passes[0].rows_handed:,} messages were handed over; {found.passes[0].probes} probes for culprits." in account(
+        found.passes[0]
+    )
+
+
+def test_a_handler_that_returns_a_generator_is_rolled_back() -> None:
+    found = receive(lambda frame: (row for row in frame), [b"a", b"b"], POLICY, batch="arrow")
+    assert found.places == ["poison", "poison"]
+    assert found[0].last_error is not None
+    assert "generator" in found[0].last_error.text
+
+
+def test_frames_without_their_library_where_the_handler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "polars", None)
+    with pytest.raises(HandlerNotFoundError, match="polars cannot be imported where the handler runs"):
+        frame_handler(print, Batching("polars"))
