@@ -139,3 +139,44 @@ def test_frames_without_their_library_where_the_handler_runs(monkeypatch: pytest
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(HandlerNotFoundError, match="polars cannot be imported where the handler runs"):
         frame_handler(print, Batching("polars"))
+
+
+# What handlers of batches return
+
+
+def landing(frame: pl.DataFrame) -> pl.DataFrame:
+    if 3 in frame["lookup_id"]:
+        raise PoisonRows({3: "three"})
+    return frame.select("lookup_id", n=pl.col("n") * 10).filter(pl.col("n") != 20)
+
+
+@pytest.mark.parametrize("policy", [POLICY, ServiceBroker()])
+def test_returned_rows_land_once_with_their_messages(policy: Any) -> None:
+    found = receive(landing, [{"n": n} for n in range(1, 7)], policy, batch="polars", schema="n int", output="landed", output_schema="n int")
+
+    assert sorted(row["n"] for row in found.rows) == [10, *([] if found.halted else [40, 50, 60])]
+
+
+def test_a_returned_row_that_does_not_fit_charges_its_message() -> None:
+    def handler(frame: pa.Table) -> list[dict[str, Any]]:
+        return [{"lookup_id": number, "n": "x" if number == 2 else number} for number in frame["lookup_id"].to_pylist()]
+
+    found = receive(handler, [b"a", b"b", b"c"], POLICY, batch="arrow", output="landed", output_schema="n int, lookup_id long")
+
+    assert found.places == ["processed", "poison", "processed"]
+    assert found[1].last_error is not None
+    assert "Column 'n'" in found[1].last_error.text
+    assert sorted(row["lookup_id"] for row in found.rows) == [1, 3]
+
+
+def test_rows_that_name_no_message_land_with_the_batch() -> None:
+    found = receive(
+        lambda frame: {"messages": frame.num_rows}, [b"a", b"b", b"c"], POLICY, batch="arrow", output="landed", output_schema="messages int"
+    )
+    assert [row["messages"] for row in found.rows] == [3]
+
+
+def test_a_row_of_a_message_that_was_not_handed_over_is_a_failure() -> None:
+    found = receive(lambda _frame: {"lookup_id": 99, "n": 1}, [b"a"], POLICY, batch="arrow", output="landed", output_schema="n int")
+    assert found[0].last_error is not None
+    assert "lookup_id=99, a message that was not handed over" in found[0].last_error.text
