@@ -84,7 +84,8 @@ class BatchRecord:
         return self._rows.returned_by(wanted)
 
     def searched(self) -> Searched:
-        """Return what was told of searches of this batch."""
+        """Return what was told of searches of this batch; asked once, when it is done."""
+        self.read_log()
         told = [told for told in self._reader.searches if told.section == self.section.number]
         self._reader.searches.clear()
         return Searched(
