@@ -303,11 +303,11 @@ class _Watched:
 
 def _handed(received: Any) -> Iterator[tuple[int, int, int]]:
     """Yield lookup id, abort count and move count of each message that a handler got; of a frame of bodies the counts are not known, and 0."""
-    names = getattr(received, "column_names", None) or getattr(received, "columns", None)
-    if names is None:
-        message: Message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
+    message = getattr(received, "gram", received)  # a session has the counts of the message that carried it
+    if isinstance(message, Message):
         yield message.lookup_id, message.abort_count, message.move_count
         return
+    names = getattr(received, "column_names", None) or received.columns
     has_counts = "abort_count" in names and "body" in names
     columns = [list(received[name].to_numpy()) for name in ("lookup_id", *(("abort_count", "move_count") if has_counts else ()))]
     for row in zip(*columns, strict=True):
