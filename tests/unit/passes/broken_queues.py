@@ -17,8 +17,10 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
+from airflow_poison.core import fault_points
 from airflow_poison.core.checking.check import CheckResult, check_folder
 from airflow_poison.core.checking.findings import Kind
+from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL
 from airflow_poison.core.store.files import Claim, DataFile, Replacement, Transaction
@@ -29,6 +31,8 @@ from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from airflow_poison.core.message import Message
 
 NOW = timedelta(0)
 AN_HOUR = timedelta(hours=1)
@@ -326,6 +330,27 @@ def outbox(queue: Queue) -> None:
     queue.table.replace_files([Replacement(file, _with(queue.table.read(file), sub_queue="_outbox"))], [], queue.clock.now())
 
 
+def landing(queue: Queue) -> None:
+    """What a pass leaves that dies before its rows are in their output."""
+    queue.sent("ok 16")
+
+    def die(point: str) -> None:
+        if point == "pass.receive.before_relay":
+            raise DiedError
+
+    fault_points.install(die)
+    try:
+        queue.having(handler=_a_row).receive("died", outputs=outputs_of(f"{queue.table.uri}-landed"))
+    except DiedError:
+        pass
+    finally:
+        fault_points.install(None)
+
+
+def _a_row(_message: Message) -> dict[str, int]:
+    return {"n": 1}
+
+
 def orphan(queue: Queue) -> None:
     shutil.copyfile(path_of(queue), path_of(queue).with_name("left.parquet"))
 
@@ -453,5 +478,6 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     ),
     "told of the future": (lambda queue: _alter(queue, counters={"told:mail": 9_999}), {Kind.SUBSCRIPTION_AHEAD}, "told:mail says version 9999"),
     "held beside an enabled queue": (_held, {Kind.HELD_MESSAGES}, "wait in transmission although the queue is enabled"),
+    "landing left": (landing, {Kind.LANDING_LEFT}, "rows of 1 file(s) that handlers returned are not in their outputs"),
     "outbox left": (outbox, {Kind.OUTBOX_LEFT}, "1 message(s) wait in the outbox"),
 }
