@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.passes.land import Deliver
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
 
@@ -113,6 +114,8 @@ def retry_cycle(
     on_stopped: Targets = None,
     on_poison: Targets = None,
     on_blocked: Targets = None,
+    on_outage: Targets = None,
+    on_outage_over: Targets = None,
     on_backlog: Targets = None,
     backlog_older_than: timedelta | None = None,
     max_messages: int | str = 10_000_000,
@@ -125,6 +128,7 @@ def retry_cycle(
     provenance: bool = False,
     deliver: Deliver | None = None,
     py_files: Sequence[str] = (),
+    outage: Outage | None = None,
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
@@ -164,6 +168,7 @@ def retry_cycle(
             provenance=provenance,
             deliver=deliver,
             py_files=py_files,
+            outage=outage,
             error_handler=error_handler,
             conn_id=conn_id,
         )
@@ -173,6 +178,8 @@ def retry_cycle(
             "on_stopped": on_stopped,
             "on_poison": on_poison,
             "on_blocked": on_blocked,
+            "on_outage": on_outage,
+            "on_outage_over": on_outage_over,
             "on_backlog": on_backlog,
             "backlog_older_than": backlog_older_than,
         }

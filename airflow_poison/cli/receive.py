@@ -72,6 +72,14 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
         default="process",
         completes=("process", "none"),
     ),
+    Argument(
+        ("--outage",),
+        {
+            "metavar": "NAME=VALUE",
+            "nargs": "*",
+            "help": "take failures alike for an outage, no poison: share=0.5 at_least=100 probe=20 every=5m",
+        },
+    ),
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
     several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
     several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
@@ -101,7 +109,7 @@ def receive(args: Namespace) -> None:
         raise wrong_usage("--spark: expected with --engine spark.")
     files = checked_files(args.py_files or ())
     _import_from_here(files)
-    policy = given_policy(args)
+    policy, outage = given_policy(args), values.outage(args.outage)
     if args.store is None:
         hook_of(args).import_here(files)
     services = given_services(args.services or ())
@@ -122,6 +130,7 @@ def receive(args: Namespace) -> None:
         outputs=outputs,
         progress=progress.tell,
         store=opened_store(args),
+        outage=outage,
     )
     named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
     key = run_key(table.uri, "receive", named)

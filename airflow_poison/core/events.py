@@ -36,9 +36,13 @@ class EventType(StrEnum):
     """Not of the specification: a damaged file's messages, whose loss people have accepted."""
     POLICY_CHANGED = "POLICY_CHANGED"
     """Not of the specification: other settings of the queue's policy were recorded, by a run that declares them or by people."""
+    OUTAGE_BEGAN = "OUTAGE_BEGAN"
+    """Not of the specification: a pass has found that what its handler needs is away; what failed so was given back uncounted."""
+    OUTAGE_OVER = "OUTAGE_OVER"
+    """Not of the specification: a probe has succeeded, or somebody has received without looking for outages."""
 
 
-OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED})
+OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER})
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})

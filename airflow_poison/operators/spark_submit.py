@@ -115,6 +115,7 @@ class Try:
             outputs=task.declared_outputs(),
             progress=task.log.info,
             store=self._hook.store(),
+            outage=task.outage,
         )
         return self.submission.left() or without_spark(receiving, self._order.key)
 
@@ -154,5 +155,6 @@ class Try:
             outputs=base64.b64encode(pickle.dumps(task.declared_outputs())).decode(),
             parallelism=settings.parallelism,
             since=finished(self.table, key) if since is None else since,
+            outage=None if task.outage is None else task.outage.to_dict(),
         )
         return order.handled_by(self._handler)

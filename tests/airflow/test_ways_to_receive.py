@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4
+from airflow_poison import Msmq4, Outage
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
@@ -22,6 +22,7 @@ GIVEN: dict[str, Any] = {
     "isolation": "none",
     "unprocessable": ("builtins:KeyError",),
     "py_files": ["/a.zip"],
+    "outage": Outage(at_least=30),
     "conn_id": "poison_big",
     "output": "/lake/landed",
     "output_schema": "n bigint",
@@ -33,7 +34,7 @@ KEPT_AS = {"output": "outputs"}
 """Airflow's operators have an output of their own."""
 OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 SEVERAL = {"queues", "parallelism"}
-ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "error_handler"}
+ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "on_outage", "on_outage_over", "error_handler"}
 
 
 def own(operator: type) -> set[str]:

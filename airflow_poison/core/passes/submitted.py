@@ -51,6 +51,7 @@ class PassOrder:
     :param imports: what goes in front of the driver's import path; executors, who see the store, too, have it behind theirs.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
+    :param outage: as ``to_dict`` gives it; None: none is looked for.
     """
 
     store: str
@@ -67,6 +68,7 @@ class PassOrder:
     imports: tuple[str, ...] = ()
     parallelism: int | None = None
     since: int = 0
+    outage: Mapping[str, object] | None = None
 
     def handled_by(self, handler: HandlerRef) -> PassOrder:
         """Return the same order with a checked handler."""
@@ -256,6 +258,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.core.policies.outage import checked_outage
     from airflow_poison.core.spark.engine import SparkEngine
     from airflow_poison.core.store import open_store
 
@@ -274,6 +277,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
         outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
         progress=_say,
         store=store,
+        outage=checked_outage(order.outage),
     )
     return receiving.run(order.key).to_dict()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core.delivery.handler_wrappers import session_handler
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.outage import Watch
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import (
     COUNT_MASK,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
     from airflow_poison.core.policies.policy import Policy
 
-_SLICE, _SLICES = 1_024, 4
+SLICE, _SLICES = 1_024, 4
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
 
 
@@ -65,12 +66,12 @@ class Views:
 
     def message(self, row: int, abort_count: int, move_count: int) -> Message:
         """Return the message of a row with the counts of this delivery."""
-        number, at = divmod(row, _SLICE)
+        number, at = divmod(row, SLICE)
         return Message.view(self._columns(number), at, abort_count, move_count)
 
 
 def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
-    return Message.columns(batch.slice(number * _SLICE, _SLICE), queue)
+    return Message.columns(batch.slice(number * SLICE, SLICE), queue)
 
 
 class Endpoint:
@@ -100,10 +101,15 @@ class Endpoint:
         self._raised: BaseException | None = None
         self.at = [-1]
         self.last: LastOutput | None = None
+        self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
-        return _BatchDelivery(self, batch, section).run()
+        if self._watch is not None:
+            from airflow_poison.core.delivery.sessions.watched import WatchedDelivery
+
+            return WatchedDelivery(self, batch, section, self._watch).run()
+        return BatchDelivery(self, batch, section).run()
 
     def call(self, message: Message) -> Failure | None:
         """Hand a message to the handler; whatever it raises becomes a failure."""
@@ -208,6 +214,10 @@ class JournalHost:
     def wait(self, entry: BatchEntry) -> None:
         """Never asked for: every move succeeds."""
 
+    def withholds(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (the seam's form)
+        """Never: nobody looks for outages here."""
+        return False
+
     def halted(self, decision: Halt) -> None:
         """Nothing to store: no message is the cause."""
 
@@ -297,7 +307,7 @@ class Ladder:
 # One batch
 
 
-class _BatchDelivery(JournalHost):
+class BatchDelivery(JournalHost):
     """One batch in the hands of one endpoint; logs only the failure that a message ends with.
 
     A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
@@ -317,7 +327,7 @@ class _BatchDelivery(JournalHost):
         """Deliver; return whether a message halted the endpoint."""
         rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
         ladders = self._ladders()
-        return any(self._some_alone(rows[start : start + _SLICE], ladders) for start in range(0, len(rows), _SLICE))
+        return any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
 
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
         """The lean loop: nothing here that is not needed for every message."""
