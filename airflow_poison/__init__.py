@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.listener_port import ListenerPort
     from airflow_poison.core.policies.msmq3 import Msmq3
     from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
     from airflow_poison.core.policies.service_broker import ServiceBroker
     from airflow_poison.core.schema import SubQueue
@@ -57,6 +58,7 @@ __all__ = [
     "MessageType",
     "Msmq3",
     "Msmq4",
+    "Outage",
     "PoisonRows",
     "PoisonSubQueue",
     "Postpone",
@@ -108,6 +110,7 @@ _HOMES = {
     "policies.listener_port": "ListenerPort",
     "policies.msmq3": "Msmq3",
     "policies.msmq4": "Msmq4",
+    "policies.outage": "Outage",
     "policies.poison_subqueue": "PoisonSubQueue",
     "policies.service_broker": "ServiceBroker",
     "schema": "SubQueue",

@@ -37,7 +37,7 @@ def queue_asset(
     A run finds what has happened in ``triggering_asset_events``: ``extra["payload"]`` of each has ``event``, ``queue``, ``key`` and facts.
 
     :param queue_name: the queue; it need not exist yet.
-    :param on: what counts: any of ``messages``, ``retry_due``, ``poisoned``, ``blocked``, ``disabled``, ``enabled``.
+    :param on: what counts: any of ``messages``, ``retry_due``, ``poisoned``, ``blocked``, ``outage``, ``disabled``, ``enabled``.
     :param conn_id: connection of type ``poison``.
     :param poll_interval: seconds between two looks at the store; a retry that falls due is seen at its instant.
     :param group: the asset's group.

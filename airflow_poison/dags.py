@@ -34,6 +34,8 @@ def queue_alerts(
     on_stopped: Targets = None,
     on_poison: Targets = None,
     on_blocked: Targets = None,
+    on_outage: Targets = None,
+    on_outage_over: Targets = None,
     on_backlog: Targets = None,
     backlog_older_than: timedelta | None = None,
     schedule: Any = EVENTS,
@@ -65,7 +67,7 @@ def queue_alerts(
     """
     names = _names(queues)
     targets = {"on_queue_disabled": on_queue_disabled, "on_stopped": on_stopped, "on_poison": on_poison, "on_blocked": on_blocked}
-    targets["on_backlog"] = on_backlog
+    targets |= {"on_outage": on_outage, "on_outage_over": on_outage_over, "on_backlog": on_backlog}
     alerts = AlertTargets.of(**targets, backlog_older_than=backlog_older_than)
     if not alerts:
         raise SettingError("on_poison", None, f"somebody who is told something: at least one of {', '.join(targets)}")
@@ -86,6 +88,7 @@ def _names(queues: Sequence[str]) -> list[str]:
 
 def _schedule(names: Sequence[str], alerts: AlertTargets, look_every: timedelta, conn_id: str, poll_interval: float) -> Any:
     told = {"disabled": alerts.queue_disabled or alerts.stopped, "poisoned": alerts.poison, "blocked": alerts.blocked}
+    told["outage"] = alerts.outage or alerts.outage_over
     happenings = [happening for happening, targets in told.items() if targets]
     timetable = DeltaTriggerTimetable(look_every)
     if not happenings:

@@ -60,6 +60,8 @@ class AlertTargets:
     stopped: tuple[Target, ...] = ()
     backlog: tuple[Target, ...] = ()
     backlog_older_than: timedelta | None = None
+    outage: tuple[Target, ...] = ()
+    outage_over: tuple[Target, ...] = ()
 
     @classmethod
     def of(
@@ -71,6 +73,8 @@ class AlertTargets:
         on_stopped: Targets = None,
         on_backlog: Targets = None,
         backlog_older_than: timedelta | None = None,
+        on_outage: Targets = None,
+        on_outage_over: Targets = None,
     ) -> AlertTargets:
         """Return the receivers given one by one or in a list.
 
@@ -86,10 +90,12 @@ class AlertTargets:
             listed("on_stopped", on_stopped),
             backlog,
             None if backlog_older_than is None else duration("backlog_older_than", backlog_older_than, timedelta(microseconds=1)),
+            listed("on_outage", on_outage),
+            listed("on_outage_over", on_outage_over),
         )
 
     def __bool__(self) -> bool:
-        return bool(self.queue_disabled or self.poison or self.blocked or self.stopped or self.backlog)
+        return any((self.queue_disabled, self.poison, self.blocked, self.stopped, self.backlog, self.outage, self.outage_over))
 
     def receivers(self, alert: Alert) -> tuple[Target, ...]:
         """Return who is told of an alert, each once."""
@@ -102,7 +108,13 @@ class AlertTargets:
         """Return what, of all that the queue records, somebody wants to be told of."""
         from airflow_poison.core.passes.alerts import AlertKind
 
-        wanted = {AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped, AlertKind.POISON: self.poison, AlertKind.BLOCKED: self.blocked}
+        wanted = {
+            AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
+            AlertKind.POISON: self.poison,
+            AlertKind.BLOCKED: self.blocked,
+            AlertKind.OUTAGE: self.outage,
+            AlertKind.OUTAGE_OVER: self.outage_over,
+        }
         return [kind for kind, targets in wanted.items() if targets]
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.passes.land import Deliver
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.notifications import Targets
 
@@ -114,6 +115,8 @@ def retry_cycle(
     on_stopped: Targets = None,
     on_poison: Targets = None,
     on_blocked: Targets = None,
+    on_outage: Targets = None,
+    on_outage_over: Targets = None,
     on_backlog: Targets = None,
     backlog_older_than: timedelta | None = None,
     max_messages: int | str = 10_000_000,
@@ -129,6 +132,7 @@ def retry_cycle(
     batch_size: int = BATCH_SIZE,
     schema: str | None = None,
     py_files: Sequence[str] = (),
+    outage: Outage | None = None,
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
@@ -171,6 +175,7 @@ def retry_cycle(
             batch_size=batch_size,
             schema=schema,
             py_files=py_files,
+            outage=outage,
             error_handler=error_handler,
             conn_id=conn_id,
         )
@@ -180,6 +185,8 @@ def retry_cycle(
             "on_stopped": on_stopped,
             "on_poison": on_poison,
             "on_blocked": on_blocked,
+            "on_outage": on_outage,
+            "on_outage_over": on_outage_over,
             "on_backlog": on_backlog,
             "backlog_older_than": backlog_older_than,
         }

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, DeltaTriggerTimetable, task
 
-from airflow_poison import Msmq4, SubQueue
+from airflow_poison import Msmq4, Outage, SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
@@ -185,6 +185,9 @@ with DAG(
         queue_name=QUEUE,
         policy=POLICY,
         handler=land,
+        outage=Outage(),
+        on_outage=[AlertFile(str(HOME / "alerts.jsonl"))],
+        on_outage_over=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_poison=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_queue_disabled=[AlertFile(str(HOME / "alerts.jsonl"))],
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, DeltaTriggerTimetable
 
-from airflow_poison import Msmq4
+from airflow_poison import Msmq4, Outage
 from airflow_poison.taskgroups import retry_cycle
 
 if TYPE_CHECKING:
@@ -31,4 +31,4 @@ def refund(message: Message) -> None:
 
 
 with DAG("retry_by_schedule", schedule=DeltaTriggerTimetable(POLICY.retry_cycle_delay), catchup=False, max_active_runs=1):
-    retry_cycle(queue_name="refunds", policy=POLICY, handler=refund)
+    retry_cycle(queue_name="refunds", policy=POLICY, handler=refund, outage=Outage())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG
 
-from airflow_poison import Msmq4
+from airflow_poison import Msmq4, Outage
 from airflow_poison.assets import queue_asset
 from airflow_poison.taskgroups import retry_cycle
 
@@ -38,4 +38,4 @@ with DAG(
     catchup=False,
     max_active_runs=1,  # what happens during a run makes one more run afterwards
 ):
-    retry_cycle(queue_name="payments", policy=POLICY, handler=pay)
+    retry_cycle(queue_name="payments", policy=POLICY, handler=pay, outage=Outage())

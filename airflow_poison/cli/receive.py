@@ -76,6 +76,14 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     option("--batch", "KIND", "arrow, pandas or polars: the handler is called with frames of many messages", completes=("arrow", "pandas", "polars")),
     option("--batch-size", "N", "how many messages a frame has at most (default: 10000)"),
     option("--schema", "DDL", "the columns of the bodies, JSON objects, for example 'carrier string, flight int'"),
+    Argument(
+        ("--outage",),
+        {
+            "metavar": "NAME=VALUE",
+            "nargs": "*",
+            "help": "take failures alike for an outage, no poison: share=0.5 at_least=100 probe=20 every=5m",
+        },
+    ),
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
     several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
     several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
@@ -105,7 +113,7 @@ def receive(args: Namespace) -> None:
         raise wrong_usage("--spark: expected with --engine spark.")
     files = checked_files(args.py_files or ())
     _import_from_here(files)
-    policy = given_policy(args)
+    policy, outage = given_policy(args), values.outage(args.outage)
     if args.store is None:
         hook_of(args).import_here(files)
     services = given_services(args.services or ())
@@ -128,6 +136,7 @@ def receive(args: Namespace) -> None:
         batching=batching,
         progress=progress.tell,
         store=opened_store(args),
+        outage=outage,
     )
     named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
     key = run_key(table.uri, "receive", named)

@@ -53,6 +53,8 @@ def _state(queue: QueueOverview) -> Text:
         return Text(queue.state, _STYLES.get(queue.state, "bold red"))
     if queue.poison_state != QueueState.ENABLED:
         return Text(f"poison {queue.poison_state}", "bold red")
+    if queue.outage is not None or queue.poison_outage is not None:
+        return Text("outage" if queue.outage is not None else "poison outage", "bold yellow")
     return Text("blocked", "bold yellow") if queue.blocked_until is not None else Text(queue.state, _STYLES[queue.state])
 
 
@@ -68,6 +70,12 @@ def print_queue(queue: QueueOverview) -> None:
         restart = queue.blocked_until == NOT_BEFORE_RESTART
         until = "its broker is restarted or the message is removed" if restart else terminal.instant(queue.blocked_until)
         line(out, (f"blocked until {until}", "bold yellow"))
+    for place, outage in ((SubQueue.MAIN, queue.outage), (SubQueue.POISON, queue.poison_outage)):
+        if outage is not None:
+            since, probe = terminal.instant(outage.since), terminal.instant(outage.next_probe_at)
+            endpoint = queue.queue if place is SubQueue.MAIN else place_name(queue.queue, place)
+            what = f"{endpoint}: outage since {since}, no poison; failures {outage.fingerprint}, next probe from {probe} on"
+            line(out, (what, "bold yellow"))
     line(out, _policy(queue.policy))
     if queue.counters:
         line(out, "counters: ", ", ".join(f"{name} {count}" for name, count in queue.counters.items()))

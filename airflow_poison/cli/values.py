@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.simulation.script import Action
 
@@ -122,6 +123,24 @@ def pairs(flag: str, given: Iterable[str]) -> dict[str, str]:
             raise wrong_usage(f"{flag} {text}: {name} was given twice.")
         found[name] = value
     return found
+
+
+def outage(given: Sequence[str] | None) -> Outage | None:
+    """Return what ``--outage`` says; None where it is not there. Raises InputError, SettingError."""
+    if given is None:
+        return None
+    from airflow_poison.core.policies.outage import Outage
+
+    told: dict[str, object] = {}
+    for name, text in pairs("--outage", given).items():
+        if name == "every":
+            told[name] = duration("--outage every", text).total_seconds()
+            continue
+        try:
+            told[name] = json.loads(text)
+        except ValueError:
+            told[name] = text
+    return Outage.from_dict(told)
 
 
 def duration(flag: str, text: str) -> timedelta:

@@ -39,9 +39,13 @@ class EventType(StrEnum):
     UNSTABLE_BATCH = "UNSTABLE_BATCH"
     """Not of the specification: a batch failed, and all of its parts succeeded; nobody was charged. ``details`` say how many messages, which, and
     with what error."""
+    OUTAGE_BEGAN = "OUTAGE_BEGAN"
+    """Not of the specification: a pass has found that what its handler needs is away; what failed so was given back uncounted."""
+    OUTAGE_OVER = "OUTAGE_OVER"
+    """Not of the specification: a probe has succeeded, or somebody has received without looking for outages."""
 
 
-OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.UNSTABLE_BATCH})
+OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.UNSTABLE_BATCH, EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER})
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})

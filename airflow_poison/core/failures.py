@@ -5,12 +5,14 @@ An error handler is what an application does when a message is found poison (spe
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
 from airflow_poison.core.errors import ErrorHandlerError, PoisonMessageError
@@ -112,6 +114,17 @@ class Failure:
     text: str = ""
     trace: str = ""
     delay: timedelta = timedelta(0)
+
+
+def fingerprint(failure: Failure) -> str:
+    """Return 12 hexadecimal digits that failures of the same type at the same place share."""
+    return _fingerprint(failure.kind, failure.type, failure.trace)
+
+
+@lru_cache(1_000)
+def _fingerprint(kind: FailureKind, type_: str, trace: str) -> str:
+    frames = [line.strip() for line in trace.splitlines() if line.lstrip().startswith("File ")]
+    return hashlib.sha256(f"{kind}|{type_}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
 
 
 class ErrorHandler(ABC):

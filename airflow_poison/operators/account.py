@@ -31,12 +31,16 @@ def account(result: ReceiveResult) -> Iterator[str]:
     """Yield the lines that tell what a pass did."""
     if result.received:
         yield from _received(result)
-    elif result.blocked_until is None:
+    elif result.blocked_until is None and result.outage is None:
         yield f"Queue {result.queue!r}: nothing to receive."
     if result.blocked_until is not None:
         restart = result.blocked_until == "restart"
         until = "until its broker is restarted or the message is removed" if restart else f"until {result.blocked_until}"
         yield f"Queue {result.queue!r} is blocked {until}; nothing is received meanwhile."
+    if (outage := result.outage) is not None:
+        error = f": {outage['error'].rstrip('.')}" if outage["error"] else ""
+        back = f" {counted(outage['given_back'], 'message')} that failed so are given back uncounted." if outage["given_back"] else ""
+        yield f"Queue {result.queue!r}: outage since {outage['since']}, no poison{error}.{back} The next probe is due at {outage['next_probe_at']}."
 
 
 def halted(result: ReceiveResult, system: str = "") -> str:
@@ -76,4 +80,6 @@ def _received(result: ReceiveResult) -> Iterator[str]:
 def _why_untouched(result: ReceiveResult) -> str:
     if result.halted is not None:
         return f" because the queue is {result.halted['how']}"
+    if result.outage is not None:
+        return " or given back because of an outage"
     return " because the queue is blocked" if result.blocked_until is not None else ""

@@ -29,6 +29,8 @@ class QueueAlertOperator(QueueOperator):
     :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
+    :param on_outage: told once when failures are an outage of what the handler needs and no poison.
+    :param on_outage_over: told once when a probe has succeeded.
     :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
     :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
     """
@@ -43,13 +45,22 @@ class QueueAlertOperator(QueueOperator):
         on_stopped: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
+        on_outage: Targets = None,
+        on_outage_over: Targets = None,
         on_backlog: Targets = None,
         backlog_older_than: timedelta | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.alerts = AlertTargets.of(
-            on_queue_disabled, on_poison, on_blocked, on_stopped=on_stopped, on_backlog=on_backlog, backlog_older_than=backlog_older_than
+            on_queue_disabled,
+            on_poison,
+            on_blocked,
+            on_stopped=on_stopped,
+            on_backlog=on_backlog,
+            backlog_older_than=backlog_older_than,
+            on_outage=on_outage,
+            on_outage_over=on_outage_over,
         )
 
     def execute(self, context: Context) -> list[dict[str, object]]:

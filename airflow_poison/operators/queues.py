@@ -169,6 +169,7 @@ class QueuePass:
             progress=task.log.info,
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
+            outage=task.outage,
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.core.policies.outage import checked_outage
 from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
@@ -63,6 +65,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, beside ``lookup_id``;
         None: frames have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
+    :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
@@ -90,6 +93,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         batch_size: int = BATCH_SIZE,
         schema: str | None = None,
         py_files: Sequence[str] = (),
+        outage: Outage | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -108,6 +112,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.max_messages = max_messages
         self.isolation = isolation
         self.unprocessable = importable_types(unprocessable)
+        self.outage = checked_outage(outage)
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
         self.py_files = py_files
@@ -123,6 +128,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
         batching = self.batching
         if batching is not None and policy is not None:
             batching.check_policy(policy)
+        if batching is not None:
+            batching.check_outage(self.outage)
         if self.services:
             refuse_dialogs(batching, self.queue_name or "")
 
@@ -211,6 +218,8 @@ class QueueReceiveOperator(ReceivingOperator):
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
     :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
     :param on_blocked: told when a message blocks the queue, or waits at its place.
+    :param on_outage: told once when failures are an outage of what the handler needs and no poison, see ``outage``.
+    :param on_outage_over: told once when a probe has succeeded.
     :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
     :param conn_id: connection of type ``poison``. (templated)
     """
@@ -225,6 +234,8 @@ class QueueReceiveOperator(ReceivingOperator):
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
         on_blocked: Targets = None,
+        on_outage: Targets = None,
+        on_outage_over: Targets = None,
         error_handler: type[ErrorHandler] | None = None,
         conn_id: str = QueueHook.default_conn_name,
         **kwargs: Any,
@@ -240,7 +251,7 @@ class QueueReceiveOperator(ReceivingOperator):
             whole_number("parallelism", parallelism, least=1)
         self.queues = queues if queues is None else to_render(queues)
         self.parallelism = parallelism
-        self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked)
+        self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked, on_outage=on_outage, on_outage_over=on_outage_over)
         self.error_handler = error_handler
         self.conn_id = conn_id
         self.stop = Stop()

@@ -116,6 +116,7 @@ class Try:
             batching=task.batching,
             progress=task.log.info,
             store=self._hook.store(),
+            outage=task.outage,
         )
         return self.submission.left() or without_spark(receiving, self._order.key)
 
@@ -158,5 +159,6 @@ class Try:
             batch=task.batch,
             batch_size=task.batch_size,
             schema=task.schema,
+            outage=None if task.outage is None else task.outage.to_dict(),
         )
         return order.handled_by(self._handler)

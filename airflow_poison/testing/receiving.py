@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -181,6 +182,7 @@ def receive(
     output_schema: Any = None,
     provenance: bool = False,
     most_passes: int = MOST_PASSES,
+    outage: Outage | None = None,
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
 
@@ -200,7 +202,8 @@ def receive(
     :param output: as the operator's; nothing is written there, ``Received.rows`` and ``landed`` have what would be.
     :param output_schema: as the operator's.
     :param provenance: as the operator's.
-    :param most_passes: stop a handler that postpones for ever.
+    :param most_passes: stop a handler that postpones for ever, or an outage that does not end.
+    :param outage: when failures are an outage; the clock jumps to the next probe.
 
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, and SettingError for what
     batches do not go with.
@@ -234,6 +237,7 @@ def receive(
             store=store,
             outputs=outputs,
             deliver=take,
+            outage=outage,
         )
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
@@ -273,6 +277,8 @@ def _next_due(table: QueueTable, clock: VirtualClock) -> datetime | None:
     snapshot = table.snapshot()
     dues = [snapshot.depth(place, clock.now()).next_due_at for place in (SubQueue.RETRY, SubQueue.POSTPONED)]
     dues.append(snapshot.control.blocked_until(clock.now()))
+    there = (place for place in (SubQueue.MAIN, SubQueue.POISON) if snapshot.depth(place, clock.now()).messages)
+    dues += (waits.next_probe_at for place in there if (waits := snapshot.control.outage(place)) is not None)
     return min((due for due in dues if due is not None and due < NOT_BEFORE_RESTART), default=None)
 
 

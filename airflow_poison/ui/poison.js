@@ -349,7 +349,11 @@ function Halts({ queue, here, go }) {
     `${who} is ${state}: ${reason || "somebody set it so"} `,
     queue.halted_by === null ? null : h(Go, { to: { ...here, lookup_id: queue.halted_by }, go }, `Look at message ${queue.halted_by}.`));
   const until = queue.blocked_until === "restart" ? "its broker is restarted or the message is removed" : time(queue.blocked_until);
+  const outage = (found, who) => found ? h("p", { className: "note bad", role: "alert", key: `${who} outage` },
+    `${who} has an outage since ${time(found.since)}, no poison: nothing is charged. The next probe is due at ${time(found.next_probe_at)}.`) : null;
   return h("div", null,
+    outage(queue.outage, queue.queue),
+    outage(queue.poison_outage, `${queue.queue};poison`),
     halt(queue.state, queue.reason, queue.queue),
     halt(queue.poison_state, queue.poison_reason, `${queue.queue};poison`),
     queue.blocked_until ? h("p", { className: "note bad", role: "alert" }, `${queue.queue} is blocked until ${until}.`) : null,

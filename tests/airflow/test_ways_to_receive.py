@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4
+from airflow_poison import Msmq4, Outage
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.delivery.batching import Batching
 from airflow_poison.core.errors import SettingError
@@ -24,6 +24,7 @@ GIVEN: dict[str, Any] = {
     "isolation": "none",
     "unprocessable": ("builtins:KeyError",),
     "py_files": ["/a.zip"],
+    "outage": Outage(at_least=30),
     "conn_id": "poison_big",
     "output": "/lake/landed",
     "output_schema": "n bigint",
@@ -36,7 +37,7 @@ KEPT_AS = {"output": "outputs"}
 OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 BATCHES: dict[str, Any] = {"batch": "polars", "batch_size": 77, "schema": "carrier string"}
 SEVERAL = {"queues", "parallelism"}
-ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "error_handler"}
+ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "on_outage", "on_outage_over", "error_handler"}
 
 
 def own(operator: type) -> set[str]:

@@ -93,6 +93,13 @@ class Host(Protocol[E_contra]):
         """The message is parked or disposed of, is blocked, or has halted the endpoint."""
         ...
 
+    def withholds(self, entry: E_contra) -> bool:
+        """Whether the last failure of a message, for which the endpoint halts or its queue is blocked now, is an outage's.
+
+        Then neither happens: the message is put back, and nothing more is received.
+        """
+        ...
+
     def halted(self, decision: Halt) -> None:
         """The endpoint has ended receiving after a commit: no message is the cause (spec SB-13)."""
         ...
@@ -146,12 +153,14 @@ class ReceiveLoop(Generic[E]):
     """Receives until the queue is empty or the endpoint halts.
 
     :ivar halt: the decision that ended receiving; None while the endpoint is open.
+    :ivar withheld: a halt or a block was not carried out, and nothing more is received: an outage is behind it.
     """
 
     def __init__(self, receiver: Receiver, source: Source[E], host: Host[E], sessions: Sessions = Sessions()) -> None:
         self._receiver, self._source, self._host, self._sessions = receiver, source, host, sessions
         self._in_flight: list[_InFlight[E]] = []
         self.halt: Halt | None = None
+        self.withheld = False
 
     def run(self) -> Halt | None:
         """Receive everything there is; return the decision that halted the endpoint, if one did."""
@@ -163,7 +172,7 @@ class ReceiveLoop(Generic[E]):
         """Carry one transaction out, or one round of them; False when there was nothing to receive, or the endpoint has halted."""
         if self._sessions.number > 1:
             return self._round()
-        if not self._sessions.number or self.halt is not None or (entry := self._source.take()) is None:
+        if not self._sessions.number or self.halt is not None or self.withheld or (entry := self._source.take()) is None:
             return False
         self._transaction(entry)
         return True
@@ -180,7 +189,7 @@ class ReceiveLoop(Generic[E]):
             decision, unreadable = self._detect(entry)
             if not isinstance(decision, Deliver):
                 self._abort_innocents(open_batch)
-                self._end(entry, decision, unreadable)
+                self.end(entry, decision, unreadable)
                 return
             entry.counts = decision.counts
             if decision.at_most_once:
@@ -225,7 +234,7 @@ class ReceiveLoop(Generic[E]):
     def _hand_out(self, most: int) -> bool:
         """Receive until so many messages are in flight; return whether anything was received."""
         received = False
-        while self.halt is None and len(self._in_flight) < most:
+        while self.halt is None and not self.withheld and len(self._in_flight) < most:
             if (entry := self._source.take([delivery.entry for delivery in self._in_flight])) is None:
                 break
             received, stored = True, entry.counts
@@ -238,7 +247,7 @@ class ReceiveLoop(Generic[E]):
                 self._in_flight.append(_InFlight(entry, stored, decision.at_most_once))
             else:
                 self._receiver.transaction_aborted(became_poison=True)
-                self._end(entry, decision, unreadable)
+                self.end(entry, decision, unreadable)
         return received
 
     # Decisions ---------------------------------------------------------------------------------------------------
@@ -253,9 +262,10 @@ class ReceiveLoop(Generic[E]):
     def _commit(self, batch: list[tuple[E, Counts]]) -> None:
         members = [member for member, _ in batch]
         self._host.committed(members)
-        self._noted(members)
+        self.noted(members)
 
-    def _noted(self, members: Sequence[E]) -> None:
+    def noted(self, members: Sequence[E]) -> None:
+        """Tell the endpoint of a commit, which may end receiving."""
         halt = self._receiver.transaction_committed(members)
         if halt is not None:
             self.halt = halt
@@ -292,7 +302,7 @@ class ReceiveLoop(Generic[E]):
         self._source.put_back([entry])
         if before:
             self._host.committed([member for member, _ in before])
-        self._noted([*(member for member, _ in before), entry])
+        self.noted([*(member for member, _ in before), entry])
 
     def _return(self, open_batch: list[tuple[E, Counts]], culprit: E | None, failure: Failure) -> None:
         host = self._host
@@ -303,14 +313,19 @@ class ReceiveLoop(Generic[E]):
         back: list[E] = []
         for member, decision in decisions:
             if member is culprit and isinstance(decision, Return) and failure.kind is FailureKind.UNPROCESSABLE:
-                self._end(member, self._receiver.give_up(member, failure, host.now()), failure)
+                self.end(member, self._receiver.give_up(member, failure, host.now()), failure)
             elif isinstance(decision, Return):
                 back.append(member)
             else:
-                self._end(member, decision, failure)
+                self.end(member, decision, failure)
         self._source.put_back(back)
 
-    def _end(self, entry: E, decision: Ended, failure: Failure | None) -> None:
+    def end(self, entry: E, decision: Ended, failure: Failure | None) -> None:
+        """Carry out what becomes of a message that is not delivered again."""
+        if (isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)) and self._host.withholds(entry):
+            self.withheld = True
+            self._source.put_back([entry])
+            return
         match decision:
             case Halt():
                 self.halt = decision

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from functools import lru_cache
 from typing import TYPE_CHECKING, assert_never
 
 import numpy as np
@@ -17,7 +15,7 @@ from airflow_poison.core.delivery.sessions.journal import MessageState, attempts
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
@@ -144,17 +142,6 @@ def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
             "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
         }
         yield _changed(disposed, changed)
-
-
-def fingerprint(failure: Failure) -> str:
-    """Return 12 hexadecimal digits that failures of the same type at the same place share."""
-    return _fingerprint(failure.kind, failure.type, failure.trace)
-
-
-@lru_cache(1_000)
-def _fingerprint(kind: FailureKind, type_: str, trace: str) -> str:
-    frames = [line.strip() for line in trace.splitlines() if line.lstrip().startswith("File ")]
-    return hashlib.sha256(f"{kind}|{type_}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
 
 
 def summary(failure: Failure | None) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.delivery.outage import Detection
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.policies.decisions import Halt
@@ -70,6 +71,8 @@ class StageJob:
     :param key: of the pass, as rows say it that tell where they come from.
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     :param batching: the handler gets frames of many messages; None: one message at a time.
+    :param detection: of outages; None: every failure is charged.
+    :param closed: nothing is delivered: what ``carry`` says is settled, and the rest stays.
     """
 
     queue: str
@@ -93,6 +96,8 @@ class StageJob:
     outputs: tuple[Output, ...] = ()
     key: str = ""
     batching: Batching | None = None
+    detection: Detection | None = None
+    closed: bool = False
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -106,7 +111,8 @@ def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
 def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Deliver every message of a partition and yield what remains, as batches of ``table_schema()``, the tally last.
 
-    Once the endpoint has halted, the other messages pass through as they came.
+    Once the endpoint has halted, the other messages pass through as they came. Once a task has found an outage, nothing more is yielded: the pass
+    is settled anew (``closed``).
     """
     from airflow_poison.core.delivery.settlement import Settler
 
@@ -140,6 +146,8 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
             reach("delivery.stage.after_batch")
             counts = {"timeouts": report.timeouts, "not_landed": report.not_landed}
             total.counts.update(counts, probes=report.searched.probes, rows_handed=report.searched.rows_handed)
+            if job.detection is not None and job.detection.found:
+                return
             returned = [*known.returned_by(batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
             decided, conversed, unstable = report.decided, report.conversed, report.searched.unstable
             yield Delivered(batch, report.words, report.failures, job.clock.now(), decided, conversed, returned, unstable)
@@ -228,6 +236,8 @@ def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    if job.closed:  # it says all
+        return carry
     return carry.merged(read_partition(Path(job.journal_folder), partition))
 
 
@@ -303,13 +313,29 @@ class BlockRecord(TypedDict):
     until: str | None
 
 
+class OutageRecord(TypedDict):
+    """An outage that a pass has found, or whose probe has failed.
+
+    ``fingerprint`` and ``error`` are those of the failures, ``at``, ``since`` and ``next_probe_at`` ISO 8601 in UTC: when it was found, when it
+    began, and before when nothing is delivered. ``given_back`` messages failed so in this pass; they are where they were, with their counts.
+    """
+
+    fingerprint: str
+    error: str
+    at: str
+    since: str
+    next_probe_at: str
+    given_back: int
+
+
 @dataclass(slots=True)
 class Tally:
     """Numbers by name, failures by fingerprint (text and number of messages), what halted the endpoint, and what it leaves behind.
 
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
     exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
-    partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed.
+    partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed. A pass that ``probed``
+    has tried whether an outage is over; it is, unless ``outage`` says otherwise.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -318,6 +344,8 @@ class Tally:
     block: BlockRecord | None = None
     counters: dict[str, int] = field(default_factory=dict)
     opened_with: dict[str, int] | None = None
+    outage: OutageRecord | None = None
+    probed: bool = False
 
     def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
         """Note what an endpoint found when it opened, and what it leaves behind."""
@@ -330,6 +358,8 @@ class Tally:
             self.add_error(fingerprint, text, number)
         self.halt = self.halt or other.halt
         self.block = self.block or other.block
+        self.outage = self.outage or other.outage
+        self.probed = self.probed or other.probed
         self._add_counters(other)
 
     def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
@@ -375,4 +405,6 @@ class Tally:
             cast("BlockRecord | None", record.get("block")),
             dict(cast("Mapping[str, int]", record.get("counters") or {})),
             cast("dict[str, int] | None", record.get("opened_with")),
+            cast("OutageRecord | None", record.get("outage")),
+            bool(record.get("probed")),
         )

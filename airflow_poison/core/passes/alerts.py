@@ -38,6 +38,8 @@ class AlertKind(StrEnum):
     QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
     POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
     BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
+    OUTAGE = "outage"  # what the handler needs is away: nothing is charged, and only probes are delivered
+    OUTAGE_OVER = "outage_over"  # it is there again
     BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``send_backlog_alert``
 
 
@@ -50,6 +52,8 @@ EVENTS: Mapping[EventType, AlertKind] = {
     EventType.REQUEUED: AlertKind.POISON,
     EventType.EXCEPTIONED: AlertKind.POISON,
     EventType.BLOCKED: AlertKind.BLOCKED,
+    EventType.OUTAGE_BEGAN: AlertKind.OUTAGE,
+    EventType.OUTAGE_OVER: AlertKind.OUTAGE_OVER,
 }
 
 
@@ -170,6 +174,12 @@ _BECAME: Mapping[EventType, str] = {
     EventType.REQUEUED: "moved to the backout queue",
     EventType.EXCEPTIONED: "moved to the exception destination",
 }
+_WHAT_TO_DO = {
+    EventType.DROPPED: "They are gone from the queue; only their sender can send them again.",
+    EventType.OUTAGE_BEGAN: "Mend what the handler needs: a probe finds out, and all goes on by itself. If the messages are at fault, run one pass "
+    "without outage=: it charges them, and what was charged so is no evidence of an outage any more.",
+    EventType.OUTAGE_OVER: "Nothing: passes deliver everything again.",
+}
 _SENT_ON = {EventType.DEAD_LETTERED, EventType.REQUEUED, EventType.EXCEPTIONED}
 RESTART = "restart"
 """Until when a message is blocked that only a restart of the broker lets go on."""
@@ -183,6 +193,8 @@ def reason(queue: str, event: Event, count: int) -> str:
     facts = event.details
     if event.type in HALTS:
         return what_halted(halt_of(event), facts.get("endpoint", queue))
+    if event.type in {EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER}:
+        return _of_outage(queue, event)
     became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type]
     if place := _destination(event):
         became = f"{became} {place!r}"
@@ -194,10 +206,10 @@ def reason(queue: str, event: Event, count: int) -> str:
 def what_to_do(queue: str, event: Event) -> str:
     """Say the next step after the event."""
     match event.type:
+        case _ if event.type in _WHAT_TO_DO:
+            return _WHAT_TO_DO[event.type]
         case EventType.MOVED_POISON:
             return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
-        case EventType.DROPPED:
-            return "They are gone from the queue; only their sender can send them again."
         case _ if place := _destination(event):
             return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
         case EventType.REJECTED | EventType.DEAD_LETTERED:
@@ -206,6 +218,16 @@ def what_to_do(queue: str, event: Event) -> str:
             return _what_to_do_when_blocked(queue, event)
         case _:
             return what_to_do_when_halted(halt_of(event), queue, event.details.get("system", ""))
+
+
+def _of_outage(queue: str, event: Event) -> str:
+    facts = event.details
+    endpoint = facts.get("endpoint", queue)
+    if event.type is EventType.OUTAGE_OVER:
+        return f"The outage of queue {endpoint!r} since {facts.get('since', '?')} is over."
+    back = counted(int(facts.get("given_back", "0")), "message was", "messages were")
+    error = facts.get("error", "").rstrip(".")
+    return f"Queue {endpoint!r} has an outage since {event.at.isoformat()}, no poison: {error}. {back} given back uncounted."
 
 
 def _destination(event: Event) -> str:

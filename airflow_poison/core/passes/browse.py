@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.control import Control, OutageState
     from airflow_poison.core.store.files import DataFile, SubQueueDepth
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.texts import BodyText
@@ -50,6 +50,7 @@ class QueueOverview:
     :param state: of the endpoint that reads ``main``; ``poison_state``: of the one that reads ``poison``.
     :param blocked_until: the queue is blocked until then; the year 9999: until a restart or a removal.
     :param policy: the recorded settings, with ``system``.
+    :param outage: what the handler of ``main`` needs is away, as the last pass knows; ``poison_outage``: of the reader of ``poison``.
     :param outbox: messages on their way to other queues.
     """
 
@@ -68,6 +69,8 @@ class QueueOverview:
     sub_queues: Mapping[SubQueue, SubQueueDepth]
     outbox: int = 0
     claims: tuple[ClaimView, ...] = field(default_factory=tuple)
+    outage: OutageState | None = None
+    poison_outage: OutageState | None = None
 
     @property
     def halted(self) -> bool:
@@ -94,6 +97,8 @@ class QueueOverview:
         same = {name: getattr(self, name) for name in ("queue", "uri", "version", "state", "reason", "poison_state", "poison_reason", "halted_by")}
         return same | {
             "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else plain(self.blocked_until),
+            "outage": _told(self.outage),
+            "poison_outage": _told(self.poison_outage),
             "policy": dict(self.policy),
             "counters": dict(self.counters),
             "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
@@ -103,6 +108,12 @@ class QueueOverview:
             "claims": plain(self.claims),
             "expired_claims": self.expired_claims,
         }
+
+
+def _told(outage: OutageState | None) -> dict[str, object] | None:
+    if outage is None:
+        return None
+    return {"since": plain(outage.since), "next_probe_at": plain(outage.next_probe_at), "fingerprint": outage.fingerprint}
 
 
 def overview(table: QueueTable, clock: Clock) -> QueueOverview:
@@ -123,6 +134,8 @@ def overview(table: QueueTable, clock: Clock) -> QueueOverview:
         policy=control.policy,
         counters=control.endpoint_counters,
         sub_queues={place: snapshot.depth(place, now) for place in SubQueue},
+        outage=control.outage(),
+        poison_outage=control.outage(SubQueue.POISON),
         outbox=sum(file.rows for file in snapshot.outbox),
         claims=tuple(
             ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED, Place
+from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
@@ -62,11 +63,26 @@ class ClaimKeeper:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """How a delivery ended.
+
+    :param known: what had happened before the tasks began whose tallies count.
+    :param verdict: an outage has ended it.
+    :param given_back: messages that failed as the outage does.
+    """
+
+    known: RecoveredAttempts
+    verdict: Verdict | None = None
+    given_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Delivering:
     """What a pass does between its claim and its account.
 
     :param converses: whether messages of conversations may be among the claimed.
     :param outputs: with the columns that their tables have.
+    :param expects: the fingerprint of the outage that the pass probes; empty: it probes none.
     """
 
     engine: Engine
@@ -75,12 +91,14 @@ class Delivering:
     opening: Opening
     converses: bool
     outputs: Sequence[Output] = ()
+    expects: str = ""
 
-    def run(self) -> RecoveredAttempts:
+    def run(self) -> Ended:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
         of, claim = self.held.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
-        story = read_history([Path(path) for path in of.table.journals(claim)])
+        folders = [Path(path) for path in of.table.journals(claim)]
+        story = read_history(folders)
         job = self._job(story, stage)
         self._begin_with_columns(job.outputs, job.journal_folder)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
@@ -88,15 +106,35 @@ class Delivering:
             of.check_stopped()
             keep_alive = telling.beating(self.held.keep_alive)
             carry = story.carry
+            if verdicts := [*filter(None, map(Verdict.read, folders))]:
+                return self._closed(job, carry, verdicts, keep_alive)
             if story.alone and job.order is Order.NONE:
                 of.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
-                alone = replace(job, only=story.alone, singly=True, forced=True, carry=_saved(carry, stage))
+                alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, carry=_saved(carry, stage))
                 engine.run(of.table, claim, alone, keep_alive=keep_alive)
                 carry = carry.merged(read_journals([Path(job.journal_folder)]))
                 reach("pass.receive.after_alone")
                 of.check_stopped()
             engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
-        return carry
+            verdict = Verdict.read(Path(job.journal_folder))
+            if verdict is not None:
+                reach("pass.outage.after_verdict")
+                return self._closed(job, carry.merged(read_journals([Path(job.journal_folder)])), [verdict], keep_alive)
+        return Ended(carry)
+
+    def _closed(self, job: StageJob, known: RecoveredAttempts, verdicts: Sequence[Verdict], keep_alive: Callable[[], None]) -> Ended:
+        """Settle without a delivery what an outage has ended: as the journals say, but for what failed as the outage does."""
+        of, claim = self.held.receiving, self.held.claim
+        carry, given_back = known.without({verdict.fingerprint for verdict in verdicts})
+        of.progress(
+            f"an outage ({verdicts[-1].error}): {counted(given_back, 'message')} that failed so are given back uncounted, nothing more is delivered"
+        )
+        of.table.unstage(claim)
+        reach("pass.outage.after_unstaging")
+        closed = replace(job, closed=True, detection=None, forced=False, carry=_saved(carry, Path(of.table.stage(claim))))
+        self.engine.run(of.table, claim, closed, keep_alive=keep_alive)
+        reach("pass.outage.after_settling")
+        return Ended(carry, verdicts[-1], given_back)
 
     def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
@@ -127,6 +165,7 @@ class Delivering:
             outputs=tuple(self.outputs),
             key=self.held.claim.key,
             batching=of.batching,
+            detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
         )
 
     def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, cast
 from airflow_poison.core.delivery.batching import refuse_dialogs
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
-from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, Tally
+from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
@@ -24,20 +25,22 @@ from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, 
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, OutageState, QueueState
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.handlers import HandlerLike, HandlerRef
+    from airflow_poison.core.delivery.outage import Verdict
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.stage import BlockRecord
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.land import Deliver
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
@@ -61,6 +64,7 @@ class ReceivePass:
     :param outputs: where the rows land that the handler returns (``outputs_of``).
     :param deliver: takes the rows of the output without a table, after the commit that settled their messages: a function of an Arrow table and a
         key, which is the same when the rows are given again after it, or its process, has failed.
+    :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -81,6 +85,7 @@ class ReceivePass:
     deliver: Deliver | None = None
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
     check_stopped: Callable[[], object] = lambda: None
+    outage: Outage | None = None
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -102,45 +107,70 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
+        if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
+            return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs)
         self._let_in(snapshot)
         tallies = list[Tally]()
         claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
         if self._delivers(claim_key):
             engine().prepare(self.table, handler)
-        for claim in self._of_the_dead(claim_key):
-            self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
-            mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
-            if mine is not None:
-                tallies.append(self._finish(mine, engine, handler, outputs, crashed=True))
-        if not any(tally.halt or tally.block for tally in tallies):
-            own = self.table.claim(
-                claim_key,
-                lease=self.lease,
-                now=self.clock.now(),
-                max_messages=self.max_messages,
-                exclusive=self._exclusive(),
-                sub_queue=self.policy.reads,
-            )
+        tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
+        while not any(tally.halt or tally.block or tally.outage for tally in tallies):
+            probing = self._probed(self.table.snapshot().control)
+            own = self._claimed(claim_key, probing)
             if own is not None:
                 tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
+            if own is None or probing is None or self._probed(self.table.snapshot().control) is not None:
+                break
+            self.progress("the probe has succeeded: the outage is over")
+            claim_key = pass_key(key, finished(self.table, key))
         reach("pass.receive.before_relay")
         sent_on = self._send_on()
         if self.table.snapshot().landings:
             landed.update(land(self.table, self.clock, self.deliver))
         result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
+        self._tell_dropped(result)
+        return result
+
+    def _taken_over(self, own: str) -> Iterator[Claim]:
+        """Take the claims of dead runs over, one after the other."""
+        for claim in self._of_the_dead(own):
+            self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
+            mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
+            if mine is not None:
+                yield mine
+
+    def _claimed(self, key: str, probing: OutageState | None) -> Claim | None:
+        """Claim what is there, or as much of it as a probe takes."""
+        return self.table.claim(
+            key,
+            lease=self.lease,
+            now=self.clock.now(),
+            max_messages=self.max_messages if self.outage is None or probing is None else min(self.max_messages, self.outage.probe),
+            exclusive=self._exclusive(),
+            sub_queue=self.policy.reads,
+            probe=probing is not None,
+        )
+
+    def _tell_dropped(self, result: ReceiveResult) -> None:
+        """Say that rows were returned for which no output is declared."""
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(
                 f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
                 "Declare output='/path/of/a/table' to keep them."
             )
-        return result
+
+    def _probed(self, control: Control) -> OutageState | None:
+        """Return the outage that this pass is to probe; None: there is none, or it looks for none and receives as ever."""
+        return None if self.outage is None else control.outage(self.policy.reads)
 
     def _check_batches(self, snapshot: Snapshot) -> None:
         """Raise SettingError where the handler takes batches, and this policy, this queue or this machine has none."""
         if self.batching is not None:
             self.batching.check_policy(self.policy)
+            self.batching.check_outage(self.outage)
             self.batching.check_here()
         if self._converses(snapshot):
             refuse_dialogs(self.batching, self.table.name)
@@ -222,13 +252,45 @@ class ReceivePass:
         if manifest is None:
             snapshot = self.table.snapshot()
             found = snapshot.control.endpoint_counters
+            waits, opening = snapshot.control.outage(self.policy.reads), self._opening(found, crashed=crashed)
+            expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
-                earlier = Delivering(engine(), held, handler, self._opening(found, crashed=crashed), self._converses(snapshot), outputs).run()
-            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, earlier))
+                ended = Delivering(engine(), held, handler, opening, self._converses(snapshot), outputs, expects).run()
+            outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
+            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
         tally = Tally.from_record(manifest.result)
-        events = () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
-        self.table.finish(held.claim, manifest, change=lambda control: self._after(control, tally), events=events, now=self.clock.now())
+        self.table.finish(
+            held.claim,
+            manifest,
+            change=lambda control: self._after(control, tally),
+            events=lambda control: [*self._halted(tally), *self._of_outage(control, tally)],
+            now=self.clock.now(),
+        )
         return tally
+
+    def _outage(self, verdict: Verdict, given_back: int, before: OutageState | None) -> OutageRecord:
+        every = timedelta(0) if self.outage is None else self.outage.every
+        since = verdict.at if before is None else before.since.isoformat()
+        next_at = self.clock.now() + every
+        return OutageRecord(
+            fingerprint=verdict.fingerprint, error=verdict.error, at=verdict.at, since=since, next_probe_at=next_at.isoformat(), given_back=given_back
+        )
+
+    def _halted(self, tally: Tally) -> Sequence[Event]:
+        return () if tally.halt is None else (halt_event(tally.halt, self.endpoint, self.policy.system),)
+
+    def _of_outage(self, control: Control, tally: Tally) -> Sequence[Event]:
+        """Return the event of an outage that begins or is over with this commit: once, whatever the number of tasks and passes that met it."""
+        known, endpoint = control.outage(self.policy.reads), {"place": "", "endpoint": self.endpoint, "system": self.policy.system}
+        if tally.outage is not None:
+            said = {name: tally.outage[name] for name in ("fingerprint", "error", "next_probe_at")}
+            given_back = {"given_back": str(tally.outage["given_back"])}
+            at = datetime.fromisoformat(tally.outage["at"])
+            return () if known is not None else (Event(EventType.OUTAGE_BEGAN, at, details=endpoint | said | given_back),)
+        if known is None or not _is_over(tally):
+            return ()
+        facts = {"since": known.since.isoformat(), "fingerprint": known.fingerprint}
+        return (Event(EventType.OUTAGE_OVER, self.clock.now(), details=endpoint | facts),)
 
     def _opening(self, found: Mapping[str, int], *, crashed: bool) -> Opening:
         kept = self.policy.counters_after(found, Restart.SERVER) if crashed else found
@@ -237,6 +299,12 @@ class ReceivePass:
     def _after(self, control: Control, tally: Tally) -> Control:
         if self.policy.reads is SubQueue.MAIN:
             control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
+        if (found := tally.outage) is not None:
+            since, next_at = (datetime.fromisoformat(found[name]) for name in ("since", "next_probe_at"))
+            known = control.outage(self.policy.reads)
+            control = control.with_outage(self.policy.reads, OutageState(known.since if known else since, next_at, found["fingerprint"]))
+        elif _is_over(tally):
+            control = control.with_outage(self.policy.reads, None)
         if tally.halt is None:
             return control
         return halted_row(control, self.policy.reads, tally.halt, self.endpoint)
@@ -266,21 +334,39 @@ def _instant(until: datetime) -> str:
     return "restart" if until == NOT_BEFORE_RESTART else until.isoformat()
 
 
+def _record(outage: OutageState) -> OutageRecord:
+    """Return an outage as a pass tells of it that has not delivered anything."""
+    since, next_at = outage.since.isoformat(), outage.next_probe_at.isoformat()
+    return OutageRecord(fingerprint=outage.fingerprint, error="", at=since, since=since, next_probe_at=next_at, given_back=0)
+
+
+def _is_over(tally: Tally) -> bool:
+    """Whether a pass that began in an outage has delivered without finding one."""
+    return tally.probed and tally.outage is None and tally.counts["deliveries"] > 0
+
+
 _BESIDE = frozenset({EVENT, CONVERSATION, LANDING, TRANSMISSION_QUEUE})
 """Partitions of rows that are staged beside the messages, and count for none of them."""
 
 
-def _account(claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: RecoveredAttempts) -> Mapping[str, object]:
+def _account(
+    claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: RecoveredAttempts, outage: OutageRecord | None = None, *, probed: bool = False
+) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
     :param found: the endpoint's counters that the pass has found in the queue; what a crash has lost of them is lost.
     :param earlier: what had happened before the tasks began: their words know all its attempts, but not which of them took too long.
+    :param outage: has ended the pass. The endpoint's counters are of failures in a row: they are as they were found, and begin anew where something
+        has committed since.
+    :param probed: an outage was known when the pass began.
     """
-    total = Tally(Counter(timeouts=earlier.timeouts))
+    total = Tally(Counter(timeouts=earlier.timeouts), outage=outage, probed=probed)
     for record in staged.tallies:
         total.add(Tally.from_record(record))
     if total.opened_with is not None:
         total.opened_with = dict(found)
+    if outage is not None:
+        total.close(found, {} if total.counts["committed"] else found)
     counts = total.counts
     rows = sum(file.rows for _, file in staged.files if file.sub_queue not in _BESIDE)
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))

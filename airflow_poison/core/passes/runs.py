@@ -16,7 +16,7 @@ from airflow_poison.core.texts import Plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.stage import HaltRecord
+    from airflow_poison.core.delivery.stage import HaltRecord, OutageRecord
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -91,6 +91,7 @@ class ReceiveResult(Plain):
     :param untouched: not reached before the endpoint halted; they are where they were.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
+    :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
     :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
     :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
     :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
@@ -123,6 +124,7 @@ class ReceiveResult(Plain):
     rows_handed: int = 0
     halted: HaltRecord | None = None
     blocked_until: str | None = None
+    outage: OutageRecord | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     sent_on: Mapping[str, int] = field(default_factory=dict)
     landed: Mapping[str, int] = field(default_factory=dict)
@@ -157,6 +159,7 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
         **cast("dict[str, Any]", {name: total.counts[counted_as] for name, counted_as in _COUNTED.items()}),
         halted=total.halt,
         blocked_until=None if total.block is None else total.block["until"] or "restart",
+        outage=total.outage,
         counters=total.counters,
         sent_on=dict(sent_on),
         errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),

@@ -53,6 +53,7 @@ class PassOrder:
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
     :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
+    :param outage: as ``to_dict`` gives it; None: none is looked for.
     """
 
     store: str
@@ -72,6 +73,7 @@ class PassOrder:
     batch: str | None = None
     batch_size: int = BATCH_SIZE
     schema: str | None = None
+    outage: Mapping[str, object] | None = None
 
     def handled_by(self, handler: HandlerRef) -> PassOrder:
         """Return the same order with a checked handler."""
@@ -261,6 +263,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.core.policies.outage import checked_outage
     from airflow_poison.core.spark.engine import SparkEngine
     from airflow_poison.core.store import open_store
 
@@ -280,6 +283,7 @@ def _receive(order: PassOrder) -> dict[str, object]:
         batching=Batching.of(order.batch, order.batch_size, order.schema),
         progress=_say,
         store=store,
+        outage=checked_outage(order.outage),
     )
     return receiving.run(order.key).to_dict()
 

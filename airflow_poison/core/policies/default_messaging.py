@@ -242,6 +242,11 @@ class DefaultMessaging(Policy):
         return 1 if self.strict_message_ordering else self.max_concurrency
 
     @property
+    def strict_order(self) -> bool:
+        """Whether nothing overtakes a message (spec DMP-20)."""
+        return self.strict_message_ordering
+
+    @property
     def reads_properties(self) -> bool:
         """Whether a message may be discarded for its reliability or its report options (spec DMP-16)."""
         return not self.keeps_messages

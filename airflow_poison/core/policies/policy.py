@@ -221,6 +221,11 @@ class Policy(ABC):
         return False
 
     @property
+    def strict_order(self) -> bool:
+        """Whether no message may be delivered while an earlier one has not ended."""
+        return False
+
+    @property
     def reads_properties(self) -> bool:
         """Whether decisions look at ``entry.properties``."""
         return False

@@ -87,6 +87,10 @@ class ScriptedHost:
             reason = failure.text if entry is culprit or culprit is None else f"with {culprit.name}"
             self._ledger.write(EventType.ROLLED_BACK, entry, error=reason)
 
+    def withholds(self, entry: Held) -> bool:  # noqa: ARG002  (the seam's signature)
+        """Never: a replay has no outages."""
+        return False
+
     def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
         """Fail as often as the script says that somebody holds the message."""
         if not entry.locked:

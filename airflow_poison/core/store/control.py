@@ -36,11 +36,31 @@ SERVICES_DROPPED = "services_dropped"
 """Counter of the control row: services that were taken from the queue. Messages of their dialogs may wait there, or be on their way."""
 
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _OURS = frozenset({BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY, SERVICES_DROPPED})
 
 
 def _is_ours(counter: str) -> bool:
-    return counter.startswith(("told:", "telling:", "backlog:")) or counter in _OURS
+    return counter.startswith(("told:", "telling:", "backlog:", _OUTAGE)) or counter in _OURS
+
+
+_OUTAGE = "outage:"
+"""Begins the names of the control row's counters about outages; then comes what the endpoint reads. A version that does not know them takes them for
+counters of the endpoint, and a pass of it leaves them out: the queue is received from as ever, which is what that version does."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutageState:
+    """An outage of what the handler of an endpoint needs.
+
+    :param since: when it was found.
+    :param next_probe_at: before this nothing is delivered.
+    :param fingerprint: that the failures share.
+    """
+
+    since: datetime
+    next_probe_at: datetime
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +108,7 @@ class Control:
 
     def blocked(self, lookup_id: int, until: datetime) -> Control:
         """Return what the row says while a message blocks the queue (spec DMP-14)."""
-        return self.with_counters({BLOCKED_UNTIL: int(until.timestamp() * 1_000_000), BLOCKED_BY: lookup_id})
+        return self.with_counters({BLOCKED_UNTIL: _micros(until), BLOCKED_BY: lookup_id})
 
     def unblocked(self) -> Control:
         """Return what the row says when nothing blocks the queue."""
@@ -97,8 +117,26 @@ class Control:
     def blocked_until(self, now: datetime) -> datetime | None:
         """Return until when the queue is blocked; None when it is not, or not any more."""
         instant = self.counters.get(BLOCKED_UNTIL)
-        until = None if instant is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=instant)
+        until = None if instant is None else _instant(instant)
         return until if until is not None and until > now else None
+
+    def outage(self, reads: SubQueue = SubQueue.MAIN) -> OutageState | None:
+        """Return the outage that the endpoint of a sub-queue waits for the end of; None: it knows of none."""
+        since, next_at, mark = (self.counters.get(name) for name in _outage_names(reads))
+        if since is None or next_at is None or mark is None:
+            return None
+        return OutageState(_instant(since), _instant(next_at), f"{mark:012x}")
+
+    def with_outage(self, reads: SubQueue, outage: OutageState | None) -> Control:
+        """Return what the row says with an outage of the endpoint of a sub-queue, or with none."""
+        told = (None, None, None) if outage is None else (_micros(outage.since), _micros(outage.next_probe_at), int(outage.fingerprint, 16))
+        return self.with_counters(dict(zip(_outage_names(reads), told, strict=True)))
+
+    def rests_until(self, reads: SubQueue, now: datetime) -> datetime | None:
+        """Return before when a pass delivers nothing of a sub-queue, because it is blocked or waits for the next probe; None: it delivers."""
+        outage = self.outage(reads)
+        waits = [self.blocked_until(now) if reads is SubQueue.MAIN else None, None if outage is None else outage.next_probe_at]
+        return max((until for until in waits if until is not None and until > now), default=None)
 
     def endpoint(self, reads: SubQueue) -> tuple[QueueState, str]:
         """Return state and reason of the endpoint that reads a sub-queue."""
@@ -132,3 +170,15 @@ class Control:
         """Return what the row says when every endpoint of the queue receives."""
         row = self.with_counters({HALTED_BY: None, POISON_HALTED_BY: None})
         return replace(row, state=QueueState.ENABLED, reason="", poison_state=QueueState.ENABLED, poison_reason="")
+
+
+def _outage_names(reads: SubQueue) -> tuple[str, str, str]:
+    return f"{_OUTAGE}{reads.value}:since_us", f"{_OUTAGE}{reads.value}:next_probe_us", f"{_OUTAGE}{reads.value}:fingerprint"
+
+
+def _micros(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def _instant(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)

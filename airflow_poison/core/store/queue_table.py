@@ -305,6 +305,7 @@ class QueueTable(Table):
     begin = stages.begin
     journals = stages.journals
     stage_table = stages.stage_table
+    unstage = stages.unstage
     manifest = stages.manifest
     seal = stages.seal
     first = row_groups.first

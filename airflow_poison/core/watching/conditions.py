@@ -105,8 +105,9 @@ class MessagesAvailable(Condition):
     """Messages wait in a sub-queue.
 
     Without ``age``: messages that a pass could take now; those that a pass holds do not count, nor does ``main`` while a message blocks the queue,
-    nor ``main`` and ``poison`` while their endpoint does not receive. In ``main`` a timer or a lifetime of a conversation that has ended counts as
-    one: the next pass puts its message there (spec SB-56). With ``age``: the backlog; whatever waits counts, also what is claimed or blocked.
+    nor ``main`` and ``poison`` while their endpoint does not receive or waits for the next probe of an outage. In ``main`` a timer or a lifetime of a
+    conversation that has ended counts as one: the next pass puts its message there (spec SB-56). With ``age``: the backlog; whatever waits counts,
+    also what is claimed or blocked.
 
     :param sub_queue: where: ``main``, ``retry``, ``poison``, ``postponed`` (given back by a handler), ``transmission`` (sent to a disabled queue).
     :param count: how many at least.
@@ -127,7 +128,7 @@ class MessagesAvailable(Condition):
         if self.age is not None:
             return _aged(snapshot, place, self.count, self.age, now)
         there = _rows(receivable(snapshot, place, now))
-        until = snapshot.control.blocked_until(now) if place is SubQueue.MAIN else None
+        until = snapshot.control.rests_until(place, now)
         oldest = snapshot.depth(place, now).oldest_enqueued_at
         timers = len(ended_times(snapshot, now)) if place is SubQueue.MAIN else 0
         facts: dict[str, object] = {"sub_queue": place.value, "messages": there, "oldest_enqueued_at": _text(oldest)}

@@ -41,6 +41,7 @@ class Happening(StrEnum):
     RETRY_DUE = "retry_due"  # a return would move messages that were not due before
     POISONED = "poisoned"  # messages went to poison or to another queue, or were dropped or rejected, by the rules
     BLOCKED = "blocked"  # messages block the queue, or wait at their place, by the rules
+    OUTAGE = "outage"  # what the handler needs is away, or there again
     DISABLED = "disabled"  # an endpoint does not receive any more: the rules have halted it, or people have switched it off
     ENABLED = "enabled"  # an endpoint receives again
 
@@ -86,6 +87,7 @@ def _recorded() -> Mapping[Happening, frozenset[EventType]]:
     return {
         Happening.POISONED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.POISON),
         Happening.BLOCKED: frozenset(event for event, kind in EVENTS.items() if kind is AlertKind.BLOCKED),
+        Happening.OUTAGE: frozenset(event for event, kind in EVENTS.items() if kind in {AlertKind.OUTAGE, AlertKind.OUTAGE_OVER}),
         Happening.DISABLED: frozenset(HALTS) | STARTS,
         Happening.ENABLED: STARTS,
     }
@@ -112,7 +114,7 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
     match happening:
         case Happening.DISABLED:
             return _halts(table, snapshot, position, events, now)
-        case Happening.ENABLED:
+        case Happening.ENABLED | Happening.OUTAGE:
             told = [_change(happening, table, event) for event in events]
         case _:
             told = [*_of_messages(happening, table, events, (position.version, snapshot.version))]
@@ -125,7 +127,7 @@ def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime 
         case Happening.RETRY_DUE:
             return RetryDue().met(snapshot, now).not_before
         case Happening.MESSAGES:
-            return snapshot.control.blocked_until(now) or free_or_due(snapshot, now)
+            return snapshot.control.rests_until(SubQueue.MAIN, now) or free_or_due(snapshot, now)
         case _:
             return None
 
@@ -209,7 +211,7 @@ def _messages(files: Collection[DataFile]) -> int:
 
 
 def _available(snapshot: Snapshot, now: datetime) -> list[DataFile]:
-    if snapshot.control.blocked_until(now) is not None:
+    if snapshot.control.rests_until(SubQueue.MAIN, now) is not None:
         return []
     return [*receivable(snapshot, SubQueue.MAIN, now), *ended_times(snapshot, now)]
 

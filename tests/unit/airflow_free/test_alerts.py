@@ -7,12 +7,13 @@ import json
 import logging
 import warnings
 from base64 import b64decode
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, PoisonSubQueue, ServiceBroker
+from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, Outage, PoisonSubQueue, ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import AlertError, PoisonMessageError
 from airflow_poison.core.events import EventType
@@ -254,6 +255,35 @@ def test_each_kind_has_its_own_receivers_who_see_plain_values(store: QueueStore,
 
     assert heard == [(told, json.dumps(alert["details"]))]
     assert json.loads(heard[0][1]) != {}
+
+
+def test_on_outage_and_on_outage_over_hear_once_each(store: QueueStore) -> None:
+    heard: list[str] = []
+
+    def listener(name: str) -> Callable[[Any], None]:
+        return lambda context: heard.append(f"{name}: {context['poison_alert']['event']}")
+
+    targets = AlertTargets.of(listener("poison"), on_outage=listener("outage"), on_outage_over=[listener("over")])
+    table, clock = orders(store, "Move", messages=12), VirtualClock()
+    looking = ReceivePass(
+        table=table,
+        policy=Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move"),
+        handler=f"{__name__}:never",
+        engine=LocalEngine,
+        clock=clock,
+        isolation="none",
+        outage=Outage(at_least=6, probe=2),
+    )
+    for number in range(3):
+        looking.run(f"looks {number}")
+        targets.send(table, "me", {}, clock, logging.getLogger("task"))
+        clock.advance(timedelta(minutes=5))
+    replace(looking, outage=None).run("charges")
+    targets.send(table, "me", {}, clock, logging.getLogger("task"))
+
+    assert heard == ["outage: OUTAGE_BEGAN", "over: OUTAGE_OVER"]
+    assert AlertTargets.of(on_outage=listener("outage"))
+    assert not AlertTargets.of()
 
 
 @pytest.mark.parametrize(

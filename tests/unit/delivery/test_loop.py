@@ -96,6 +96,9 @@ class Recorder:
     def halted(self, decision: Halt) -> None:
         self.said.append("halted")
 
+    def withholds(self, entry: Entry) -> bool:
+        return False
+
     def left_in_place(self, entry: Entry, decision: Park | Dispose) -> None:
         raise AssertionError
 

@@ -235,7 +235,7 @@ def test_dmp_14_a_block_is_told_once_for_all_messages_between_two_looks(store: Q
     assert reader.told() == []
 
 
-@pytest.mark.parametrize("happening", sorted(set(Happening) - {Happening.BLOCKED}))
+@pytest.mark.parametrize("happening", sorted(set(Happening) - {Happening.BLOCKED, Happening.OUTAGE}))
 def test_whoever_is_told_again_from_the_same_position_hears_the_same_keys(happening: Happening, store: QueueStore, queue: QueueTable) -> None:
     reader = Reader(happening, queue)
     queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)

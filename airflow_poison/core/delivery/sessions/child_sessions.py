@@ -52,7 +52,7 @@ class SupervisedSession(StatelessSession):
     """A server session in a child process."""
 
     def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
-        super().__init__(journal, carry)
+        super().__init__(job, journal, carry)
         self._log = FailureLog(journal.log_descriptor)
         self._child, self._children = Child(job, journal), Children()
         self._children.add(self._child)

@@ -439,4 +439,6 @@ def _returned(found: Iterable[ReadSection]) -> ReturnedRows:
             if section.keeps_rows:
                 section.words[committed[~there]] = words[~there] & ~STATE_MASK | MessageState.UNTOUCHED
             returned = returned.merged(rows)
+            early = section.words & STATE_MASK == MessageState.CARRIED  # by an earlier try, or in this one before its turn
+            returned = returned.merged(records.of_committed(section.ids[early], attempts_of(section.words[early]))[0])
     return returned

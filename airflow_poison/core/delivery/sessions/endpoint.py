@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
+from airflow_poison.core.delivery.outage import Watch
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import DialogHost, EndpointHost
@@ -25,6 +26,7 @@ from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK
 from airflow_poison.core.delivery.sessions.returned import RowsWriter
 from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
 from airflow_poison.core.delivery.sessions.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
+from airflow_poison.core.delivery.sessions.watched import EndpointWatch
 from airflow_poison.core.errors import PoisonError, ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.policies.decisions import HALT_EVENTS, Block, Halt
@@ -61,7 +63,8 @@ class EndpointSession(ServerSession):
         self.keep = RowsWriter(journal.rows_descriptor).append if job.outputs else None
         self.batches = self.receiver.batch_size() > 1 and not single
         self.halted = bool((states_of(carry.words) == MessageState.HALTED).any())
-        self.closed = self.halted  # nothing more is received: halted, blocked, or stopped from elsewhere
+        self.closed = self.halted or job.closed  # nothing more is received: halted, blocked, or stopped from elsewhere
+        self.watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
@@ -91,7 +94,9 @@ class EndpointSession(ServerSession):
         return self.receiver.counters()
 
     def stopped_elsewhere(self) -> bool:
-        """Whether an endpoint in another task has halted."""
+        """Whether an endpoint in another task has halted, or an outage was found."""
+        if self.watch is not None and self.watch.stopped():
+            return True
         return self.job.stop_file is not None and os.path.exists(self.job.stop_file)  # noqa: PTH110  (asked for every message)
 
     def close(self) -> None:
@@ -117,6 +122,7 @@ class _Delivery:
         opening = replace(job.opening, counters={})  # of the messages alone
         self._entries = Entries(job.policy, batch, record.initial.tolist(), job.clock.now(), opening)
         self._blocked = False
+        self._doubtful: dict[int, Halt | Block] = {}
         self.host = (EndpointHost if endpoint.dialogs is None else partial(DialogHost, endpoint.dialogs))(
             job,
             record.section,
@@ -142,7 +148,7 @@ class _Delivery:
             services = None if dialogs is None else dialogs.services
             endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number), services)
             loop = ReceiveLoop(endpoint.receiver, self.host.received(source), self.host, endpoint.sessions)
-            self._receive(loop, self._step(loop, source))
+            self._receive(loop, self._step(loop, source), self._watched())
             endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
         for row in pending(self._record.words).tolist():
             if attempts_of(self._words[row]):
@@ -156,12 +162,28 @@ class _Delivery:
 
         return OrderedBatches(self._endpoint, self._record, self.host, source, loop).step
 
-    def _receive(self, loop: ReceiveLoop[BatchEntry], step: Callable[[], bool]) -> None:
+    def _watched(self) -> EndpointWatch | None:
+        endpoint = self._endpoint
+        if endpoint.watch is None:
+            return None
+        grouped = self._policy.locks_groups or endpoint.dialogs is not None
+        watched = self.host.watched = EndpointWatch(endpoint.watch, self._batch, self._policy, self._entries, self.host, grouped=grouped)
+        return watched
+
+    def _receive(self, loop: ReceiveLoop[BatchEntry], step: Callable[[], bool], watched: EndpointWatch | None) -> None:
         """Receive until there is nothing more; what is in flight when something of ours fails is not given up for that."""
         stopped = self._endpoint.stopped_elsewhere
         try:
-            while not stopped() and step():
+            if watched is not None:
+                watched.loop, watched.receiver = loop, self._endpoint.receiver
+                if stopped() or watched.begin():
+                    return
+                for row, decision in self._doubtful.items():
+                    loop.end(replace(self._entries.entry(row), counts=decision.counts), decision, None)
+            while not stopped() and step() and not (watched is not None and watched.judge()):
                 pass
+            if watched is not None and stopped():
+                loop.finish()
         except PoisonError:
             for _ in range(self._endpoint.sessions.number):
                 with suppress(ServerSessionError):
@@ -176,16 +198,28 @@ class _Delivery:
         for row in np.flatnonzero((initial != 0) & (states_of(initial) != MessageState.CARRIED)).tolist():
             decision = self._known_end(row, MessageState(initial[row] & STATE_MASK))
             state = MessageState.UNTOUCHED
-            if decision is not None:
+            if self._is_doubtful(decision, row):
+                self._doubtful[row] = decision
+            elif decision is not None:
                 self.host.resumed(row, decision)
                 state = MessageState.ENDED
-            if isinstance(decision, Halt):
+            if row in self._doubtful:
+                pass
+            elif isinstance(decision, Halt):
                 self.halt, state = decision, MessageState.HALTED
             elif isinstance(decision, Block) and decision.whole_queue:
                 self._blocked = True
             self._words[row] = int(initial[row]) & COUNT_MASK | state
         if self.halt is not None:
             self._endpoint.closed = True
+
+    def _is_doubtful(self, decision: End | None, row: int) -> TypeGuard[Halt | Block]:
+        """Whether a halt or a block, which nobody lived to carry out, may be an outage's: others are tried first."""
+        if self._endpoint.watch is None or states_of(self._record.initial[row]) in {MessageState.ENDED, MessageState.HALTED}:
+            return False
+        failure = self._endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
+        halts = isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)
+        return halts and failure is not None and failure.kind is FailureKind.EXCEPTION
 
     def _known_end(self, row: int, state: MessageState) -> End | None:
         """Return what has become of a message; None when it has to be delivered again."""

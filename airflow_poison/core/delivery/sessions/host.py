@@ -19,7 +19,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Disposition, Halt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
     from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
+    from airflow_poison.core.delivery.sessions.watched import EndpointWatch
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.decisions import Counts, Park
 
@@ -71,6 +72,7 @@ class EndpointHost(JournalHost):
         self._busy: dict[int, int] = {}
         self._waiting: dict[int, Deliver] = {}
         self._opened: float | None = None
+        self.watched: EndpointWatch | None = None
         self.ends: dict[int, End] = {}
         self.counts: dict[int, Counts] = {}
         self.events: list[Event] = []
@@ -120,6 +122,8 @@ class EndpointHost(JournalHost):
             self.timeouts += failure.kind is FailureKind.TIMEOUT
         elif self._holds and self._words[row] & STATE_MASK == MessageState.IN_FLIGHT:
             self._store(row, MessageState.HELD)
+        if self.watched is not None and self._words[row] & STATE_MASK != MessageState.COMMITTED:  # else it was gone before its delivery
+            self.watched.ended(entry, failure)
         return failure
 
     def _take_rows(self, entry: BatchEntry, session: int, keep: Callable[[int, int, bytes], None]) -> None:
@@ -135,6 +139,41 @@ class EndpointHost(JournalHost):
         """Write down what deliveries returned; of a batch that was decided it is written down already."""
         if not self.delivered:
             super()._keep_rows(entries, keep)
+
+    # With a watch for outages
+
+    @property
+    def words(self) -> memoryview:
+        """The words of the batch."""
+        return self._words
+
+    @property
+    def busy(self) -> Collection[int]:
+        """The rows that sessions have now."""
+        return self._busy.keys()
+
+    @property
+    def has_free(self) -> bool:
+        """Whether a session is free."""
+        return bool(self._free)
+
+    def withholds(self, entry: BatchEntry) -> bool:
+        """Ask the watch."""
+        return self.watched is not None and self.watched.withholds(entry)
+
+    def receives(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (conversations discard some)
+        """Whether a message is handed over."""
+        return True
+
+    def carried(self, entry: BatchEntry) -> None:
+        """Tell a message that was committed before others that come before it: an open transaction is not judged by it."""
+        if self._holds:
+            self._store(entry.row, MessageState.CARRIED)
+
+    def taken_back(self, entry: BatchEntry) -> None:
+        """Forget a delivery that failed and is not counted."""
+        self._opened = None
+        self._store(entry.row, MessageState.UNTOUCHED)
 
     def committed(self, entries: Sequence[BatchEntry]) -> None:
         """Store the commit."""
@@ -281,6 +320,15 @@ class DialogHost(EndpointHost):
     def received(self, source: Rows) -> Source[BatchEntry]:
         """Leave out what conversations discard."""
         return _NotDiscarded(source, self)
+
+    def receives(self, entry: BatchEntry) -> bool:
+        """Whether its conversation does not discard it."""
+        return not self.discards(entry)
+
+    def taken_back(self, entry: BatchEntry) -> None:
+        """Forget what was done, too."""
+        self._done.pop(entry.row, None)
+        super().taken_back(entry)
 
     def discards(self, entry: BatchEntry) -> bool:
         """Receive a message from its conversation; whether that has discarded it."""

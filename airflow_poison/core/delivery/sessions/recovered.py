@@ -18,11 +18,11 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Failure
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.returned import ReturnedRows
 from airflow_poison.core.errors import ServerSessionError
-from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
     from types import TracebackType
 
@@ -95,6 +95,19 @@ class RecoveredAttempts:
             if number not in report.returned:
                 found.setdefault(os.path.dirname(path), {})[number] = rows  # noqa: PTH120  (a plain string)
         return found
+
+    def without(self, fingerprints: Collection[str]) -> tuple[RecoveredAttempts, int]:
+        """Return the same without the attempts of messages whose last failure has one of these fingerprints; and how many messages that are.
+
+        What became of them in these tries is taken back: they are as they came. What has committed stays.
+        """
+        alike = {lookup_id for lookup_id, failure in self.failures.items() if fingerprint(failure) in fingerprints}
+        if not alike:
+            return self, 0
+        words = np.where(np.isin(self.lookup_ids, np.fromiter(alike, np.int64, len(alike))), 0, self.words).astype(np.int32)
+        failures = {lookup_id: failure for lookup_id, failure in self.failures.items() if lookup_id not in alike}
+        halts = {lookup_id: details for lookup_id, details in self.halts.items() if lookup_id not in alike}
+        return replace(self, words=words, failures=failures, halts=halts), len(alike)
 
     def word_of(self, lookup_id: int) -> int:
         """Return the word that one message begins with."""

@@ -170,6 +170,7 @@ class Rows:
         self._entries, self._rows, self._words = entries, iter(rows), words
         self._sweeps = policy.sweeps
         self._back: list[BatchEntry] = []
+        self._known: dict[int, BatchEntry] = {}
         self._taken = -1
         self.blocked = False
 
@@ -201,6 +202,10 @@ class Rows:
         self.put_back(taken)
         return found
 
+    def remember(self, entry: BatchEntry) -> None:
+        """Keep the counts of a message that was tried before its turn."""
+        self._known[entry.row] = entry
+
     def _returned(self) -> BatchEntry | None:
         while self._back:
             place = bisect_right(self._back, self._taken, key=_row) % len(self._back) if self._sweeps else 0
@@ -210,7 +215,8 @@ class Rows:
         return None
 
     def _fresh(self) -> BatchEntry | None:
-        return next((self._entries.entry(row) for row in self._rows if self._is_open(row)), None)
+        row = next((row for row in self._rows if self._is_open(row)), None)
+        return None if row is None else self._known.pop(row, None) or self._entries.entry(row)
 
     def _is_open(self, row: int) -> bool:
         value = self._words[row]
@@ -235,7 +241,6 @@ class GroupRows(Rows):
         self._heads = [(members[-1], group) for group, members in self._waiting.items()]
         self._listed = set(self._heads)
         heapq.heapify(self._heads)
-        self._known: dict[int, BatchEntry] = {}
 
     def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
         """Receive the first message of a group that nobody has; those that are passed over keep their places."""

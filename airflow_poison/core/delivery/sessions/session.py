@@ -79,7 +79,9 @@ class BatchRecord:
         """Return the rows that committed deliveries of this batch returned, as they travel, by lookup id; asked once, when it is done."""
         if self._rows is None:
             return {}
-        committed = states_of(self.words) == MessageState.COMMITTED
+        states = states_of(self.words)
+        before = (states == MessageState.CARRIED) & (states_of(self.initial) != MessageState.CARRIED)  # committed before its turn, see ``watched.py``
+        committed = (states == MessageState.COMMITTED) | before
         wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
         return self._rows.returned_by(wanted)
 
@@ -216,8 +218,8 @@ class ServerSession(ABC):
 class StatelessSession(ServerSession):
     """For policies whose decisions depend on the message alone: what earlier tries have settled needs no delivery, nor what is behind a halt."""
 
-    def __init__(self, journal: Journal, carry: RecoveredAttempts) -> None:
-        self._journal, self._carry, self._halted = journal, carry, False
+    def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
+        self._journal, self._carry, self._halted = journal, carry, job.closed
         self._reader = FailureReader(journal.log_descriptor)
 
     def deliver(self, batch: pa.RecordBatch) -> BatchReport:
@@ -280,7 +282,7 @@ class InlineSession(StatelessSession):
     """A server session without a process of its own: the handler runs in the worker itself, with the same journal and the same report."""
 
     def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
-        super().__init__(journal, carry)
+        super().__init__(job, journal, carry)
         self._endpoint = Endpoint(job, journal.log_descriptor, journal.rows_descriptor)
 
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core.delivery.handler_wrappers import frame_handler, session_handler
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
+from airflow_poison.core.delivery.outage import Watch
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import (
     COUNT_MASK,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
     from airflow_poison.core.policies.policy import Policy
 
-_SLICE, _SLICES = 1_024, 4
+SLICE, _SLICES = 1_024, 4
 LEAST_PIECE = 100
 """Smaller batches than this are only made to search for culprits."""
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
@@ -67,12 +68,12 @@ class Views:
 
     def message(self, row: int, abort_count: int, move_count: int) -> Message:
         """Return the message of a row with the counts of this delivery."""
-        number, at = divmod(row, _SLICE)
+        number, at = divmod(row, SLICE)
         return Message.view(self._columns(number), at, abort_count, move_count)
 
 
 def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
-    return Message.columns(batch.slice(number * _SLICE, _SLICE), queue)
+    return Message.columns(batch.slice(number * SLICE, SLICE), queue)
 
 
 class Endpoint:
@@ -106,9 +107,14 @@ class Endpoint:
         self._raised: BaseException | None = None
         self.at = [-1]
         self.last: LastOutput | None = None
+        self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
+        if self._watch is not None:
+            from airflow_poison.core.delivery.sessions.watched import WatchedDelivery
+
+            return WatchedDelivery(self, batch, section, self._watch).run()
         if self.job.batching is None:
             return BatchDelivery(self, batch, section).run()
         from airflow_poison.core.delivery.sessions.search import FrameDelivery
@@ -228,6 +234,10 @@ class JournalHost:
     def wait(self, entry: BatchEntry) -> None:
         """Never asked for: every move succeeds."""
 
+    def withholds(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (the seam's form)
+        """Never: nobody looks for outages here."""
+        return False
+
     def halted(self, decision: Halt) -> None:
         """Nothing to store: no message is the cause."""
 
@@ -337,7 +347,7 @@ class BatchDelivery(JournalHost):
         """Deliver; return whether a message halted the endpoint."""
         rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
         ladders = self._ladders()
-        return any(self._some_alone(rows[start : start + _SLICE], ladders) for start in range(0, len(rows), _SLICE))
+        return any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
 
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
         """The lean loop: nothing here that is not needed for every message."""

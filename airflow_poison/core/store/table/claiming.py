@@ -39,10 +39,19 @@ class _Wanted:
     max_messages: int
     exclusive: bool
     sub_queue: SubQueue
+    probe: bool
 
 
 def claim(
-    table: Table, key: str, *, lease: timedelta, now: datetime, max_messages: int, exclusive: bool = False, sub_queue: SubQueue = SubQueue.MAIN
+    table: Table,
+    key: str,
+    *,
+    lease: timedelta,
+    now: datetime,
+    max_messages: int,
+    exclusive: bool = False,
+    sub_queue: SubQueue = SubQueue.MAIN,
+    probe: bool = False,
 ) -> Claim | None:
     """Claim whole files of a sub-queue (``main``; ``poison`` for its reader) in queue order up to ``max_messages``.
 
@@ -50,9 +59,10 @@ def claim(
     exclusive), or this key's pass has finished (ask ``result``).
     A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
     than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
+    A ``probe`` splits only ``max_messages`` off: the first ones where order is kept, else some from all over the file.
     Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
     """
-    wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue)
+    wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue, probe)
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
     attempt = stage.HolderFolder(table.root, wanted.key)
@@ -131,6 +141,11 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
     if not free:
         return None
+    if wanted.probe:
+        if not wanted.exclusive:  # no order is kept: what has been split off once is probed again
+            free.sort(key=lambda file: file.rows > wanted.max_messages)
+        if free[0].rows > wanted.max_messages:
+            return _ToSplit(free[0], lambda rows: _split_off(rows, wanted.max_messages, first=wanted.exclusive))
     if free[0].rows > wanted.max_messages:
         return _ToSplit(free[0], lambda rows: (rows.slice(start, wanted.max_messages) for start in range(0, rows.num_rows, wanted.max_messages)))
     picked: list[DataFile] = []
@@ -154,6 +169,16 @@ def _split(table: Table, found: _ToSplit) -> None:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:
         return  # another pass has claimed or split it: the next look at the table tells
+
+
+def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table]:
+    """Yield so many messages, the first ones or some from all over, and then the others."""
+    import numpy as np
+
+    chosen = np.zeros(rows.num_rows, bool)
+    chosen[np.arange(number) if first else np.random.default_rng(rows.num_rows).choice(rows.num_rows, number, replace=False)] = True
+    yield rows.take(np.flatnonzero(chosen))
+    yield rows.take(np.flatnonzero(~chosen))
 
 
 def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
@@ -231,12 +256,12 @@ def finish(
     manifest: Manifest,
     *,
     change: Callable[[Control], Control] | None = None,
-    events: Sequence[Event] = (),
+    events: Callable[[Control], Sequence[Event]] | Sequence[Event] = (),
     now: datetime,
 ) -> bool:
     """The final commit: add what was staged, remove what was claimed and the claim, all or nothing; False when it was done before.
 
-    ``change`` does with ``transmission`` what it does in ``alter``.
+    ``change`` does with ``transmission`` what it does in ``alter``. ``events`` may depend on what the control row said before.
     Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
     """
     del now
@@ -248,7 +273,8 @@ def finish(
         inputs = _inputs(table, view, claim)
         version = view.state.version + 1
         added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
-        record = files.write_events(table.root, version, events, part=len(manifest.files))
+        told = events(view.snapshot.control) if callable(events) else events
+        record = files.write_events(table.root, version, told, part=len(manifest.files))
         control = table.control_change(view, change)
         commit = Commit(
             "finish",

@@ -170,6 +170,11 @@ def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
         writer.write(outcome)
 
 
+def unstage(table: Table, claim: Claim) -> None:
+    """Remove the outcomes that were staged so far: they are made anew. Raises ClaimLostError when a later holder has fenced the stage."""
+    remove_tree(own_folder(table.root, claim) / OUT)
+
+
 def manifest(table: Table, claim: Claim) -> Manifest | None:
     """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none. Each looks before it seals.
 

@@ -1,0 +1,65 @@
+"""An outage on Spark: every task stops, in processes of their own, and the pass is settled by a second job from the journals."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.outage import Outage
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.spark.away import Away
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.policies.policy import Policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+OUTAGE = Outage(at_least=30, probe=10)
+
+
+@pytest.mark.parametrize(
+    ("policy", "messages"), [(Msmq4(receive_error_handling="Move"), 3_000), (ServiceBroker(), 200), (ServiceBroker(scope="conversation_group"), 200)]
+)
+def test_every_task_stops_and_nothing_is_charged_until_the_database_is_back(
+    tmp_path: Path, spark: SparkSession, policy: Policy, messages: int
+) -> None:
+    clock, handler = VirtualClock(), Away(str(tmp_path))
+    table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", policy, clock)
+    bodies = pa.array([b"good"] * messages, pa.binary())
+    send(table, [pa.RecordBatch.from_pydict({"body": bodies})], key="send", clock=clock)
+    receiving = ReceivePass(table=table, policy=policy, handler=handler, engine=lambda: SparkEngine(spark), clock=clock, outage=OUTAGE)
+    Path(tmp_path, "away").touch()
+
+    first = receiving.run("first")
+
+    assert first.outage is not None
+    assert first.outage["error"].startswith("ConnectionError: no route")
+    assert 0 < len(handler.calls()) <= 2 * OUTAGE.at_least
+    assert first.untouched == messages
+    rows = [row for file in table.snapshot().files for row in table.read(file, ["abort_count", "last_error", "crash_count"]).to_pylist()]
+    assert len(rows) == messages
+    assert all(not row["abort_count"] and not row["crash_count"] and row["last_error"] is None for row in rows)
+
+    clock.advance(timedelta(minutes=5))
+    assert receiving.run("probe").outage is not None
+    assert 0 < len(handler.calls()) <= OUTAGE.probe
+
+    Path(tmp_path, "away").unlink()
+    clock.advance(timedelta(minutes=5))
+    over = receiving.run("over")
+
+    assert (over.settled, over.outage, over.passes) == (messages, None, 2)
+    assert len(handler.calls()) == messages
+    assert table.snapshot().control.outage() is None
