@@ -81,7 +81,7 @@ compat: setup  ## the installed wheel in the oldest and the newest Airflow, Pyth
 	@bash tools/compat.sh
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
-	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py
+	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
 	@$(PYTEST) -q tests/spark -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import warnings
@@ -41,6 +42,8 @@ BATCHES = replace(POLICY, max_batch_size=3)
 with warnings.catch_warnings(action="ignore"):
     AT_MOST_ONCE = replace(POLICY, exactly_once=False, receive_error_handling="Drop")
 BROKER = ServiceBroker(max_queue_readers=1)
+FULL = os.environ.get("POISON_FAULTS") == "full"
+"""``make faults`` dies at every point of a pass; ``make test`` at every fifth, at others each time."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,8 @@ def test_a_pass_that_dies_at_any_point_lands_everything_once_when_it_runs_again(
     queue, out = a_run("whole")
     met = points_of(lambda: queue.receive(**of(out)))
     assert {"pass.land.after_write", "output.land.before_write", "output.land.before_force"} <= set(met)
-    for number, point in enumerate(met):
+    step = 1 if FULL else 5
+    for number, point in list(enumerate(met))[random.randrange(step) :: step]:
         queue, out = a_run(str(number))
         assert in_a_process(queue, out.parent, policy, number) == -signal.SIGKILL
         queue.clock.advance(timedelta(minutes=3))
