@@ -286,8 +286,7 @@ class InlineSession(StatelessSession):
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
         record, endpoint = BatchRecord(batch, self._journal, self._reader, self._carry), self._endpoint
         halted = endpoint.deliver(batch, record.section)
-        not_landed, endpoint.not_landed = endpoint.not_landed, 0
-        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=not_landed, searched=record.searched())
+        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=endpoint.take_not_landed(), searched=record.searched())
 
 
 class InlineCallers:
