@@ -164,7 +164,8 @@ def _outputs(args: Namespace) -> tuple[Output, ...]:
     try:
         return outputs_of(tables, schema=schema, keys=keys, evolve=args.evolve, provenance=args.provenance)
     except SettingError as error:
-        raise wrong_usage(f"--output-table: {error}") from error
+        option = "output-table" if error.setting == "output" else error.setting.replace("_", "-")
+        raise wrong_usage(f"--{option} {error.value!r} is not allowed; allowed: {error.allowed}.") from error
 
 
 def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None:
