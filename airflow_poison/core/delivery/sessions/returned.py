@@ -24,6 +24,7 @@ import numpy as np
 from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.delivery.sessions.journal import why
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
 from airflow_poison.core.outputs import Fitting, divided, joined, rows_returned
 
@@ -80,6 +81,7 @@ def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: 
     except ServerSessionError:
         give_back()
         raise
+    reach("delivery.returned.after_records")
 
 
 def _write_rest(descriptor: int, rest: bytes) -> None:
