@@ -102,7 +102,7 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
-        outputs = prepared(self.outputs)
+        outputs = prepared(self.outputs) if self.outputs else ()
         self._let_in(snapshot)
         tallies = self._finish_all(pass_key(key, finished(self.table, key)), handler, outputs)
         reach("pass.receive.before_relay")
