@@ -109,10 +109,28 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
-        outputs = prepared(self.outputs)
+        outputs = prepared(self.outputs) if self.outputs else ()
         self._let_in(snapshot)
-        tallies = list[Tally]()
-        claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
+        tallies = self._finish_all(key, handler, outputs)
+        reach("pass.receive.before_relay")
+        sent_on = self._send_on()
+        if self.table.snapshot().landings:
+            landed.update(land(self.table, self.clock, self.deliver))
+        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
+        if result.not_landed:
+            who = counted(result.not_landed, "delivery", "deliveries")
+            self.progress(
+                f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
+                "Declare output='/path/of/a/table' to keep them."
+            )
+        return result
+
+    def _finish_all(self, key: str, handler: HandlerRef, outputs: Sequence[Output]) -> list[Tally]:
+        """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each.
+
+        A probe that succeeds ends the outage, and the run claims once more.
+        """
+        tallies, engine, claim_key = list[Tally](), cache(self.engine), pass_key(key, finished(self.table, key))
         if self._delivers(claim_key):
             engine().prepare(self.table, handler)
         tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
@@ -125,13 +143,7 @@ class ReceivePass:
                 break
             self.progress("the probe has succeeded: the outage is over")
             claim_key = pass_key(key, finished(self.table, key))
-        reach("pass.receive.before_relay")
-        sent_on = self._send_on()
-        if self.table.snapshot().landings:
-            landed.update(land(self.table, self.clock, self.deliver))
-        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
-        self._tell_dropped(result)
-        return result
+        return tallies
 
     def _taken_over(self, own: str) -> Iterator[Claim]:
         """Take the claims of dead runs over, one after the other."""
@@ -152,15 +164,6 @@ class ReceivePass:
             sub_queue=self.policy.reads,
             probe=probing is not None,
         )
-
-    def _tell_dropped(self, result: ReceiveResult) -> None:
-        """Say that rows were returned for which no output is declared."""
-        if result.not_landed:
-            who = counted(result.not_landed, "delivery", "deliveries")
-            self.progress(
-                f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
-                "Declare output='/path/of/a/table' to keep them."
-            )
 
     def _probed(self, control: Control) -> OutageState | None:
         """Return the outage that this pass is to probe; None: there is none, or it looks for none and receives as ever."""
