@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 forked.preload("tests.unit.passes.test_results")
 POLICY = Msmq4(receive_retry_count=2, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
-BATCHES = replace(POLICY, max_batch_size=3)
+BATCHES = replace(POLICY, max_batch_size=3, receive_retry_count=3)
+"""A retry more: a batch that fails counts for each of its members, and after a death batches begin again (spec WCF-41, section 11)."""
 with warnings.catch_warnings(action="ignore"):
     AT_MOST_ONCE = replace(POLICY, exactly_once=False, receive_error_handling="Drop")
 BROKER = ServiceBroker(max_queue_readers=1)
