@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core import fault_points
 from tests.faults.ledger import note
-from tests.faults.points import OF_THE_HANDLER
+from tests.faults.points import NEVER_RAISE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ class Injector:
     def _reached(self, point: str) -> None:
         self.visited[point] += 1
         plan = self._plan
-        if self._fired or plan.what not in {What.KILL, What.STOP, What.ERROR} or (plan.what is What.ERROR and point in OF_THE_HANDLER):
+        if self._fired or plan.what not in {What.KILL, What.STOP, What.ERROR} or (plan.what is What.ERROR and point in NEVER_RAISE):
             return
         visits = self.visited[point] if plan.point else self.visited.total()
         if plan.point in {"", point} and visits == plan.visit:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 OF_THE_HANDLER = frozenset({"handler.begin", "handler.end"})
 """Points of the tests' own handler: behind its note that it was called, and before it returns."""
+NEVER_RAISE = OF_THE_HANDLER | {"delivery.returned.after_records"}
+"""Points where a process may die or stand still, and nothing can fail: behind it only memory is written to."""
 NOT_ON_DISK = frozenset({"memory.py"})
 """Modules whose points are those of another one, for a log without files."""
 

@@ -247,6 +247,21 @@ def test_a_zombie_cannot_open_a_new_journal(queue: QueueTable) -> None:
     assert [path.read_bytes() for path in Path(journals).iterdir()] == [b"counts"]
 
 
+def test_a_journal_that_gets_its_name_while_its_holder_is_shut_out_is_none(queue: QueueTable) -> None:
+    """The system finds the folder first, and renames in it then, wherever it has gone meanwhile."""
+    send(queue, 1)
+    old = claim(queue)
+    folder = Path(queue.stage(old), "journal")
+    (folder / ".0-0-a.new").touch()
+    found = os.open(folder, os.O_PATH)
+    new = claim(queue)
+    with pytest.raises(FileNotFoundError):
+        os.rename(".0-0-a.new", "0-0-a.journal", src_dir_fd=found, dst_dir_fd=found)
+    os.close(found)
+    (journals,) = queue.journals(new)
+    assert not list(Path(journals).iterdir())
+
+
 def test_a_zombie_that_makes_its_folder_anew_is_not_listened_to(queue: QueueTable) -> None:
     send(queue, 1)
     old = claim(queue)

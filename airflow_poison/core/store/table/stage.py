@@ -117,16 +117,20 @@ def lost(claim: Claim) -> str:
 def fence(root: str, claim: Claim) -> None:
     """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim. Raises OSError when one could not be shut out.
 
-    Whatever such a holder has done is looked for behind the fence: to go on without would deliver it again.
+    Whatever such a holder has done is looked for behind the fence: to go on without would deliver it again. A journal that is about to get its
+    name goes: the system may have found its folder before the fence, and give it the name afterwards.
     """
     folder = Path(root, stage_folder(claim.key))
     for attempt in claim.earlier:
+        fenced = folder / (attempt + _FENCED)
         try:
-            Path(folder, attempt).rename(folder / (attempt + _FENCED))
+            Path(folder, attempt).rename(fenced)
         except OSError as error:
             # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
             if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
                 raise
+        for unnamed in Path(fenced, JOURNAL).glob(".*"):
+            unnamed.unlink(missing_ok=True)
 
 
 def earlier_folders(root: str, claim: Claim) -> Sequence[Path]:
