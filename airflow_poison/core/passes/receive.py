@@ -13,6 +13,7 @@ from airflow_poison.core.delivery.batching import refuse_dialogs
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, Tally
+from airflow_poison.core.delivery.transform import Transformation, check_policy
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
@@ -51,7 +52,7 @@ LEASE = timedelta(minutes=2)
 class ReceivePass:
     """The parts of a pass that stay the same for all its claims.
 
-    :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
+    :param handler: an importable name (``"shop.arrivals:land"``) or a callable; or a transformation of a DataFrame.
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
@@ -66,7 +67,7 @@ class ReceivePass:
 
     table: QueueTable
     policy: Policy
-    handler: HandlerLike
+    handler: HandlerLike | Transformation
     engine: Callable[[], Engine]
     clock: Clock
     max_messages: int = 10_000_000
@@ -90,7 +91,7 @@ class ReceivePass:
         ConservationError, ClaimLostError and TableChangedError with nothing committed.
         """
         check_key(key)
-        handler = resolve_handler(self.handler, returns_rows=bool(self.outputs))
+        handler = self._resolved()
         check_isolation(self.isolation)
         load_types(self.unprocessable)
         started = time.monotonic()
@@ -98,6 +99,7 @@ class ReceivePass:
         landed = Counter(land(self.table, self.clock, self.deliver)) if snapshot.landings else Counter[str]()
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
+        self._refuse_order(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -107,7 +109,7 @@ class ReceivePass:
         tallies = list[Tally]()
         claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
         if self._delivers(claim_key):
-            engine().prepare(self.table, handler)
+            engine().prepare(self.table, replace(handler, outputs=outputs) if isinstance(handler, Transformation) else handler)
         for claim in self._of_the_dead(claim_key):
             self.progress(f"taking over the claim of a dead run: {counted(claim.messages, 'message')}")
             mine = self.table.take_over(claim, lease=self.lease, now=self.clock.now())
@@ -144,6 +146,17 @@ class ReceivePass:
             self.batching.check_here()
         if self._converses(snapshot):
             refuse_dialogs(self.batching, self.table.name)
+
+    def _resolved(self) -> HandlerRef | Transformation:
+        """Return what takes the messages, checked and ready to travel. Raises HandlerNotFoundError."""
+        if isinstance(self.handler, Transformation):
+            return self.handler.resolved()
+        return resolve_handler(self.handler, returns_rows=bool(self.outputs))
+
+    def _refuse_order(self, snapshot: Snapshot) -> None:
+        """Raise SettingError for a transformation of messages whose deliveries have an order."""
+        if isinstance(self.handler, Transformation):
+            check_policy(self.policy, self.handler, converses=self._converses(snapshot))
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
@@ -211,7 +224,9 @@ class ReceivePass:
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
-    def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, outputs: Sequence[Output], *, crashed: bool) -> Tally:
+    def _finish(
+        self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef | Transformation, outputs: Sequence[Output], *, crashed: bool
+    ) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.
