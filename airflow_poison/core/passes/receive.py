@@ -120,7 +120,7 @@ class ReceivePass:
             )
         return result
 
-    def _finish_all(self, claim_key: str, handler: HandlerRef | Transformation, outputs: Sequence[Output]) -> list[Tally]:
+    def _finish_all(self, claim_key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...]) -> list[Tally]:
         """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each."""
         tallies, engine = list[Tally](), cache(self.engine)
         if self._delivers(claim_key):
