@@ -129,8 +129,7 @@ class ClaimFrames:
         if self._schema is None:
             return raw
         parsed, bad = self.parsed(raw)
-        if observed is not None:
-            parsed = parsed.observe(observed, f.count_if(bad).alias("bad"))
+        parsed = parsed.observe(observed or "poison_unparsed", f.count_if(bad).alias("bad"))  # the filter stays above it: below, all is parsed twice
         names = parse_ddl(self._schema).names
         return parsed.where(~bad).select(LOOKUP_ID, *(f.col(f"{_PARSED}.`{name.replace('`', '``')}`").alias(name) for name in names))
 
@@ -144,9 +143,9 @@ class ClaimFrames:
         text = f.col("body").cast("string")
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         parsed = f.from_json(text, StructType([*columns, StructField(_CORRUPT, StringType())]), options)
-        bare = f.btrim(text, f.lit(" \t\r\n"))
-        whole = bare.startswith("{") & bare.endswith("}")  # of an array Spark would take the first element
-        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(whole, parsed).alias(_PARSED))
+        bare = f.btrim(text, f.lit(" \t\r\n"))  # takes as long as the parsing
+        whole = f.when(text.startswith("{") & text.endswith("}"), f.lit(True)).otherwise(bare.startswith("{") & bare.endswith("}"))  # noqa: FBT003
+        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(whole, parsed).alias(_PARSED))  # of an array Spark takes the first element
         bad = f.col(_PARSED).isNull() | f.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         for field in parse_ddl(self._schema):
             if not field.nullable:
