@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
+    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.queue_table import QueueTable
@@ -94,45 +95,13 @@ def receive(args: Namespace) -> None:
 
     Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
     """
-    from airflow_poison.core.passes.conversations import declare_services
-    from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.policies import policy_from_dict
-    from airflow_poison.core.spark.executors import checked_files
     from airflow_poison.operators.account import account
 
-    engine = values.one_of("--engine", args.engine, _ENGINES)
     values.named("--run-key", args.run_key)
-    most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
-    if args.spark is not None and engine != "spark":
-        raise wrong_usage("--spark: expected with --engine spark.")
-    files = checked_files(args.py_files or ())
-    _import_from_here(files)
-    policy = given_policy(args)
-    if args.store is None:
-        hook_of(args).import_here(files)
-    services = given_services(args.services or ())
-    handler = _handler(args)
-    batching = _batching(args)
-    table = opened_queue(args, policy)
-    if services:
-        declare_services(opened_store(args), table, services, system_clock())
-    outputs = _outputs(args)
     progress = ProgressLine()
-    receiving = ReceivePass(
-        table=table,
-        policy=policy or policy_from_dict(table.snapshot().control.policy),
-        handler=handler,
-        engine=_engine(args, engine, files, progress.tell),
-        clock=system_clock(),
-        max_messages=most,
-        isolation=args.isolation,
-        unprocessable=tuple(args.unprocessable or ()),
-        outputs=outputs,
-        batching=batching,
-        progress=progress.tell,
-        store=opened_store(args),
-    )
+    receiving = _declared_pass(args, progress.tell)
+    table = receiving.table
     named = args.run_key if args.run_key is not None else uuid.uuid4().hex[:12]
     key = run_key(table.uri, "receive", named)
     try:
@@ -151,6 +120,44 @@ def receive(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
+def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
+    """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
+    from airflow_poison.core.passes.conversations import declare_services
+    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.core.spark.executors import checked_files
+
+    engine = values.one_of("--engine", args.engine, _ENGINES)
+    most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
+    if args.spark is not None and engine != "spark":
+        raise wrong_usage("--spark: expected with --engine spark.")
+    files = checked_files(args.py_files or ())
+    _import_from_here(files)
+    policy = given_policy(args)
+    if args.store is None:
+        hook_of(args).import_here(files)
+    services = given_services(args.services or ())
+    handler = _handler(args)
+    batching, outputs = _batching(args), _outputs(args)
+    table = opened_queue(args, policy)
+    if services:
+        declare_services(opened_store(args), table, services, system_clock())
+    return ReceivePass(
+        table=table,
+        policy=policy or policy_from_dict(table.snapshot().control.policy),
+        handler=handler,
+        engine=_engine(args, engine, files, progress),
+        clock=system_clock(),
+        max_messages=most,
+        isolation=args.isolation,
+        unprocessable=tuple(args.unprocessable or ()),
+        outputs=outputs,
+        batching=batching,
+        progress=progress,
+        store=opened_store(args),
+    )
+
+
 def _outputs(args: Namespace) -> tuple[Output, ...]:
     """Return the outputs that options declare. Raises InputError."""
     from airflow_poison.core.errors import SettingError
@@ -161,7 +168,8 @@ def _outputs(args: Namespace) -> tuple[Output, ...]:
     try:
         return outputs_of(tables, schema=schema, keys=keys, evolve=args.evolve, provenance=args.provenance)
     except SettingError as error:
-        raise wrong_usage(f"--output-table: {error}") from error
+        option = "output-table" if error.setting == "output" else error.setting.replace("_", "-")
+        raise wrong_usage(f"--{option} {error.value!r} is not allowed; allowed: {error.allowed}.") from error
 
 
 def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None:

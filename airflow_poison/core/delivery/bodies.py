@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,6})\d*)?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
 _SHOWN = 80
-_MISSING = object()
 
 
 def columns_of(bodies: Sequence[bytes | None], schema: pa.Schema) -> tuple[pa.Table, dict[int, BodyError]]:

@@ -153,6 +153,8 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
 
 def landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
     """Return what messages returned as rows of the partition ``_output``, and count it."""
+    if not delivered.returned:
+        return []
     from airflow_poison.core.delivery.sessions.returned import LearnedColumns
     from airflow_poison.core.outputs_as_rows import landing_rows
 

@@ -148,10 +148,10 @@ class Delivering:
                 )
             for output in outputs:
                 if (learned := earlier.known(output.name)) is not None and output.columns is None:
-                    own.start_with(output.name, learned)
+                    own.write(output.name, learned)
         for output in outputs:
             if output.columns is not None:
-                own.start_with(output.name, output.columns)
+                own.write(output.name, output.columns)
 
     def _dialogs(self, stage: Path) -> str | None:
         """Write what tasks have to know of conversations into the stage; return where, None when the queue has none."""

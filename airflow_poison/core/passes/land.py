@@ -68,11 +68,6 @@ def _land_commit(table: QueueTable, version: int, files: Sequence[DataFile], clo
     return landed
 
 
-def waiting(table: QueueTable) -> int:
-    """Return how many returned rows are not in their outputs yet."""
-    return sum(batch.num_rows for file in table.snapshot().landings for landing in landings_of(table.read(file)) for batch in landing.batches)
-
-
 def prepared(outputs: Sequence[Output]) -> tuple[Output, ...]:
     """Return outputs with the columns that their tables have. Raises OutputError, SettingError; asked before anything is claimed."""
     return tuple(_prepared(output) for output in outputs)

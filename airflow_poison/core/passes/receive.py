@@ -104,10 +104,25 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
-        outputs = prepared(self.outputs)
+        outputs = prepared(self.outputs) if self.outputs else ()
         self._let_in(snapshot)
-        tallies = list[Tally]()
-        claim_key, engine = pass_key(key, finished(self.table, key)), cache(self.engine)
+        tallies = self._finish_all(pass_key(key, finished(self.table, key)), handler, outputs)
+        reach("pass.receive.before_relay")
+        sent_on = self._send_on()
+        if self.table.snapshot().landings:
+            landed.update(land(self.table, self.clock, self.deliver))
+        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
+        if result.not_landed:
+            who = counted(result.not_landed, "delivery", "deliveries")
+            self.progress(
+                f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
+                "Declare output='/path/of/a/table' to keep them."
+            )
+        return result
+
+    def _finish_all(self, claim_key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...]) -> list[Tally]:
+        """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each."""
+        tallies, engine = list[Tally](), cache(self.engine)
         if self._delivers(claim_key):
             engine().prepare(self.table, replace(handler, outputs=outputs) if isinstance(handler, Transformation) else handler)
         for claim in self._of_the_dead(claim_key):
@@ -126,18 +141,7 @@ class ReceivePass:
             )
             if own is not None:
                 tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
-        reach("pass.receive.before_relay")
-        sent_on = self._send_on()
-        if self.table.snapshot().landings:
-            landed.update(land(self.table, self.clock, self.deliver))
-        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
-        if result.not_landed:
-            who = counted(result.not_landed, "delivery", "deliveries")
-            self.progress(
-                f"queue {self.table.name}: {who} returned rows, which are dropped: no output is declared. "
-                "Declare output='/path/of/a/table' to keep them."
-            )
-        return result
+        return tallies
 
     def _check_batches(self, snapshot: Snapshot) -> None:
         """Raise SettingError where the handler takes batches, and this policy, this queue or this machine has none."""

@@ -12,7 +12,8 @@ from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
-from airflow_poison.core.spark.frames import check, transform_claim
+from airflow_poison.core.spark.frames.claim import transform_claim
+from airflow_poison.core.spark.frames.function import check
 from airflow_poison.core.spark.jobs import readable_error
 from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
 

@@ -24,6 +24,11 @@ def take_many(frame: Any) -> None:
         raise PoisonRows(bad, "unknown plane")
 
 
+def land(message: Message) -> dict[str, Any]:
+    take(message)
+    return {"tailnum": message.text}
+
+
 def chat(message: Message) -> None:
     print("taken", message.lookup_id)  # noqa: T201  (what handlers do)
     os.system("echo said by another process")

@@ -21,7 +21,9 @@ from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryN
 from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.stage import StageJob, Tally
 from airflow_poison.core.delivery.transform import VERDICT
-from airflow_poison.core.delivery.units import Broke, FrameDelivery, FrameOutcome, FrameRules, Ran, SparkLostError, open_ids, settled
+from airflow_poison.core.delivery.units.account import open_ids, settled
+from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
+from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from airflow_poison.core.delivery.units.counts import UnitOutcome
     from airflow_poison.core.policies.policy import Policy
 
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Fault")
 RAISED, HUNG = Failure(FailureKind.EXCEPTION, "CAST_INVALID_INPUT", "bad"), Failure(FailureKind.TIMEOUT, "timeout")
-SMALL_CHUNKS = FrameRules(side_by_side=2, chunk_rows=16)
+SMALL_CHUNKS = UnitRules(side_by_side=2, chunk_rows=16)
 NAMED = Failure(FailureKind.EXCEPTION, VERDICT, "no such carrier")
 
 
@@ -102,9 +105,9 @@ def deliver(
     batch: pa.RecordBatch,
     policy: Policy = MOVE,
     *,
-    rules: FrameRules = SMALL_CHUNKS,
+    rules: UnitRules = SMALL_CHUNKS,
     keep_alive: Callable[[], None] = lambda: None,
-) -> tuple[FrameOutcome, Tally, dict[int, dict[str, object]]]:
+) -> tuple[UnitOutcome, Tally, dict[int, dict[str, object]]]:
     """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain."""
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     story = read_history([each / "journal" for each in folders], timedelta(0))
@@ -113,14 +116,14 @@ def deliver(
     (here / "begun").write_text(TryNote("", Forced.MARKS).to_json())
     job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock())
     with Journal(here / "journal", "frames") as journal:
-        outcome = FrameDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths).run(keep_alive)
+        outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths).run(keep_alive)
     wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
     rows = pa.Table.from_batches(settled(job, outcome, story.carry, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
     (tally,) = (Tally.from_record(json.loads(row["body"])) for row in rows if row["sub_queue"] == TALLY)
     return outcome, tally, {row["lookup_id"]: row for row in rows if row["sub_queue"] in {"main", "retry", "poison"}}
 
 
-def charged(outcome: FrameOutcome) -> dict[int, int]:
+def charged(outcome: UnitOutcome) -> dict[int, int]:
     attempts = attempts_of(outcome.words)
     return {int(number): int(count) for number, count in zip(outcome.lookup_ids, attempts, strict=True) if count}
 
@@ -162,7 +165,7 @@ def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp
 def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], chunk: int, marks: bool, together: int, piece: int) -> None:  # noqa: FBT001
     played = Played(script, marks=marks)
     with TemporaryDirectory() as folder:
-        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(60), rules=FrameRules(together, chunk_rows=chunk, piece_rows=piece))
+        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(60), rules=UnitRules(together, chunk_rows=chunk, piece_rows=piece))
 
     hopeless = {number for number, act in script.items() if act != "heal"}
     assert charged(outcome) == {number: 1 if act == "heal" else 3 for number, act in script.items()}
@@ -180,7 +183,7 @@ def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], 
 def test_what_is_behind_a_message_that_halts_is_as_if_never_delivered(script: dict[int, str], urgent: set[int], chunk: int) -> None:
     played = Played(script)
     with TemporaryDirectory() as folder:
-        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(40, dict.fromkeys(urgent, 9)), FAULT, rules=FrameRules(chunk_rows=chunk))
+        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(40, dict.fromkeys(urgent, 9)), FAULT, rules=UnitRules(chunk_rows=chunk))
 
     order = [*sorted(urgent), *(number for number in range(1, 41) if number not in urgent)]
     halts = next((place for place, number in enumerate(order) if script.get(number, "heal") != "heal"), None)
@@ -199,7 +202,7 @@ def test_a_unit_that_fails_without_a_culprit_is_halved(tmp_path: Path) -> None:
 
     played = Large({})
 
-    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=FrameRules())
+    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=UnitRules())
 
     assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 41)))
 
@@ -207,7 +210,7 @@ def test_a_unit_that_fails_without_a_culprit_is_halved(tmp_path: Path) -> None:
 def test_rows_that_are_mixed_are_one_unit_without_those_that_ended(tmp_path: Path) -> None:
     played = Played({7: "raise", 31: "name", 12: "heal"})
 
-    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=FrameRules(mixes_rows=True))
+    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=UnitRules(mixes_rows=True))
 
     assert charged(outcome) == {7: 3, 31: 3, 12: 1}
     assert list(played.kept.values()) == [{*range(1, 41)} - {7, 31}]
@@ -220,7 +223,7 @@ def test_rows_that_are_mixed_and_fail_only_together_are_nobodys_fault(tmp_path: 
             return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
 
     with pytest.raises(SparkJobError, match=r"None of them fails alone, so nobody is charged"):
-        deliver(tmp_path, Together({}), messages(40), rules=FrameRules(mixes_rows=True))
+        deliver(tmp_path, Together({}), messages(40), rules=UnitRules(mixes_rows=True))
 
 
 def test_a_message_that_ends_spark_is_found_and_charged_alone(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_a_message_that_ends_spark_is_found_and_charged_alone(tmp_path: Path) ->
     batch, deaths = messages(400), 0
     while True:
         try:
-            outcome, tally, rows = deliver(tmp_path, Played({123: "kill"}), batch, rules=FrameRules(2, chunk_rows=200))
+            outcome, tally, rows = deliver(tmp_path, Played({123: "kill"}), batch, rules=UnitRules(2, chunk_rows=200))
             break
         except SparkJobError:
             deaths += 1
@@ -260,9 +263,9 @@ def test_attempts_that_were_counted_before_a_death_are_not_counted_again(tmp_pat
             return super().run(lookup_ids, lands=lands)
 
     with pytest.raises(SparkJobError, match="JVM has ended"):
-        deliver(tmp_path, DiesLate({7: "raise"}), messages(40), rules=FrameRules(chunk_rows=40))
+        deliver(tmp_path, DiesLate({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))
 
-    outcome, _, rows = deliver(tmp_path, played := Played({7: "raise"}), messages(40), rules=FrameRules(chunk_rows=40))
+    outcome, _, rows = deliver(tmp_path, played := Played({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))
 
     assert charged(outcome) == {7: 3}
     assert played.landed == sorted({*range(1, 41)} - {7})

@@ -22,7 +22,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.core import fault_points
 from airflow_poison.core.checking.check import check_store
-from airflow_poison.core.errors import OutputError, QueueHaltedError, SettingError
+from airflow_poison.core.delivery.sessions.returned import RowsReader
+from airflow_poison.core.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 forked.preload("tests.unit.passes.test_results")
 POLICY = Msmq4(receive_retry_count=2, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
-BATCHES = replace(POLICY, max_batch_size=3)
+BATCHES = replace(POLICY, max_batch_size=3, receive_retry_count=3)
+"""A retry more: a batch that fails counts for each of its members, and after a death batches begin again (spec WCF-41, section 11)."""
 with warnings.catch_warnings(action="ignore"):
     AT_MOST_ONCE = replace(POLICY, exactly_once=False, receive_error_handling="Drop")
 BROKER = ServiceBroker(max_queue_readers=1)
@@ -516,3 +518,16 @@ def test_rows_that_an_output_does_not_take_any_more_wait(queue: Queue, tmp_path:
     queue.receive("again", **of(out))
 
     assert landed(out) == Counter({1: 1})
+
+
+def test_no_message_settles_without_what_it_returned(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has emptied the file beside the journal while the pass was under way."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RowsReader, "news", lambda _self: iter(()))
+        with pytest.raises(ServerSessionError, match=r"What 2 delivered message\(s\) returned, 1 among them, cannot be found"):
+            landing(queue.sent("good", "good"), tmp_path).receive(**of(tmp_path / "out"))
+    assert len(queue.rows()) == 2
+
+    landing(queue, tmp_path).receive(**of(tmp_path / "out"))
+
+    assert landed(tmp_path / "out") == Counter({1: 1, 2: 1})

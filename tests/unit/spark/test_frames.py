@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_poison.core.ddl import parse_ddl
-from airflow_poison.core.spark.frames import body_error, failure_of_job, mixing_operator
+from airflow_poison.core.spark.frames.failures import failure_of_job
+from airflow_poison.core.spark.frames.messages import body_error
+from airflow_poison.core.spark.frames.plan import mixing_operator
 
 SCHEMA = "id int not null, amount double, tags array<string>"
 

@@ -157,8 +157,7 @@ class _Child:
             self._words = None
         endpoint.at[0] = -1
         _flush()
-        not_landed, endpoint.not_landed = endpoint.not_landed, 0
-        return ChildReport(DONE, halted=halted, not_landed=not_landed)
+        return ChildReport(DONE, halted=halted, not_landed=endpoint.take_not_landed())
 
     def _serve_calls(self, descriptors: list[int], endpoint: Endpoint, services: Mapping[str, Service] | None) -> None:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""

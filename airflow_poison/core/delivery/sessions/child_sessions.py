@@ -248,6 +248,13 @@ class ChildCallers:
 
     def begin(self, session: int, call: Call, opened: float) -> None:
         """Hand a message to a child; to a new one when it has died meanwhile."""
+        self._hand_over(session, call, () if self._services is None else (call.begun,), opened)
+
+    def _hand_over(self, session: int, call: Call, more: tuple[object, ...], opened: float | None = None) -> None:
+        """Tell a child of a call, and what goes with it; a new one when it has died meanwhile.
+
+        :param opened: when its transaction was begun, monotonic seconds; None: when the child has been told.
+        """
         given = self._sessions[session]
         given.number = given.number % _LARGEST_NUMBER + 1
         while True:
@@ -255,12 +262,13 @@ class ChildCallers:
             process, _ = given.living()
             try:
                 wire.send_numbers(process.control, given.number, call.row, call.counts.abort_count, call.counts.move_count)
-                if self._services is not None:
-                    wire.send(process.control, call.begun)
+                for message in more:
+                    wire.send(process.control, message)
             except wire.PeerGoneError:
                 _note_idle_death(given, self._children.bury(given))
             else:
-                given.call, given.busy, given.overdue = call, True, opened + given.timeout
+                given.call, given.busy = call, True
+                given.overdue = (time.monotonic() if opened is None else opened) + given.timeout
                 return
 
     def result(self, session: int) -> Failure | None:
@@ -284,17 +292,8 @@ class ChildCallers:
     def several(self, session: int, call: BatchCall) -> Handed:
         """Hand several messages to a child, and wait for it. Its death is a failure of all of them."""
         given = self._sessions[session]
-        given.number = given.number % _LARGEST_NUMBER + 1
         while True:
-            self.prepare(session)
-            process, _ = given.living()
-            try:
-                wire.send_numbers(process.control, given.number, SEVERAL, 0, 0)
-                wire.send(process.control, call)
-            except wire.PeerGoneError:
-                _note_idle_death(given, self._children.bury(given))
-                continue
-            given.call, given.busy, given.overdue = Call(-1, call.counts[0]), True, time.monotonic() + given.timeout
+            self._hand_over(session, Call(SEVERAL, call.counts[0]), (call,))
             told = self._told(given)
             if isinstance(told, ServerSessionError):
                 raise told

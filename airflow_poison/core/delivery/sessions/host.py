@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.sessions.dialogs import Dialogs
     from airflow_poison.core.delivery.sessions.failurelog import FailureLog
     from airflow_poison.core.delivery.sessions.journal import Section
+    from airflow_poison.core.delivery.sessions.returned import Keep
     from airflow_poison.core.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.decisions import Counts, Park
@@ -63,7 +64,7 @@ class EndpointHost(JournalHost):
         holds: bool,
         sessions: int = 1,
         force: Callable[[], None] | None = None,
-        keep: Callable[[int, int, bytes], None] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         super().__init__(job, section, log, keep)
         self._callers, self._holds, self._force = callers, holds, force
@@ -122,7 +123,7 @@ class EndpointHost(JournalHost):
             self._store(row, MessageState.HELD)
         return failure
 
-    def _take_rows(self, entry: BatchEntry, session: int, keep: Callable[[int, int, bytes], None]) -> None:
+    def _take_rows(self, entry: BatchEntry, session: int, keep: Keep) -> None:
         """Hold what a delivery returned until its transaction commits; one delivered at most once is committed already."""
         row, value = entry.row, self._words[entry.row]
         returned = self._callers.rows(session)
@@ -131,7 +132,7 @@ class EndpointHost(JournalHost):
         else:
             self._rows[row] = returned
 
-    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Callable[[int, int, bytes], None]) -> None:
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
         """Write down what deliveries returned; of a batch that was decided it is written down already."""
         if not self.delivered:
             super()._keep_rows(entries, keep)

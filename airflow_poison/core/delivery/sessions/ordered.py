@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.sessions.journal import SMALL_BATCH, STATE_MASK, SUSPECTS, MessageState, attempts_of
-from airflow_poison.core.delivery.sessions.returned import NOTHING
+from airflow_poison.core.delivery.sessions.returned import NOTHING, keep_all
 from airflow_poison.core.delivery.sessions.search import piece_of, unstable
 from airflow_poison.core.delivery.sessions.wire import BatchCall
-from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import Counts, Deliver
@@ -120,11 +120,12 @@ class OrderedBatches:
         rows = [entry.row for entry in entries]
         failure, named, returned = self._hand(rows, seen)
         if failure is None:
-            self._write_down(entries, returned)
+            if self._endpoint.keep is not None:
+                records = ((entry.lookup_id, 0, returned[place] if returned else NOTHING) for place, entry in enumerate(entries))
+                keep_all(self._endpoint.keep, records, partial(self._give_back, rows))
             self._commit(rows, now)
             return
-        for row in rows:
-            self._words[row] = MessageState.UNTOUCHED
+        self._give_back(rows)
         if named:
             self._named |= {rows[place] for place in named}
             self._charged()
@@ -134,18 +135,9 @@ class OrderedBatches:
         error = f"{failure.type}: {failure.text}"
         self._failing.append(_Failing([entry.lookup_id for entry in entries], rows[-1], piece, error))
 
-    def _write_down(self, entries: Sequence[BatchEntry], returned: Sequence[bytes]) -> None:
-        """Write down what each delivery returned; when that cannot be done, the messages are given back as they were."""
-        keep = self._endpoint.keep
-        if keep is None:
-            return
-        try:
-            for place, entry in enumerate(entries):
-                keep(entry.lookup_id, 0, returned[place] if returned else NOTHING)
-        except ServerSessionError:
-            for entry in entries:
-                self._words[entry.row] = MessageState.UNTOUCHED
-            raise
+    def _give_back(self, rows: list[int]) -> None:
+        for row in rows:
+            self._words[row] = MessageState.UNTOUCHED
 
     def _hand(self, rows: list[int], seen: list[Counts]) -> Handed:
         endpoint = self._endpoint

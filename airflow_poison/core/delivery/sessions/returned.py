@@ -24,17 +24,20 @@ import numpy as np
 from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.delivery.sessions.journal import why
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
+from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
 from airflow_poison.core.outputs import Fitting, divided, joined, rows_returned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.outputs import Output
+
+    Keep = Callable[[int, int, bytes], None]  # ``RowsWriter.append``
 
 _MARK = b"rows"
 _HEAD = struct.Struct("<4sIIIq")  # mark, size of what was returned, checksum, attempts, lookup id
@@ -64,6 +67,21 @@ class RowsWriter:
                 f"What message {lookup_id} returned cannot be written: {why(error)}. Nothing is lost, it is delivered again when the task runs "
                 "again; free some space first."
             ) from error
+
+
+def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: Callable[[], object]) -> None:
+    """Write down what deliveries returned, before their words; when that cannot be done, their messages are given back as they were.
+
+    :param returned: lookup ids, attempts, and what was returned.
+    Raises ServerSessionError.
+    """
+    try:
+        for lookup_id, attempts, rows in returned:
+            keep(lookup_id, attempts, rows)
+    except ServerSessionError:
+        give_back()
+        raise
+    reach("delivery.returned.after_records")
 
 
 def _write_rest(descriptor: int, rest: bytes) -> None:
@@ -159,10 +177,6 @@ class LearnedColumns:
         except FileNotFoundError:
             return None
 
-    def start_with(self, name: str, columns: pa.Schema) -> None:
-        """Begin with these columns."""
-        self._replace(name, columns)
-
     def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
         """Add columns, and types of columns that had none; return all. What others have learned meanwhile stays.
 
@@ -173,17 +187,17 @@ class LearnedColumns:
         try:
             with open(self._path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-                base = known = self.known(output.name)
-                fields = {field.name: field for field in base or ()}
+                known = self.known(output.name)
+                fields = {field.name: field for field in known or ()}
                 for name, kind in news.items():
                     if name in fields:
                         if pa.types.is_null(fields[name].type):
                             fields[name] = pa.field(name, kind)
-                    elif base is None or output.evolve:
+                    elif known is None or output.evolve:
                         fields[name] = pa.field(name, kind)
                 found = pa.schema(list(fields.values()))
-                if known is None or found != known:
-                    self._replace(output.name, found)
+                if found != known:
+                    self.write(output.name, found)
                 return found
         except OSError as error:
             raise ServerSessionError(
@@ -191,7 +205,8 @@ class LearnedColumns:
                 "space, or declare output_schema, then run the task again."
             ) from error
 
-    def _replace(self, name: str, columns: pa.Schema) -> None:
+    def write(self, name: str, columns: pa.Schema) -> None:
+        """Set the columns of an output. Raises OSError."""
         path = self._path(name)
         beside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
         with open(beside, "wb", opener=private) as file:

@@ -29,10 +29,9 @@ from airflow_poison.core.delivery.sessions.journal import (
     crashes_of,
     pending,
 )
-from airflow_poison.core.delivery.sessions.returned import NOTHING
+from airflow_poison.core.delivery.sessions.returned import NOTHING, keep_all
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, cut
 from airflow_poison.core.delivery.sessions.work import LEAST_PIECE, BatchDelivery, Endpoint, Ladder, Rung, values_of
-from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind, PoisonRows
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import Counts, Halt
@@ -271,19 +270,18 @@ class FrameDelivery(BatchDelivery):
             self._write_all_down(rows, kept)
             self._commit(rows, kept)
         else:
-            self._array[rows] = kept | MessageState.UNTOUCHED
+            self._give_back(rows, kept)
         return failure, named
 
     def _write_all_down(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
-        """Write down what each delivery returned; when that cannot be done, the messages are given back as they were."""
-        if self._keep is None:
-            return
-        try:
-            for row, attempts, returned in zip(rows.tolist(), attempts_of(kept).tolist(), self._calls.rows, strict=True):
-                self._keep(self._ids[row], attempts, returned)
-        except ServerSessionError:
-            self._array[rows] = kept | MessageState.UNTOUCHED
-            raise
+        """Write down what each delivery returned."""
+        if self._keep is not None:
+            records = zip([self._ids[row] for row in rows], attempts_of(kept).tolist(), self._calls.rows, strict=True)
+            keep_all(self._keep, records, partial(self._give_back, rows, kept))
+
+    def _give_back(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
+        """Store that rows are with no handler any more, with the attempts that they had."""
+        self._array[rows] = kept | MessageState.UNTOUCHED
 
     def _commit(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
         """Store that all are committed: the store of the last one decides."""

@@ -14,7 +14,7 @@ from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK
 from airflow_poison.core.delivery.sessions.returned import RowsReader
 from airflow_poison.core.delivery.sessions.wire import Handed
 from airflow_poison.core.delivery.sessions.work import Endpoint, Views
-from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.core.errors import InputError, ServerSessionError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,12 +76,21 @@ class BatchRecord:
         self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
 
     def returned(self) -> Mapping[int, bytes]:
-        """Return the rows that committed deliveries of this batch returned, as they travel, by lookup id; asked once, when it is done."""
+        """Return the rows that committed deliveries of this batch returned, as they travel, by lookup id; asked once, when it is done.
+
+        Raises ServerSessionError when the record of one cannot be found, so that nothing settles without its rows.
+        """
         if self._rows is None:
             return {}
         committed = states_of(self.words) == MessageState.COMMITTED
         wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
-        return self._rows.returned_by(wanted)
+        found = self._rows.returned_by(wanted)
+        if lost := wanted.keys() - found.keys():
+            raise ServerSessionError(
+                f"What {len(lost)} delivered message(s) returned, {min(lost)} among them, cannot be found beside the attempt journal. Nothing was "
+                "committed: look at that disk, then run the task again; it delivers them again."
+            )
+        return found
 
     def searched(self) -> Searched:
         """Return what was told of searches of this batch; asked once, when it is done."""
@@ -286,8 +295,7 @@ class InlineSession(StatelessSession):
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
         record, endpoint = BatchRecord(batch, self._journal, self._reader, self._carry), self._endpoint
         halted = endpoint.deliver(batch, record.section)
-        not_landed, endpoint.not_landed = endpoint.not_landed, 0
-        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=not_landed, searched=record.searched())
+        return BatchReport(*record.outcome(), halted, returned=record.returned(), not_landed=endpoint.take_not_landed(), searched=record.searched())
 
 
 class InlineCallers:

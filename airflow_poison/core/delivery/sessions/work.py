@@ -28,10 +28,9 @@ from airflow_poison.core.delivery.sessions.journal import (
     attempts_of,
     counted,
 )
-from airflow_poison.core.delivery.sessions.returned import NOTHING, Returned
+from airflow_poison.core.delivery.sessions.returned import NOTHING, Returned, keep_all
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
-from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
 from airflow_poison.core.outputs import is_rows
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.transaction import BegunDelivery
     from airflow_poison.core.delivery.sessions.journal import Section
     from airflow_poison.core.delivery.sessions.output import LastOutput
+    from airflow_poison.core.delivery.sessions.returned import Keep
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.message import _Columns
     from airflow_poison.core.policies.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
@@ -83,7 +83,6 @@ class Endpoint:
     :raises HandlerNotFoundError: the handler cannot be loaded here.
     :ivar returned: where the rows go that the handler returns; None: no output is declared.
     :ivar rows: those of the last call.
-    :ivar not_landed: how many calls have returned rows although no output is declared.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar batch_size: how many messages a handler of batches gets at once at present.
@@ -94,7 +93,7 @@ class Endpoint:
         handler = load_handler(job.handler)
         self.returned = Returned(job, rows) if job.outputs else None
         self.rows = NOTHING
-        self.not_landed = 0
+        self._not_landed = 0
         self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
         self.receiver = job.policy.open()
         self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
@@ -134,7 +133,12 @@ class Endpoint:
             self.rows = self.returned.rows(returned)
         else:
             check_returned(returned)
-            self.not_landed += is_rows(returned)
+            self._not_landed += is_rows(returned)
+
+    def take_not_landed(self) -> int:
+        """Return how many calls have returned rows although no output is declared, since this was asked last."""
+        found, self._not_landed = self._not_landed, 0
+        return found
 
     def call_in_dialog(self, message: Message, begun: BegunDelivery, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
         """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
@@ -191,7 +195,7 @@ class JournalHost:
     :param keep: writes down what a delivery returned; None: nothing lands.
     """
 
-    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Callable[[int, int, bytes], None] | None = None) -> None:
+    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Keep | None = None) -> None:
         self._job, self._words, self._section, self._log, self._keep = job, section.words, section.number, log, keep
         self._rows: dict[int, bytes] = {}
 
@@ -211,15 +215,15 @@ class JournalHost:
         for entry in reversed(entries):
             self._store(entry.row, MessageState.COMMITTED)
 
-    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Callable[[int, int, bytes], None]) -> None:
-        """Write down what deliveries returned; when that cannot be done, their messages are given back as they were."""
-        try:
-            for entry in entries:
-                keep(entry.lookup_id, attempts_of(self._words[entry.row]), self._rows.pop(entry.row, NOTHING))
-        except ServerSessionError:
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+        """Write down what deliveries returned."""
+        records = ((entry.lookup_id, attempts_of(self._words[entry.row]), self._rows.pop(entry.row, NOTHING)) for entry in entries)
+
+        def give_back() -> None:
             for entry in reversed(entries):
                 self._store(entry.row, MessageState.UNTOUCHED)
-            raise
+
+        keep_all(keep, records, give_back)
 
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
         """Nobody else holds a claimed message."""
@@ -407,13 +411,9 @@ class BatchDelivery(JournalHost):
         return self._through_the_loop(entry, failure)
 
     def _write_down(self, row: int, returned: bytes) -> None:
-        """Write down what a delivery returned; when that cannot be done, its message is given back as it was."""
+        """Write down what a delivery returned."""
         assert self._keep is not None
-        try:
-            self._keep(self._ids[row], attempts_of(self._words[row]), returned)
-        except ServerSessionError:
-            self._store(row, MessageState.UNTOUCHED)
-            raise
+        keep_all(self._keep, ((self._ids[row], attempts_of(self._words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
 
     def _through_the_loop(self, entry: BatchEntry, failure: Failure | None) -> bool:
         """Receive one message until it has ended.

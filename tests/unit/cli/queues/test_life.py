@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare, disable
@@ -50,6 +51,19 @@ def test_a_handler_of_batches(poison: Callable[..., Ran], here: Path) -> None:
 
     assert re.search(r"3 messages in .*: 1 settled, 2 moved to poison\.", received.out)
     assert "In batches 2 messages were handed over; 0 probes for culprits." in received.out
+
+
+def test_rows_that_a_handler_returns(poison: Callable[..., Ran], here: Path) -> None:
+    poison(f"send orders N1 'bad two' N3 {MOVE}")
+    land = "receive orders --handler tests.unit.cli.shop:land --engine local --isolation none"
+    assert "--output-schema 'tailnum strin' is not allowed" in poison(f"{land} --output-table landed --output-schema 'tailnum strin'", code=2).err
+    assert "--output-schema 'n int' is not allowed; allowed: a setting of an output" in poison(f"{land} --output-schema 'n int'", code=2).err
+    assert "--output-table two: where there are several, expected NAME=VALUE" in poison(f"{land} --output-table one=/x two", code=2).err
+
+    received = poison(f"{land} --output-table landed --output-schema 'tailnum string' --output-keys tailnum")
+
+    assert "2 rows landed in the output." in received.out
+    assert sorted(DeltaTable("landed").to_pyarrow_table().to_pylist(), key=str) == [{"tailnum": "N1"}, {"tailnum": "N3"}]
 
 
 def test_a_handler_is_found_in_the_files_that_are_shipped(poison: Callable[..., Ran], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

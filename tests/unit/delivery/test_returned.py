@@ -1,0 +1,84 @@
+"""Records of what deliveries returned: whole ones count, each for the delivery that it was made in."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from airflow_poison.core.delivery.sessions.returned import Records, RowsReader, RowsWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "0.rows"
+
+
+@pytest.fixture
+def descriptor(path: Path) -> Iterator[int]:
+    found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    yield found
+    os.close(found)
+
+
+def committed(path: Path, lookup_ids: list[int], attempts: list[int]) -> dict[int, bytes]:
+    """Return what is known of committed messages, as a later try of the claim reads it."""
+    rows, there = Records.of(path).of_committed(np.array(lookup_ids), np.array(attempts, np.int32))
+    assert rows.table[0].tolist() == np.array(lookup_ids)[there].tolist()
+    return {number: returned for _, number, returned in rows.read(np.array(lookup_ids))}
+
+
+def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committed_one_did(path: Path, descriptor: int) -> None:
+    """A process may die between a record and its word, and a loss of power may take the later record."""
+    RowsWriter(descriptor).append(5, 0, b"rolled back")
+    assert RowsReader(descriptor).returned_by({5: 1}) == {}
+    assert committed(path, [5], [1]) == {}
+
+    RowsWriter(descriptor).append(5, 1, b"committed")
+
+    assert RowsReader(descriptor).returned_by({5: 1}) == {5: b"committed"}
+    assert committed(path, [5], [1]) == {5: b"committed"}
+
+
+def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: int) -> None:
+    writer = RowsWriter(descriptor)
+    for returned in (b"", b"rows"):
+        writer.append(7, 2, returned)
+
+    assert RowsReader(descriptor).returned_by({7: 2}) == {7: b"rows"}
+    assert committed(path, [7], [2]) == {7: b"rows"}
+
+
+@pytest.mark.parametrize("left", range(1, 44))
+def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) -> None:
+    """Its bytes may hold what looks like the beginning of another one; what is returned ends as pickles do."""
+    writer, reader = RowsWriter(descriptor), RowsReader(descriptor)
+    writer.append(1, 0, b"whole")
+    size = os.fstat(descriptor).st_size
+    writer.append(2, 0, b"rows rows torn rows.")
+    os.ftruncate(descriptor, size + left)
+    assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {1: b"whole"}
+
+    writer.append(3, 0, b"behind it")
+
+    assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {3: b"behind it"}
+    assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind it"}
+
+
+def test_who_begins_at_the_end_reads_what_comes_then(descriptor: int) -> None:
+    writer = RowsWriter(descriptor)
+    writer.append(1, 0, b"before")
+    reader = RowsReader(descriptor, at_end=True)
+    writer.append(2, 0, b"after")
+
+    assert reader.returned_by({1: 0, 2: 0}) == {2: b"after"}
+
+
+def test_a_file_that_is_gone_has_no_record(path: Path) -> None:
+    assert committed(path, [1], [0]) == {}
