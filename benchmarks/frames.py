@@ -1,4 +1,4 @@
-"""Transformations of data frames against the naive Spark job that does the same without protection. ``python -m benchmarks.frames [messages]``.
+"""Transformations of data frames beside the naive Spark job without protection: ``python -m benchmarks.frames [messages] [rounds]``.
 
 The workload is that of ``workload.py``: JSON of 1 KB, which is parsed, checked, and of which two columns are kept. Prints one line of JSON:
 
@@ -14,6 +14,8 @@ The workload is that of ``workload.py``: JSON of 1 KB, which is parsed, checked,
 from __future__ import annotations
 
 import json
+import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
 SCHEMA = "id int, kind string, amount double"
@@ -74,16 +76,19 @@ def in_python(df: DataFrame) -> DataFrame:
     return df.select((f.col("id") + f.udf(checked, IntegerType(), useArrow=False)("kind")).alias("id"), "amount")
 
 
-def frame_figures(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
-    """Measure each once, the naive job and the transformation without failures twice: the first of these warms the JVM up."""
-    store = open_store(str(folder / "store"), durable=False)
+def frame_figures(spark: SparkSession, store: QueueStore, folder: Path, number: int, rounds: int) -> dict[str, float]:
+    """Return the figures by name: medians of the rounds, in each of which everything runs once, side by side. The first run of all warms up."""
+    one_round(spark, store, folder / "warm", min(number, 100_000))
+    found = [one_round(spark, store, folder / str(turn), number) for turn in range(rounds)]
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
-    def queue(name: str, *, failing: bool = False, ten: bool = False) -> QueueTable:
-        table = declare(store, name, POLICY, SystemClock())
-        send(table, _batches(number, failing=failing, ten=ten), key="all", clock=SystemClock())
-        return table
 
-    def received(table: QueueTable, transform: Callable[[DataFrame], DataFrame], poisoned: int | None = 0) -> float:
+def one_round(spark: SparkSession, store: QueueStore, folder: Path, number: int) -> dict[str, float]:
+    """Measure everything once; return the figures and their ratios. Leaves nothing behind."""
+
+    def timed(name: str, transform: Callable[[DataFrame], DataFrame], *, failing: bool = False, bad: int = 0) -> float:
+        table = declare(store, f"{name}-{folder.name}", POLICY, SystemClock())
+        send(table, _batches(number, failing=failing, bad=bad), key="all", clock=SystemClock())
         receiving = ReceivePass(
             table=table,
             policy=POLICY,
@@ -91,29 +96,39 @@ def frame_figures(spark: SparkSession, folder: Path, number: int) -> dict[str, f
             engine=lambda: SparkEngine(spark),
             clock=SystemClock(),
             store=store,
-            outputs=outputs_of(str(folder / "landed" / table.name)),
+            outputs=outputs_of(str(folder / name)),
         )
-        started = time.monotonic()
-        result: ReceiveResult = receiving.run("bench")
-        seconds = time.monotonic() - started
-        print(f"{table.name}: {seconds:.1f} s", file=sys.stderr, flush=True)
-        assert poisoned in {None, result.poisoned}, result
+        started = time.perf_counter()
+        result = receiving.run("bench")
+        seconds = time.perf_counter() - started
+        assert failing or result.poisoned == bad, result
         assert result.settled + result.poisoned == number, result
+        assert sum(result.landed.values()) == result.settled, result
+        shutil.rmtree(table.uri)
         return seconds
 
-    received(queue("warm"), kept)
-    naive_seconds = min(naive(spark, queue("naive"), folder / "naive") for _ in range(2))
-    clean = received(queue("clean"), kept)
-    verdict = received(queue("verdict", failing=True), named, None)
-    ten = received(queue("ten", ten=True), kept, TEN)
-    python = received(queue("python"), in_python)
-    python_ten = received(queue("python_ten", ten=True), in_python, TEN)
+    table = declare(store, f"naive-{folder.name}", POLICY, SystemClock())
+    send(table, _batches(number), key="all", clock=SystemClock())
+    without = naive(spark, table, folder / "naive")
+    clean = timed("clean", kept)
+    again = naive(spark, table, folder / "naive")
+    shutil.rmtree(table.uri)
+    seconds = {
+        "naive": (without + again) / 2,
+        "clean": clean,
+        "verdict": timed("verdict", named, failing=True),
+        "ten bad": timed("ten", kept, bad=TEN),
+        "in Python": timed("python", in_python),
+        "in Python, ten bad": timed("python-ten", in_python, bad=TEN),
+    }
+    shutil.rmtree(folder)
+    print(f"    {number:,} messages: " + ", ".join(f"{name} {each:.1f} s" for name, each in seconds.items()), flush=True)
     return {
-        "frame_per_s": number / clean,
-        "frame_to_naive": naive_seconds / clean,
-        "frame_verdict_to_naive": naive_seconds / verdict,
-        "frame_ten_bad": ten / clean,
-        "frame_python_ten_bad": python_ten / python,
+        "frame_per_s": number / seconds["clean"],
+        "frame_to_naive": seconds["naive"] / seconds["clean"],
+        "frame_verdict_to_naive": seconds["naive"] / seconds["verdict"],
+        "frame_ten_bad": seconds["ten bad"] / seconds["clean"],
+        "frame_python_ten_bad": seconds["in Python, ten bad"] / seconds["in Python"],
     }
 
 
@@ -122,26 +137,28 @@ def naive(spark: SparkSession, table: QueueTable, out: Path) -> float:
     from pyspark.sql import functions as f
 
     paths = [f"{table.uri}/{file.path}" for file in table.snapshot().files]
-    started = time.monotonic()
+    started = time.perf_counter()
     parsed = spark.read.parquet(*paths).select(f.from_json(f.col("body").cast("string"), SCHEMA).alias("parsed")).select("parsed.*")
     kept(parsed).write.mode("overwrite").parquet(str(out))
-    return time.monotonic() - started
+    return time.perf_counter() - started
 
 
-def _batches(number: int, *, failing: bool, ten: bool) -> Iterator[pa.RecordBatch]:
+def _batches(number: int, *, failing: bool = False, bad: int = 0) -> Iterator[pa.RecordBatch]:
     source, place = bodies(number, failing=failing), 0
     while some := list(islice(source, 10_000)):
-        if ten:
-            some = [body.replace(b'"good"', b'"bad"') if row % (number // TEN) == 7 else body for row, body in enumerate(some, place)]
+        if bad:
+            some = [body.replace(b'"good"', b'"bad"') if row % (number // bad) == 7 else body for row, body in enumerate(some, place)]
         place += len(some)
         yield pa.record_batch({"body": pa.array(some, pa.binary())})
 
 
-def main(number: int = 100_000) -> None:
+def main(number: int = 1_000_000, rounds: int = 3) -> None:
     """Measure and print."""
-    spark = get_session("local[*]")
-    with tempfile.TemporaryDirectory() as folder:
-        figures = frame_figures(spark, Path(folder), number)
+    root = Path(tempfile.mkdtemp(prefix="airflow-poison-bench-"))
+    try:
+        figures = frame_figures(get_session("local[2]", {"spark.driver.memory": "2g"}), open_store(str(root / "store")), root, number, rounds)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
     print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
 
 
