@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
+    from airflow_poison.core.delivery.transform import TransformLike
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.policies.outage import Outage
@@ -107,8 +108,10 @@ def recovery(
 def retry_cycle(
     queue_name: str,
     policy: Policy,
-    handler: HandlerLike,
+    handler: HandlerLike | None = None,
     *,
+    transform: TransformLike | None = None,
+    mixes_rows: bool = False,
     group_id: str = "retry_cycle",
     services: Sequence[Service] = (),
     on_queue_disabled: Targets = None,
@@ -162,6 +165,8 @@ def retry_cycle(
             policy=policy,
             services=services,
             handler=handler,
+            transform=transform,
+            mixes_rows=mixes_rows,
             max_messages=max_messages,
             isolation=isolation,
             unprocessable=unprocessable,

@@ -1,7 +1,7 @@
 """Measure and print: a table for people, then one line of JSON.
 
-Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions. Everything that a ratio compares is measured once in each round,
-side by side; figures and ratios are medians of the rounds.
+Single messages first, then batches (batches.py) and data frames (frames.py). Options: ``-n 1000000`` messages in the main workload, ``--rounds 3``
+repetitions. Everything that a ratio compares is measured once in each round, side by side; figures and ratios are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.session import get_session
 from airflow_poison.core.store import open_store
+from benchmarks.batches import batch_figures
 from benchmarks.competitors import loop_rate, raw_spark_seconds
+from benchmarks.frames import frame_figures
 from benchmarks.workload import handler, write
 
 if TYPE_CHECKING:
@@ -126,6 +128,8 @@ def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
     figures["isolation_cost"] = isolation_cost(store, spark, min(number, 200_000), rounds)
     figures["small_pass_s"] = small_pass_seconds(store, spark, rounds)
     figures["depth_ms"] = depth_milliseconds(store, "quarter")
+    figures |= batch_figures(store, spark, max(number * 2 // 5, 20_000), rounds)
+    figures |= frame_figures(spark, store, root, number, rounds)
     figures |= {"driver_peak_mib": peak.mebibytes, "driver_peak_quarter_mib": small_peak.mebibytes}
     spark.stop()
     return figures

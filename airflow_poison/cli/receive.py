@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.batching import Batching
+    from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.receive import ReceivePass
@@ -55,7 +56,9 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
 @command(
     "receive",
     QUEUE,
-    Argument(("--handler",), {"metavar": "MODULE:FUNCTION", "required": True, "help": "called with each message; raises to roll back"}),
+    option("--handler", "MODULE:FUNCTION", "called with each message; raises to roll back"),
+    option("--transform", "MODULE:FUNCTION", "instead of a handler: called with a Spark DataFrame of messages, returns a DataFrame"),
+    Argument(("--mixes-rows",), {"action": "store_true", "help": "what --transform makes of a message depends on others: all or nothing"}),
     *POLICY,
     several("--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"),
     option(
@@ -142,6 +145,7 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
     if args.store is None:
         hook_of(args).import_here(files)
     services = given_services(args.services or ())
+    handler = _handler(args)
     batching, outputs = _batching(args), _outputs(args)
     table = opened_queue(args, policy)
     if services:
@@ -149,7 +153,7 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
     return ReceivePass(
         table=table,
         policy=policy or policy_from_dict(table.snapshot().control.policy),
-        handler=args.handler,
+        handler=handler,
         engine=_engine(args, engine, files, progress),
         clock=system_clock(),
         max_messages=most,
@@ -191,6 +195,10 @@ def _batching(args: Namespace) -> Batching | None:
     """Return what the handler gets. Raises SettingError."""
     from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
 
+    if args.transform is not None:
+        if args.batch is not None or args.batch_size is not None:
+            raise wrong_usage("--batch: expected with --handler; a transformation gets a DataFrame.")
+        return None
     if args.batch is None and args.batch_size is not None:
         raise wrong_usage("--batch-size: expected with --batch.")
     size = BATCH_SIZE if args.batch_size is None else values.whole("--batch-size", args.batch_size, 1)
@@ -198,6 +206,19 @@ def _batching(args: Namespace) -> Batching | None:
     if args.services:
         refuse_dialogs(batching, args.queue)
     return batching
+
+
+def _handler(args: Namespace) -> str | Transformation:
+    """Return the handler's name, or the transformation. Raises SettingError and HandlerNotFoundError."""
+    from airflow_poison.core.delivery.transform import Transformation
+
+    if (args.handler is None) == (args.transform is None):
+        raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
+    if args.transform is not None:
+        return Transformation(args.transform, args.schema, args.mixes_rows)
+    if args.mixes_rows:
+        raise wrong_usage("--mixes-rows: expected with --transform.")
+    return str(args.handler)
 
 
 def _import_from_here(files: Sequence[str]) -> None:

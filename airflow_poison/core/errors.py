@@ -63,6 +63,10 @@ class BodyError(PoisonError, ValueError):
     """A body does not fit the schema of its batch; its message is rolled back without a call of the handler."""
 
 
+class TransformError(PoisonError):
+    """A transformation cannot be run as it is declared; nothing was claimed, or nothing of the claim was counted."""
+
+
 class ErrorHandlerError(PoisonError, TypeError):
     """An error handler class cannot be used: wrong interface or no constructor without parameters (spec WCF-27)."""
 

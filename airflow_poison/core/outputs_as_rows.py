@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.stage import StageJob
 
-_MOST_ROWS = 20_000
+MOST_ROWS = 20_000
+"""Of an output in one row of the partition."""
 _DECLARED = "poison.output"
 """The property that says what was declared of the output."""
 
@@ -41,12 +42,34 @@ def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Ca
         output, columns = outputs[name], known(name)
         if columns is None:
             raise ClaimLostError(f"The columns of the output {name!r} are gone with the stage of this pass: a later holder of its claim has them.")
-        for start in range(0, len(of_output), _MOST_ROWS):
-            batch = to_batch(of_output[start : start + _MOST_ROWS], columns)
+        for start in range(0, len(of_output), MOST_ROWS):
+            batch = to_batch(of_output[start : start + MOST_ROWS], columns)
             if output.provenance:
-                batch = _with_provenance(batch, job, origins[name][start : start + _MOST_ROWS], at)
+                batch = _with_provenance(batch, job, origins[name][start : start + MOST_ROWS], at)
             found.append(_as_row(output, batch, at))
     return found
+
+
+def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
+    """Return rows that a transformation made as a row of the partition ``_output``.
+
+    :param batch: its columns fit the output, as far as that has columns; with provenance the last one is ``lookup_id``.
+    """
+    ids: Sequence[int] = ()
+    if output.provenance:
+        ids = batch.column(batch.num_columns - 1).to_pylist()  # type: ignore[assignment]  # none of them is null
+        batch = batch.select(batch.schema.names[:-1])
+    if output.columns is not None:
+        more = [field for field in batch.schema if field.name not in output.columns.names]
+        columns = [
+            batch.column(field.name).cast(field.type) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+            for field in output.columns
+        ]
+        schema = pa.schema([*output.columns, *more])
+        batch = pa.RecordBatch.from_arrays([*columns, *(batch.column(field.name) for field in more)], schema=schema)
+    if output.provenance:
+        batch = _with_provenance(batch, job, ids, at)
+    return _as_row(output, batch, at)
 
 
 def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:

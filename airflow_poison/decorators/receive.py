@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_factory
 
 from airflow_poison.core.delivery.handlers import check_given
+from airflow_poison.core.delivery.transform import check_transform
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.former_names import renamed
 from airflow_poison.operators.receive import QueueReceiveOperator
@@ -37,29 +38,35 @@ class ReceiveDecoratedOperator(QueueReceiveOperator):
     ) -> None:
         if op_args or op_kwargs:
             _refuse_arguments(python_callable, *map(repr, op_args or ()), *(f"{name}=..." for name in op_kwargs or ()))
-        super().__init__(task_id=get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group")), handler=python_callable, **kwargs)
+        as_what = "transform" if kwargs.pop("transform", None) else "handler"
+        super().__init__(task_id=get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group")), **{as_what: python_callable, **kwargs})
 
 
 @renamed(queue="queue_name")
 def receive_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task of a function of one message: a receive pass over a queue with the function as its handler.
+    """Make a task of a function of one message: a receive pass over a queue with the function as its handler; or of one of a DataFrame.
 
     Calling the function in a DAG gives the task; it returns the pass's numbers.
 
     :param queue_name: the queue's name. (templated)
-    :param kwargs: what ``QueueReceiveOperator`` takes, but ``handler``.
+    :param kwargs: what ``QueueReceiveOperator`` takes, but ``handler``. ``transform=True``: the function transforms a DataFrame of messages.
     Raises SettingError without a queue or for a setting that is given twice, and HandlerNotFoundError for a function that cannot be called
     with a message alone.
     """
     if "handler" in kwargs:
         raise SettingError("@task.receive: handler", kwargs["handler"], "none here; decorate the function")
+    if not isinstance(kwargs.get("transform", False), bool):
+        raise SettingError("@task.receive: transform", kwargs["transform"], "True, where the decorated function transforms a DataFrame")
     if queue_name is None and kwargs.get("queues") is None:
         raise SettingError("@task.receive: queue_name", None, "a queue's name, as in @task.receive(queue_name='orders'), or queues=[...]")
     if python_callable is not None:
         raise SettingError("@task.receive", python_callable, "settings by name, as in @task.receive(queue_name='orders')")
 
     def decorate(function: Callable[..., Any]) -> Any:
-        check_given(function, returns_rows=kwargs.get("output") is not None or kwargs.get("deliver") is not None)
+        if kwargs.get("transform"):
+            check_transform(function)
+        else:
+            check_given(function, returns_rows=kwargs.get("output") is not None or kwargs.get("deliver") is not None)
         decorated: Any = task_decorator_factory(
             function, multiple_outputs=False, decorated_operator_class=ReceiveDecoratedOperator, queue_name=queue_name, **kwargs
         )

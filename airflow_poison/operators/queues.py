@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import check_given
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
 from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
@@ -45,7 +46,7 @@ class QueueToReceive:
     """
 
     queue_name: str
-    handler: HandlerLike | None = None
+    handler: HandlerLike | Transformation | None = None
     policy: Policy | None = None
     services: Sequence[Service] = ()
 
@@ -63,7 +64,7 @@ def to_render(queues: Sequence[Entry]) -> Sequence[object]:
     return [{key: getattr(entry, key) for key in _KEYS} if isinstance(entry, QueueToReceive) else entry for entry in queues]
 
 
-def listed(queues: object, handler: HandlerLike | None, policy: Policy | None) -> list[QueueToReceive]:
+def listed(queues: object, handler: HandlerLike | Transformation | None, policy: Policy | None) -> list[QueueToReceive]:
     """Return the rendered entries, each with its handler and policy.
 
     :param handler: of the queues that name none.
@@ -83,7 +84,7 @@ def is_known(queues: object) -> bool:
     return _is_list(queues) and all(isinstance(entry, str | dict | QueueToReceive) for entry in queues)
 
 
-def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) -> QueueToReceive:
+def _entry(given: object, handler: HandlerLike | Transformation | None, policy: Policy | None) -> QueueToReceive:
     parts: Mapping[str, object] = {"queue_name": given} if isinstance(given, str) else given if isinstance(given, Mapping) else {}
     name = parts.get("queue_name")
     if not isinstance(name, str) or not name or set(parts) - set(_KEYS):
@@ -91,7 +92,8 @@ def _entry(given: object, handler: HandlerLike | None, policy: Policy | None) ->
     own = handler if parts.get("handler") is None else parts["handler"]
     if own is None:
         raise SettingError(f"queues[{name!r}].handler", None, "a handler, there or as the operator's handler for all queues")
-    check_given(own)
+    if not isinstance(own, Transformation):
+        check_given(own)
     return QueueToReceive(
         queue_name=name,
         handler=own,  # type: ignore[arg-type]  # checked by the pass
@@ -157,7 +159,7 @@ class QueuePass:
         return ReceivePass(
             table=table,
             policy=self.queue.policy or policy_from_dict(table.snapshot().control.policy),
-            handler=cast("Handler", self.queue.handler),
+            handler=cast("Handler | Transformation", self.queue.handler),
             engine=lambda: self.hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
             max_messages=whole("max_messages", task.max_messages),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
 from airflow_poison.core.delivery.handlers import check_given
+from airflow_poison.core.delivery.transform import Transformation, check_schema, check_transform
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.runs import Stop
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
+    from airflow_poison.core.delivery.transform import TransformLike
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.land import Deliver
@@ -45,6 +47,9 @@ class ReceivingOperator(WithLineage, BaseOperator):
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
+    :param transform: in the handler's place: an importable name (``"shop.arrivals:clean"``) or a function of a Spark DataFrame of messages that
+        returns a DataFrame, or a mapping of names to such. (templated, the name)
+    :param mixes_rows: what ``transform`` makes of a message depends on others: the messages are transformed as one unit, all or nothing.
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
     :param services: that receive from the queue, declared on it before the pass.
     :param max_messages: how many messages a pass takes at most. (templated)
@@ -62,8 +67,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param batch: ``arrow``, ``pandas`` or ``polars``: the handler is called with a frame of many messages; None: with one message. A frame is one
         transaction; where it fails, the messages that are to blame are searched for, and only they are charged. Not with ``max_batch_size``.
     :param batch_size: how many messages a frame has at most.
-    :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, beside ``lookup_id``;
-        None: frames have the columns of messages.
+    :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, or of the DataFrame of
+        ``transform``, beside ``lookup_id``; None: these have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
     :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
 
@@ -78,6 +83,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
         *,
         queue_name: str | None = None,
         handler: HandlerLike | None = None,
+        transform: TransformLike | None = None,
+        mixes_rows: bool = False,
         policy: Policy | None = None,
         services: Sequence[Service] = (),
         max_messages: int | str = 10_000_000,
@@ -104,9 +111,13 @@ class ReceivingOperator(WithLineage, BaseOperator):
             self._add_outlets(self.declared_outputs())
         if handler is not None:
             check_given(handler, returns_rows=output is not None or deliver is not None)
+        _check_transform(handler, transform, schema, mixes_rows=mixes_rows)
         self.queue_name = queue_name
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
-        self.function = None if isinstance(handler, str) else handler  # no templated field: Airflow calls functions that it finds there
+        self.transform = transform if transform is None or isinstance(transform, str) else name_of(transform)
+        function = handler if transform is None else transform
+        self.function = None if isinstance(function, str) else function  # no templated field: Airflow calls functions that it finds there
+        self.mixes_rows = mixes_rows
         self.policy = checked_policy(policy)
         self.services = tuple(services)
         self.max_messages = max_messages
@@ -121,7 +132,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     @property
     def batching(self) -> Batching | None:
         """What a handler of batches gets; None: one message at a time. Raises SettingError."""
-        return Batching.of(self.batch, self.batch_size, self.schema)
+        return Batching.of(self.batch, self.batch_size, None if self.transform is not None else self.schema)
 
     def _check_batches(self, policy: Policy | None) -> None:
         """Refuse a batch that does not go with a policy or with services. Raises SettingError."""
@@ -134,9 +145,11 @@ class ReceivingOperator(WithLineage, BaseOperator):
             refuse_dialogs(batching, self.queue_name or "")
 
     @property
-    def given_handler(self) -> HandlerLike | None:
-        """The function, or its rendered name; None: each of several queues has its own."""
-        return self.handler if self.function is None else self.function
+    def given_handler(self) -> HandlerLike | Transformation | None:
+        """The function, or its rendered name; None: each of several queues has its own. Raises HandlerNotFoundError and SettingError."""
+        if self.transform is not None:
+            return Transformation(self.transform if self.function is None else cast("TransformLike", self.function), self.schema, self.mixes_rows)
+        return self.handler if self.function is None else cast("HandlerLike", self.function)
 
     def declared_outputs(self) -> tuple[Output, ...]:
         """Return the outputs as they are rendered. Raises SettingError."""
@@ -177,6 +190,19 @@ class ReceivingOperator(WithLineage, BaseOperator):
         """Push the task's result at once: the numbers are wanted also when what follows fails the task."""
         if self.do_xcom_push:
             context["ti"].xcom_push(key="return_value", value=numbers)
+
+
+def _check_transform(handler: object, transform: object, schema: str | None, *, mixes_rows: bool) -> None:
+    """Check what is said of a transformation, as far as the DAG file tells. Raises SettingError and HandlerNotFoundError."""
+    if transform is None:
+        if mixes_rows:
+            raise SettingError("mixes_rows", mixes_rows, "a setting of a transformation; declare transform=... too")
+        return
+    if handler is not None:
+        raise SettingError("transform", name_of(transform), "either handler or transform, and not both")
+    check_transform(transform)
+    if schema is not None:
+        check_schema(schema)
 
 
 def name_of(thing: object) -> str:
@@ -224,7 +250,7 @@ class QueueReceiveOperator(ReceivingOperator):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "handler", "queues", "max_messages", "outputs", "py_files", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "handler", "transform", "queues", "max_messages", "outputs", "py_files", "conn_id")
 
     def __init__(
         self,
@@ -243,8 +269,8 @@ class QueueReceiveOperator(ReceivingOperator):
         super().__init__(**kwargs)
         if (self.queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
-        if self.handler is None and queues is None:
-            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function")
+        if self.handler is None and self.transform is None and queues is None:
+            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
         if self.services and queues is not None:
             raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
         if parallelism is not None:

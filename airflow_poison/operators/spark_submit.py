@@ -7,12 +7,13 @@ import os
 import pickle
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import SettingError, SparkDistributionError
 from airflow_poison.core.passes.delivering import expire_now
 from airflow_poison.core.passes.receive import ReceivePass
@@ -97,7 +98,12 @@ class Try:
         self.table, self._task, self._hook = table, task, hook
         self.policy = task.policy or policy_from_dict(table.snapshot().control.policy)
         self.submission = Submission.of_queue(table, key)
-        self._handler: HandlerRef = resolve_handler(task.handler if task.function is None else task.function, returns_rows=bool(task.outputs))
+        given = task.given_handler
+        assert given is not None, "it was declared with one"
+        if isinstance(given, Transformation):
+            self._handler: HandlerRef | Transformation = replace(given, function=given.ref())
+        else:
+            self._handler = resolve_handler(given, returns_rows=bool(task.outputs))
         self._order = self._ordered(key)
 
     def before_submission(self) -> ReceiveResult | None:
@@ -149,7 +155,7 @@ class Try:
             queue=self.table.name,
             key=key,
             policy=self.policy.to_dict(),
-            handler=task.handler,
+            handler=task.handler or "",
             max_messages=whole("max_messages", task.max_messages),
             isolation=task.isolation,
             unprocessable=task.unprocessable,

@@ -54,11 +54,11 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
     """
 
     queue_name: str
-    handler: str
     template_fields: Sequence[str] = (
         *(name for name in SparkSubmitOperator.template_fields if name not in _OURS),
         "queue_name",
         "handler",
+        "transform",
         "max_messages",
         "outputs",
         "conn_id",
@@ -68,7 +68,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         self,
         *,
         queue_name: str,
-        handler: HandlerLike,
+        handler: HandlerLike | None = None,
         conn_id: str = QueueHook.default_conn_name,
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
@@ -79,6 +79,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
         super().__init__(queue_name=queue_name, handler=handler, conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
+        if handler is None and self.transform is None:
+            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
         self.conn_id = conn_id
         self._try: Try | None = None
 

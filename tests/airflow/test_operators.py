@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -262,7 +263,7 @@ class ThreeThenLater:
 class Unready(LocalEngine):
     """Its executors lack something."""
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
         raise ExecutorError(f"cannot load {handler.name}. Nothing was claimed.")
 
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deltalake import DeltaTable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,15 +27,20 @@ def code() -> str:
 
 
 def test_the_example_runs(tmp_path: Path, run_dag: Callable[..., Ran], store: QueueStore, spark: SparkSession) -> None:
-    flights = [{"carrier": "UA", "flight": 1545, "arr_delay": 11}, {"carrier": "AA", "flight": 1141, "arr_delay": None}]
+    flights = [{"carrier": "UA", "flight": 1545, "arr_delay": "11"}, {"carrier": "AA", "flight": 1141, "arr_delay": "never"}]
     (tmp_path / "arrivals.json").write_text("\n".join(json.dumps(flight) for flight in flights))
-    path = re.search(r'path="([^"]+)"', code())
+    path, output = re.search(r'path="([^"]+)"', code()), re.search(r'output="([^"]+)"', code())
     assert path is not None
+    assert output is not None
+    changed = code().replace(path[1], str(tmp_path / "arrivals.json")).replace(output[1], str(tmp_path / "landed")).replace("minutes=30", "minutes=0")
     names: dict[str, Any] = {}
-    exec(code().replace(path[1], str(tmp_path / "arrivals.json")).replace("minutes=30", "minutes=0"), names)
+    exec(changed, names)
 
     ran = run_dag(names["send"].dag)
 
     assert ran.state == "success"
     done = ran.returned["retry_cycle.receive"]
     assert (done["received"], done["settled"], done["parked"], done["deliveries"]) == (2, 1, 1, 7)
+    assert DeltaTable(str(tmp_path / "landed")).to_pyarrow_table().to_pylist() == [{"carrier": "UA", "flight": 1545, "minutes_late": 11}]
+    (told,) = store.open("arrivals").snapshot().files
+    assert store.open("arrivals").read(told, ["last_error"])["last_error"][0]["message"].as_py() == "no delay: never"

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
+
 from airflow_poison.core.schema import SubQueue
 from tests.live.beside import beside
 
@@ -42,5 +44,7 @@ def test_hopeless_flights_end_in_poison_and_late_planes_are_cured_by_a_retry_cyc
     snapshot = airflow.store.open("flights").snapshot()
     waiting = {place.value: snapshot.depth(place, datetime.now(UTC)).messages for place in SubQueue}
     assert {place: messages for place, messages in waiting.items() if messages} == {"poison": hopeless}
+    landed = DeltaTable(str(home / "landed")).to_pyarrow_table(columns=["carrier"]).num_rows
+    assert landed == len(flights) - hopeless
     alerts = [json.loads(line) for line in (home / "alerts.jsonl").read_text().splitlines()]
     assert [(alert["kind"], alert["count"]) for alert in alerts] == [("poison", hopeless)]

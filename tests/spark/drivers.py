@@ -90,6 +90,11 @@ class Work:
         command = [sys.executable, "-m", "tests.spark.drivers", self.root, key, json.dumps(self.policy.to_dict())]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2])
 
+    def start_frames(self, key: str) -> subprocess.Popen[str]:
+        """Transform in a new process with its own Spark, whose JVM is killed while the first unit runs."""
+        command = [sys.executable, "-m", "tests.spark.frames_driver", self.root, key]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2])
+
     def calls(self, what: str = "call") -> Counter[int]:
         """How often each message was delivered (or, with ``done``, succeeded)."""
         lines = [line.split() for line in Path(self.handler.calls).read_text().splitlines()]

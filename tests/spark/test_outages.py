@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
@@ -19,6 +21,7 @@ from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.spark.away import Away
+from tests.spark.transforms import SCHEMA, bodies, looked_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,4 +65,44 @@ def test_every_task_stops_and_nothing_is_charged_until_the_database_is_back(
 
     assert (over.settled, over.outage, over.passes) == (messages, None, 2)
     assert len(handler.calls()) == messages
+    assert table.snapshot().control.outage() is None
+
+
+def test_a_transformation_is_stopped_after_a_few_jobs_and_goes_on_when_the_database_is_back(tmp_path: Path, spark: SparkSession) -> None:
+    clock, away = VirtualClock(), Path(tmp_path, "away")
+    table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", Msmq4(receive_error_handling="Move"), clock)
+    send(
+        table,
+        [pa.RecordBatch.from_pydict({"body": pa.array([body.encode() for body in bodies(400, {7: "raise"})], pa.binary())})],
+        key="send",
+        clock=clock,
+    )
+    lines: list[str] = []
+    receiving = ReceivePass(
+        table=table,
+        policy=Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move"),
+        handler=Transformation(looked_up(str(away)), SCHEMA),
+        engine=lambda: SparkEngine(spark, lines.append),
+        clock=clock,
+        outage=OUTAGE,
+        outputs=outputs_of(str(tmp_path / "out")),
+    )
+    away.touch()
+
+    first = receiving.run("first")
+
+    assert first.outage is not None
+    assert first.outage["error"] == "ConnectionError: no route to the registry"
+    assert (first.untouched, first.settled) == (400, 0)
+
+    clock.advance(timedelta(minutes=5))
+    assert receiving.run("probe").outage is not None
+
+    away.unlink()
+    clock.advance(timedelta(minutes=5))
+    over = receiving.run("over")
+
+    assert (over.settled, over.poisoned, over.outage, dict(over.landed)) == (399, 1, None, {"output": 399})
+    (left,) = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    assert (left["lookup_id"], left["sub_queue"], left["last_error"]["type"]) == (7, "poison", "ValueError")
     assert table.snapshot().control.outage() is None

@@ -16,8 +16,8 @@ from tools.airflow.left_over import end_left_over
 from tools.airflow.services import Services, running
 from tools.demo.account import keep_books
 from tools.demo.place import Place
-from tools.demo.readings import Queue
-from tools.demo.report import print_alerts, print_books, print_query
+from tools.demo.readings import Queue, landed
+from tools.demo.report import print_alerts, print_books, print_landed, print_query
 from tools.demo.screen import screen
 from tools.demo.watch import Watch
 
@@ -96,9 +96,10 @@ def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:
 
 def _report(console: Console, place: Place, queue: Queue, books: Books) -> int:
     print_books(console, books)
+    wrong = print_landed(console, *landed(place.landed), place.shown(place.landed), books.settled)
     print_alerts(console, place.alerts, place.shown(place.alerts))
     print_query(console, place.shown(queue.root), place.shown(Path(sys.executable)))
-    faults = books.faults()
+    faults = [*books.faults(), *([wrong] if wrong else [])]
     for fault in faults:
         console.print(f"The numbers do not add up: {fault}.", style="red", highlight=False)
     return 1 if faults else 0

@@ -30,6 +30,11 @@ class Place(Home):
         """What was alerted, a line each."""
         return self.flights / "alerts.jsonl"
 
+    @property
+    def landed(self) -> Path:
+        """The output of the transformation, a Delta table."""
+        return self.flights / "landed"
+
     def demo_environment(self, port: int, delay: float, every: int) -> dict[str, str]:
         """Return the environment of the services.
 

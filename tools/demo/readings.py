@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import Claim
 
 QUEUE = "flights"
+FLIGHT = ("carrier", "flight", "origin", "time_hour")
+"""The columns of an output that say which flight a row is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,16 @@ class Queue:
 
         table = DeltaTable(str(self.root))
         return [_depth_of(DeltaTable(str(self.root), version=version)) for version in range(table.version() + 1)]
+
+
+def landed(path: Path) -> tuple[int, int]:
+    """Return how many rows an output has, and of how many flights they are: a flight is its carrier, number, airport and time."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(str(path)):
+        return 0, 0
+    rows = DeltaTable(str(path)).to_pyarrow_table(columns=list(FLIGHT))
+    return rows.num_rows, rows.group_by(list(FLIGHT)).aggregate([]).num_rows
 
 
 def _depth_of(table: object) -> Depth:

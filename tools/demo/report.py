@@ -56,6 +56,14 @@ def _alerts(path: Path) -> Sequence[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def print_landed(console: Console, rows: int, flights: int, shown: str, settled: int) -> str | None:
+    """Print what has landed; return what is wrong with it, None when it is the settled flights, each once."""
+    console.print(f"Landed ({shown}, a Delta table): {rows:,} rows of {flights:,} flights", highlight=False)
+    if rows == flights == settled:
+        return None
+    return f"{settled:,} flights were settled, and {rows:,} rows of {flights:,} flights landed"
+
+
 def print_query(console: Console, tables: str, python: str) -> None:
     """Print where the queue tables lie, and a query that the reader can run."""
     query = (

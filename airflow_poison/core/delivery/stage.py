@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.outage import Detection
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.policy import Opening, Policy
@@ -69,6 +70,8 @@ class StageJob:
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
     :param outputs: where the rows land that the handler returns; none: nothing lands.
     :param key: of the pass, as rows say it that tell where they come from.
+    :param transform: a function of a DataFrame that takes the handler's place; only an engine of Spark carries it out.
+    :param deaths: of a transformation's suspects, by lookup id: at how many deaths of everything each was being transformed.
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     :param batching: the handler gets frames of many messages; None: one message at a time.
     :param detection: of outages; None: every failure is charged.
@@ -98,6 +101,8 @@ class StageJob:
     batching: Batching | None = None
     detection: Detection | None = None
     closed: bool = False
+    transform: Transformation | None = None
+    deaths: Mapping[int, int] = field(default_factory=dict)
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -121,11 +126,11 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     for delivered in _delivered(job, partition, batches, total):
         rows, tally = settler.settle(delivered)
         total.add(tally)
-        rows += _landing(job, delivered, total)
+        rows += landing(job, delivered, total)
         for table in rows:
             yield from table.combine_chunks().to_batches()
     if total.counts["received"]:
-        yield _tally_row(total)
+        yield tally_row(total)
 
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
@@ -154,7 +159,7 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         total.close(job.opening.counters, session.counters())
 
 
-def _landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
+def landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
     """Return what messages returned as rows of the partition ``_output``, and count it."""
     if not delivered.returned:
         return []
@@ -258,7 +263,8 @@ def _at_hand(job: StageJob) -> DialogState | None:
     return DialogState.load(Path(job.dialogs))
 
 
-def _tally_row(tally: Tally) -> pa.RecordBatch:
+def tally_row(tally: Tally) -> pa.RecordBatch:
+    """Return the row of the stage that tells a task's tally."""
     import pyarrow as pa
 
     row = {"body": json.dumps(tally.to_record()).encode(), "sub_queue": TALLY, "move_count": 0}

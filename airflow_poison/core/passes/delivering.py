@@ -21,13 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED, Place
+from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
-from airflow_poison.core.errors import ClaimLostError, OutputError, PoisonError, ReceiveStoppedError
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import ClaimLostError, OutputError, PoisonError, ReceiveStoppedError, SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import dialog_state
 from airflow_poison.core.schema import table_schema
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.receive import ReceivePass
@@ -87,7 +88,7 @@ class Delivering:
 
     engine: Engine
     held: ClaimKeeper
-    handler: HandlerRef
+    handler: HandlerRef | Transformation
     opening: Opening
     converses: bool
     outputs: Sequence[Output] = ()
@@ -104,11 +105,11 @@ class Delivering:
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
         with self._begun(job), telling:
             of.check_stopped()
-            keep_alive = telling.beating(self.held.keep_alive)
+            keep_alive = self.held.keep_alive if job.transform is not None else telling.beating(self.held.keep_alive)
             carry = story.carry
             if verdicts := [*filter(None, map(Verdict.read, folders))]:
                 return self._closed(job, carry, verdicts, keep_alive)
-            if story.alone and job.order is Order.NONE:
+            if story.alone and job.order is Order.NONE and job.transform is None:
                 of.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
                 alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, carry=_saved(carry, stage))
                 engine.run(of.table, claim, alone, keep_alive=keep_alive)
@@ -143,12 +144,13 @@ class Delivering:
         if dialogs is not None and order is Order.NONE:
             order = Order.GROUPS  # the messages of a conversation are in one task
         ordered = order is not Order.NONE
-        forced = story.careful or (ordered and bool(story.alone) and story.outdated)
+        transform = self.handler if isinstance(self.handler, Transformation) else None
+        forced = transform is not None or story.careful or (ordered and bool(story.alone) and story.outdated)
         singly = forced or (ordered and bool(story.alone))
         return StageJob(
             queue=of.table.name,
             policy=of.policy,
-            handler=self.handler,
+            handler=HandlerRef(self.handler.name) if isinstance(self.handler, Transformation) else self.handler,
             journal_folder=str(stage / "journal"),  # made with the claim: a holder that was shut out must not make it anew
             clock=of.clock,
             read_from=of.policy.reads,
@@ -166,6 +168,8 @@ class Delivering:
             key=self.held.claim.key,
             batching=of.batching,
             detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
+            transform=transform,
+            deaths=story.deaths if transform is not None else {},
         )
 
     def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:
@@ -202,7 +206,8 @@ class Delivering:
         """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
         folder, local = Path(job.journal_folder), self.engine.local
         machine = platform.machine() if local else ""
-        forced = (Forced.SECTIONS if job.policy.stateless and job.dialogs is None else Forced.MARKS) if job.forced else Forced.NOTHING
+        sections = job.policy.stateless and job.dialogs is None and job.transform is None
+        forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else Forced.NOTHING
         self.held.receiving.table.begin(self.held.claim, TryNote(machine, forced).to_json())
         try:
             yield
@@ -356,7 +361,7 @@ class Engine(Protocol):
         """Whether all its processes run on this machine, and end with this one."""
         ...
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
         """See whether it can deliver, before anything is claimed. Raises ExecutorError."""
         ...
 
@@ -373,8 +378,10 @@ class LocalEngine:
 
     local = True
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
-        """There is nothing to make ready: the handler has been checked in this process."""
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+        """There is nothing to make ready: the handler has been checked in this process. Raises SettingError for a transformation."""
+        if isinstance(handler, Transformation):
+            raise SettingError("transform", handler.name, f"a handler of messages here: queue {table.name!r} is received from without Spark")
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
@@ -437,7 +444,7 @@ class SupervisedEngine:
         self._supervise(self._engine)
         return self._engine().local
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
         """Make the engine, and let it see whether it can deliver. Raises what it raises."""
         self._supervise(lambda: self._engine().prepare(table, handler))
 

@@ -13,6 +13,7 @@ from airflow_poison.core.delivery.batching import refuse_dialogs
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
+from airflow_poison.core.delivery.transform import Transformation, check_policy
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
@@ -54,7 +55,7 @@ LEASE = timedelta(minutes=2)
 class ReceivePass:
     """The parts of a pass that stay the same for all its claims.
 
-    :param handler: an importable name (``"shop.arrivals:land"``) or a callable.
+    :param handler: an importable name (``"shop.arrivals:land"``) or a callable; or a transformation of a DataFrame.
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
     :param isolation: ``process`` or ``none``.
     :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
@@ -70,7 +71,7 @@ class ReceivePass:
 
     table: QueueTable
     policy: Policy
-    handler: HandlerLike
+    handler: HandlerLike | Transformation
     engine: Callable[[], Engine]
     clock: Clock
     max_messages: int = 10_000_000
@@ -95,7 +96,7 @@ class ReceivePass:
         ConservationError, ClaimLostError and TableChangedError with nothing committed.
         """
         check_key(key)
-        handler = resolve_handler(self.handler, returns_rows=bool(self.outputs))
+        handler = self._resolved()
         check_isolation(self.isolation)
         load_types(self.unprocessable)
         started = time.monotonic()
@@ -103,6 +104,7 @@ class ReceivePass:
         landed = Counter(land(self.table, self.clock, self.deliver)) if snapshot.landings else Counter[str]()
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
+        self._refuse_order(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -125,14 +127,14 @@ class ReceivePass:
             )
         return result
 
-    def _finish_all(self, key: str, handler: HandlerRef, outputs: Sequence[Output]) -> list[Tally]:
+    def _finish_all(self, key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...]) -> list[Tally]:
         """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each.
 
         A probe that succeeds ends the outage, and the run claims once more.
         """
         tallies, engine, claim_key = list[Tally](), cache(self.engine), pass_key(key, finished(self.table, key))
         if self._delivers(claim_key):
-            engine().prepare(self.table, handler)
+            engine().prepare(self.table, replace(handler, outputs=outputs) if isinstance(handler, Transformation) else handler)
         tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
             probing = self._probed(self.table.snapshot().control)
@@ -177,6 +179,17 @@ class ReceivePass:
             self.batching.check_here()
         if self._converses(snapshot):
             refuse_dialogs(self.batching, self.table.name)
+
+    def _resolved(self) -> HandlerRef | Transformation:
+        """Return what takes the messages, checked and ready to travel. Raises HandlerNotFoundError."""
+        if isinstance(self.handler, Transformation):
+            return self.handler.resolved()
+        return resolve_handler(self.handler, returns_rows=bool(self.outputs))
+
+    def _refuse_order(self, snapshot: Snapshot) -> None:
+        """Raise SettingError for a transformation of messages whose deliveries have an order."""
+        if isinstance(self.handler, Transformation):
+            check_policy(self.policy, self.handler, converses=self._converses(snapshot))
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
@@ -244,7 +257,9 @@ class ReceivePass:
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
-    def _finish(self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef, outputs: Sequence[Output], *, crashed: bool) -> Tally:
+    def _finish(
+        self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef | Transformation, outputs: Sequence[Output], *, crashed: bool
+    ) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
         :param crashed: there was an earlier holder: what its endpoint had in memory is lost.

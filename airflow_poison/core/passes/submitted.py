@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.stage import Tally
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
@@ -49,6 +50,7 @@ class PassOrder:
     :param policy: as ``to_dict`` gives it.
     :param handler: the name of one that is imported where the driver runs; of one that travels by value, its name for people.
     :param by_value: that handler, pickled, in base 64; empty: it is imported.
+    :param transforms: the handler is a transformation of a DataFrame, with these settings of it.
     :param imports: what goes in front of the driver's import path; executors, who see the store, too, have it behind theirs.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
     :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
@@ -74,9 +76,13 @@ class PassOrder:
     batch_size: int = BATCH_SIZE
     schema: str | None = None
     outage: Mapping[str, object] | None = None
+    transforms: bool = False
+    mixes_rows: bool = False
 
-    def handled_by(self, handler: HandlerRef) -> PassOrder:
+    def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
         """Return the same order with a checked handler."""
+        if isinstance(handler, Transformation):
+            return replace(self.handled_by(handler.ref()), transforms=True, schema=handler.schema, mixes_rows=handler.mixes_rows)
         return replace(self, handler=handler.name, by_value=base64.b64encode(handler.by_value or b"").decode())
 
 
@@ -270,17 +276,18 @@ def _receive(order: PassOrder) -> dict[str, object]:
     store = open_store(order.store, durable=order.durable)
 
     by_value = base64.b64decode(order.by_value)
+    handler = HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler
     receiving = ReceivePass(
         table=store.open(order.queue),
         policy=policy_from_dict(order.policy),
-        handler=HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler,  # type: ignore[arg-type]  # resolved already
+        handler=Transformation(handler, order.schema, order.mixes_rows) if order.transforms else handler,  # type: ignore[arg-type]  # resolved already
         engine=lambda: SparkEngine(SparkSession.builder.getOrCreate(), _say, parallelism=order.parallelism),
         clock=SystemClock(),
         max_messages=order.max_messages,
         isolation=order.isolation,
         unprocessable=order.unprocessable,
         outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
-        batching=Batching.of(order.batch, order.batch_size, order.schema),
+        batching=None if order.transforms else Batching.of(order.batch, order.batch_size, order.schema),
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),

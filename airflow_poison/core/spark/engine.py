@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
+from airflow_poison.core.spark.frames.claim import transform_claim
+from airflow_poison.core.spark.frames.function import check
 from airflow_poison.core.spark.jobs import readable_error
 from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
 
@@ -106,12 +109,22 @@ class SparkEngine:
         """Let executors import from files of this machine."""
         self._executors.ship(py_files)
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
-        """See to it that the executors have what a pass needs there. Raises ExecutorError; nothing has to be claimed before."""
-        self._executors.make_ready(table.uri, handler)
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+        """See to it that the executors have what a pass needs there. Raises ExecutorError; nothing has to be claimed before.
+
+        A transformation is called here, without messages. Raises TransformError.
+        """
+        if isinstance(handler, Transformation):
+            self._executors.make_ready(table.uri)
+            check(self._spark, handler)
+        else:
+            self._executors.make_ready(table.uri, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
+        if job.transform is not None:
+            transform_claim(self._spark, self._executors.jobs, table, claim, job, keep_alive=keep_alive, tell=self._progress)
+            return
         self.prepare(table, job.handler)
         out = f"{table.stage(claim)}/out"
         if job.only:

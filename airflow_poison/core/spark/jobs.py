@@ -103,6 +103,14 @@ class ClassicWatched:
                 return JobProgress(*map(sum, zip(*found, strict=True)))
         return None
 
+    def works(self) -> bool:
+        """Whether a task of theirs works now. Any thread may ask."""
+        with _without_jvm():
+            jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+            stages = map(self._tracker.getStageInfo, {stage_id for job in jobs for stage_id in job.stageIds})
+            return any(stage.numActiveTasks > 0 for stage in stages if stage is not None)
+        return False
+
     def hang_up(self) -> None:
         """Close the connection of the calling thread, which is not the one that runs the jobs; Py4J would leave that to the garbage collector."""
         of_this_thread = getattr(self._client, "get_thread_connection", None)
@@ -157,6 +165,10 @@ class _ConnectWatched:
 
     def progress(self) -> JobProgress | None:
         return self._progress
+
+    def works(self) -> bool:
+        """Always: the server does not tell for how long its tasks have waited."""
+        return True
 
     def hang_up(self) -> None:
         """Have nothing to let go of."""

@@ -32,6 +32,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.files.openCostInBytes": "0",  # many small files make few tasks
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.scheduler.mode": "FAIR",  # units of a transformation share the cores; all else is in one pool, as ever
     "spark.speculation": "false",  # a second attempt would wait for the first: only one delivers
     "spark.sql.shuffle.partitions": "8",
     "spark.python.task.killTimeout": "500ms",  # after a cancelled job: a task that is killed has five seconds to give its claim up

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Policy
@@ -191,7 +192,7 @@ def test_running_them_again_finishes_the_claims_of_those_that_failed(work: Work)
 class Unready(LocalEngine):
     """Its executors lack something."""
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
         raise ExecutorError(f"cannot load {handler.name}")
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
@@ -126,7 +127,7 @@ class Unready(LocalEngine):
 
     asked = 0
 
-    def prepare(self, table: QueueTable, handler: HandlerRef) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
         Unready.asked += 1
         raise ExecutorError(f"cannot load {handler.name}")
 

@@ -53,7 +53,7 @@ from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
     from typing import BinaryIO
 
@@ -260,6 +260,7 @@ class ClaimHistory:
 
     :param alone: lookup ids of messages to deliver alone: in flight when a whole try died, and nothing has become of them since; ascending.
     :param careful: journals were lost with machines so often that this try forces its own to disk.
+    :param deaths: at how many of these deaths each of them was in flight.
     :param outdated: some of the suspects were found in journals whose marks may be old.
     """
 
@@ -267,6 +268,7 @@ class ClaimHistory:
     alone: tuple[int, ...] = ()
     careful: bool = False
     outdated: bool = False
+    deaths: Mapping[int, int] = field(default_factory=dict)
 
 
 def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> ClaimHistory:
@@ -279,7 +281,7 @@ def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> ClaimHi
     for folder in folders:
         attribution.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
     careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
-    return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated)
+    return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated, dict(attribution.deaths))
 
 
 def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> RecoveredAttempts:
@@ -344,17 +346,20 @@ class _Attribution:
         else:
             judged.judge_by_marks()
         self.carry = self.carry.merged(judged.carry())
-        for lookup_id in judged.suspects:
-            self.deaths[lookup_id] += 1
-            self.counted[lookup_id] = attempts_of(self.carry.word_of(lookup_id))
+        self.deaths.update(judged.suspects)
+        self.counted |= {lookup_id: attempts_of(value) for lookup_id, value in self._words_of(judged.suspects).items()}
         if judged.charged is not None:
             del self.deaths[judged.charged]
             self.counted[judged.charged] = attempts_of(self.carry.word_of(judged.charged))
             self.unexplained = [suspects for suspects in self.unexplained if judged.charged not in suspects]
-        for lookup_id, attempts in list(self.counted.items()):
-            value = self.carry.word_of(lookup_id)
-            if IS_SETTLED[value & STATE_MASK] or attempts_of(value) > attempts:
+        for lookup_id, value in self._words_of(self.counted).items():
+            if IS_SETTLED[value & STATE_MASK] or attempts_of(value) > self.counted[lookup_id]:
                 del self.counted[lookup_id], self.deaths[lookup_id]
+
+    def _words_of(self, lookup_ids: Collection[int]) -> dict[int, int]:
+        """Return the words that these messages begin with: many at once, where units of a transformation were in flight."""
+        ids = np.fromiter(lookup_ids, np.int64, len(lookup_ids))
+        return dict(zip(ids.tolist(), self.carry.words_for(ids).tolist(), strict=True))
 
 
 class _TryAttribution:

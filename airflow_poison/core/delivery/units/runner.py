@@ -1,0 +1,73 @@
+"""What runs units: the seam between their delivery and Spark, and what it tells of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_poison.core.errors import SparkJobError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.failures import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A unit's job has ended.
+
+    :param verdicts: whom its result names, by lookup id.
+    :param unparsed: whose bodies do not parse, by lookup id; the transformation was not given them.
+    """
+
+    verdicts: Mapping[int, Failure] = field(default_factory=dict)
+    unparsed: Mapping[int, Failure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A unit's job has failed.
+
+    :param failure: what its messages would be charged with.
+    :param suspects: lookup ids of messages that were worked on when it did; empty: nobody knows.
+    """
+
+    failure: Failure
+    suspects: tuple[int, ...] = ()
+
+
+class UnitRunner(Protocol):
+    """Transforms units. Several threads ask."""
+
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+        """Transform these messages.
+
+        :param lookup_ids: ascending.
+        :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
+        Raises PoisonError when that is no message's fault: nobody is charged.
+        """
+        ...
+
+    def drop(self, lands: int) -> None:
+        """Forget the result that was kept under a number."""
+        ...
+
+    def beat(self) -> None:
+        """End what takes too long. Called every half second while units run."""
+        ...
+
+    def cancel(self) -> None:
+        """End whatever runs."""
+        ...
+
+    def leave(self) -> None:
+        """Let go of what the calling thread holds; it asks no more."""
+        ...
+
+
+class SparkLostError(SparkJobError):
+    """Spark has ended while units ran: what was in flight may have done it."""

@@ -1,0 +1,1 @@
+"""Data frames on Spark: claims whose messages a transformation takes."""

@@ -1,0 +1,160 @@
+"""The messages of a claim as DataFrames: with the columns of messages, or with those of their bodies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_poison.core.ddl import ddl_type, parse_ddl
+from airflow_poison.core.delivery.bodies import columns_of
+from airflow_poison.core.delivery.transform import LOOKUP_ID
+from airflow_poison.core.errors import BodyError
+from airflow_poison.core.schema import message_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_poison.core.store.files import DataFile
+
+COLUMNS = (
+    LOOKUP_ID,
+    "message_id",
+    "body",
+    "group_id",
+    "conversation_id",
+    "message_type",
+    "properties",
+    "priority",
+    "enqueued_at",
+    "expires_at",
+    "abort_count",
+    "move_count",
+    "crash_count",
+)
+"""The columns that a transformation without a schema is given."""
+BODY = "_poison_body"
+"""The column of ``parsed`` that has the body as it is stored."""
+_PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
+_LISTED = 10_000
+"""So many lookup ids stand in a filter; more are joined with."""
+
+
+def given_schema(schema: str | None) -> StructType:
+    """Return the columns that a transformation is given.
+
+    :param schema: of the bodies; None: the columns of messages.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if schema is None:
+        stored = pa.schema([field for field in message_schema() if field.name in COLUMNS]).append(pa.field("move_count", pa.int32()))
+        return from_arrow_schema(pa.schema([stored.field(name) for name in COLUMNS]), prefer_timestamp_ntz=True)
+    columns = parse_ddl(schema).insert(0, pa.field(LOOKUP_ID, pa.int64()))
+    return from_arrow_schema(pa.schema([field.with_nullable(True) for field in columns]), prefer_timestamp_ntz=True)  # noqa: FBT003  (Arrow's)
+
+
+class ClaimFrames:
+    """The messages of a claim as DataFrames: all, or some of them.
+
+    :param lookup_ids: of the messages, in the order of the files' rows.
+    """
+
+    def __init__(self, spark: SparkSession, root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], schema: str | None) -> None:
+        self._spark, self._root, self._files, self._schema = spark, root, files, schema
+        self._sorted = np.sort(lookup_ids)
+        of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
+        self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
+        self._stored = given_schema(None)
+
+    def raw(self, lookup_ids: NDArray[np.int64], mark: str | None = None) -> DataFrame:
+        """Return messages with the columns ``COLUMNS``.
+
+        :param lookup_ids: ascending.
+        :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
+        """
+        from pyspark.sql import functions as f
+
+        places = np.searchsorted(self._sorted, lookup_ids)
+        files = [self._files[number] for number in np.unique(self._file_of[places]).tolist()]
+        frame: DataFrame | None = None
+        stored = [field.name for field in self._stored.fields if field.name != "move_count"]
+        for move_count in sorted({file.move_count for file in files}):
+            paths = [f"{self._root}/{file.path}" for file in files if file.move_count == move_count]
+            part = self._spark.read.schema(self._of_file()).parquet(*paths).select(*stored).withColumn("move_count", f.lit(move_count).cast("int"))
+            frame = part if frame is None else frame.unionByName(part)
+        assert frame is not None, "a unit has at least one message"
+        if sum(file.rows for file in files) != len(lookup_ids):
+            frame = self._only(frame, lookup_ids)
+        if mark is not None:
+            noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
+            frame = frame.where(f"coalesce({noted}, '') != '-'")
+        return frame.select(*COLUMNS)
+
+    def _of_file(self) -> StructType:
+        from pyspark.sql.types import StructType
+
+        return StructType([field for field in self._stored.fields if field.name != "move_count"])
+
+    def _only(self, frame: DataFrame, lookup_ids: NDArray[np.int64]) -> DataFrame:
+        """Return those rows of a frame; a range of lookup ids lets Spark pass over row groups."""
+        from pyspark.sql import functions as f
+
+        column = f.col(LOOKUP_ID)
+        first, last = int(lookup_ids[0]), int(lookup_ids[-1])
+        frame = frame.where(column.between(f.lit(first).cast("long"), f.lit(last).cast("long")))
+        within = self._sorted[np.searchsorted(self._sorted, first) : np.searchsorted(self._sorted, last, side="right")]
+        if len(within) == len(lookup_ids):
+            return frame
+        others = np.setdiff1d(within, lookup_ids, assume_unique=True)
+        few = others if len(others) < len(lookup_ids) else lookup_ids
+        if len(few) <= _LISTED:
+            listed = column.isin(few.tolist())
+            return frame.where(listed if few is lookup_ids else ~listed)
+        ids = self._spark.createDataFrame([(number,) for number in few.tolist()], f"{LOOKUP_ID} long")
+        return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
+
+    def given(self, raw: DataFrame, observed: Any = None) -> DataFrame:
+        """Return what the transformation is given: with a schema the columns of the bodies that parse.
+
+        :param observed: an ``Observation``, which is told how many do not parse.
+        """
+        from pyspark.sql import functions as f
+
+        if self._schema is None:
+            return raw
+        parsed, bad = self.parsed(raw)
+        parsed = parsed.observe(observed or "poison_unparsed", f.count_if(bad).alias("bad"))  # the filter stays above it: below, all is parsed twice
+        names = parse_ddl(self._schema).names
+        return parsed.where(~bad).select(LOOKUP_ID, *(f.col(f"{_PARSED}.`{name.replace('`', '``')}`").alias(name) for name in names))
+
+    def parsed(self, raw: DataFrame) -> tuple[DataFrame, Column]:
+        """Return messages with their parsed bodies, and the condition that one does not parse: it is no object, or a value does not fit."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        assert self._schema is not None, "there is something to parse"
+        columns = [field for field in given_schema(self._schema).fields if field.name != LOOKUP_ID]
+        text = f.col("body").cast("string")
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        parsed = f.from_json(text, StructType([*columns, StructField(_CORRUPT, StringType())]), options)
+        bare = f.btrim(text, f.lit(" \t\r\n"))  # takes as long as the parsing
+        whole = f.when(text.startswith("{") & text.endswith("}"), f.lit(True)).otherwise(bare.startswith("{") & bare.endswith("}"))  # noqa: FBT003
+        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(whole, parsed).alias(_PARSED))  # of an array Spark takes the first element
+        bad = f.col(_PARSED).isNull() | f.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
+        for field in parse_ddl(self._schema):
+            if not field.nullable:
+                bad |= f.col(f"{_PARSED}.`{field.name}`").isNull()
+        return frame, bad
+
+
+def body_error(body: bytes | None, schema: pa.Schema) -> BodyError:
+    """Return why a body does not parse."""
+    _, failures = columns_of([body], schema)
+    columns = ", ".join(f"{field.name} {ddl_type(field.type)}" for field in schema)
+    return failures.get(0) or BodyError(f"The body does not fit the schema as Spark reads JSON: {columns}.")

@@ -1,0 +1,279 @@
+"""Units of a claim as Spark jobs: watched, cancelled when they take too long, and where they stood when they failed."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, cut, failure_of
+from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
+from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
+from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
+from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.spark.frames.failures import failure_of_job, first_line, lost
+from airflow_poison.core.spark.frames.function import called
+from airflow_poison.core.spark.frames.messages import BODY, ClaimFrames, body_error
+from airflow_poison.core.spark.frames.plan import has_python
+from airflow_poison.core.spark.frames.results import landing, verdicts_in, without
+from airflow_poison.core.spark.jobs import ClassicJobs, why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.spark.jobs import Jobs, Watched
+    from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.queue_table import QueueTable
+
+ALLOWANCE = 0.005
+"""Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
+_INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
+_NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
+_OBSERVED_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _Running:
+    """A unit's job.
+
+    :ivar seconds: for how long its tasks have worked, as far as the beats have seen.
+    """
+
+    watched: Watched
+    began: float
+    limit: float
+    seconds: float = 0.0
+    late: bool = False
+
+
+class SparkUnits:
+    """Transforms units of a claim (``UnitRunner``).
+
+    :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
+    :param limit: seconds that the tasks of a single message may work; those of a unit have ``ALLOWANCE`` for each further one.
+    :param keeps: whether results are wanted.
+    :param traced: whether they say which message each row is of.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        jobs: Jobs,
+        table: QueueTable,
+        claim: Claim,
+        *,
+        lookup_ids: NDArray[np.int64],
+        transformation: Transformation,
+        folder: Path,
+        limit: float,
+        keeps: bool = True,
+        traced: bool = False,
+    ) -> None:
+        self._spark, self._jobs, self._table, self._claim = spark, jobs, table, claim
+        self._transformation, self._function = transformation, transformation.load()
+        self._frames = ClaimFrames(spark, table.uri, claim.files, lookup_ids, transformation.schema)
+        self._folder, self._limit, self._keeps, self._traced = folder, limit, keeps, traced
+        self._token = token_hex(4)
+        self._running: dict[int, _Running] = {}
+        self._began, self._lock, self._cancelled = 0, threading.Lock(), False
+        self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
+
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+        """Transform these messages, and keep the result under a number."""
+        with self._lock:
+            if self._cancelled:
+                raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+            self._began += 1
+            mine = self._began
+        mark = f"poison.{self._token}.{mine}." if self._marks is not False else None
+        number = len(lookup_ids)
+        group = f"poison-{self._claim.key}-{self._token}-{mine}"
+        try:
+            watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}")
+        except Exception as error:
+            if lost(error):
+                raise self._lost(error) from error
+            raise
+        running = _Running(watched, time.monotonic(), self._limit + ALLOWANCE * (number - 1))
+        with self._watched(mine, running):
+            try:
+                return self._ran(lookup_ids, lands, mark)
+            except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+                self._raise_what_is_nobodys_fault(error)
+                if lands is not None:
+                    self.drop(lands)
+                failure = failure_of_job(error)
+                if running.late:
+                    text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
+                    failure = Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
+                return Broke(failure, self._marked(mark))
+            finally:
+                self._forget_marks(mark)
+
+    def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
+        from pyspark.errors import AnalysisException
+
+        if isinstance(error, TransformError):
+            raise error
+        if isinstance(error, AnalysisException):
+            raise TransformError(
+                f"transform={self._transformation.name} cannot be planned: {first_line(error)}\nNobody is charged, nothing was committed."
+            ) from error
+        if self._cancelled:
+            raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again.") from error
+        if lost(error):
+            raise self._lost(error) from error
+        self._table.stage(self._claim)  # raises ClaimLostError when a later holder has shut this one out
+        if isinstance(error, OSError):  # of files that this process reads
+            raise error
+        if _NOT_THEIRS.search(str(error)):
+            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNobody is charged, nothing was committed.") from error
+
+    def drop(self, lands: int) -> None:
+        """Forget the result that was kept under a number."""
+        shutil.rmtree(self._folder / str(lands), ignore_errors=True)
+
+    def beat(self) -> None:
+        """Cancel the jobs whose tasks have worked for too long."""
+        now = time.monotonic()
+        for running in list(self._running.values()):
+            seconds, running.began = now - running.began, now
+            if running.watched.works():
+                running.seconds += seconds
+            if running.seconds > running.limit:
+                running.late = True
+                running.watched.cancel()
+
+    def cancel(self) -> None:
+        """Cancel all jobs; no further one begins."""
+        self._cancelled = True
+        for running in list(self._running.values()):
+            running.watched.cancel()
+
+    def leave(self) -> None:
+        """Close the calling thread's connection to the JVM."""
+        with suppress(Exception):  # the JVM may be gone
+            self._jobs.watch("", "").hang_up()
+
+    def results(self) -> Iterator[tuple[str, Path]]:
+        """Yield the files that are kept, with the names of their results."""
+        for path in sorted(self._folder.glob("*/*/*.parquet")):
+            yield path.parent.name, path
+
+    # One unit
+
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, mark: str | None) -> Ran:
+        from pyspark.sql import Observation
+
+        raw = self._frames.raw(lookup_ids, mark)
+        observed = Observation(f"poison_{token_hex(4)}") if lands is not None and self._transformation.schema is not None else None
+        result = called(self._function, self._frames.given(raw, observed), self._transformation)
+        if self._marks is None:
+            self._marks = not any(has_python(frame) for frame in result.frames.values())
+        keeps = lands is not None and (self._keeps or result.verdict)
+        for name, frame in result.frames.items():
+            if keeps:
+                landing(frame, verdict=result.verdict, traced=self._traced).write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
+            else:
+                frame.write.format("noop").mode("overwrite").save()
+        unparsed = {} if observed is None or self._observed(observed) == 0 else self._unparsed(lookup_ids)
+        verdicts = self._named(self._folder / str(lands), lookup_ids) if keeps and result.verdict else {}
+        return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
+
+    def _observed(self, observed: Any) -> int | None:
+        """Return how many bodies do not parse; None where Spark does not say: it has left the messages out of its plan."""
+        said: list[int] = []
+
+        def ask() -> None:
+            said.append(observed.get["bad"])
+            self.leave()
+
+        thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
+        thread.start()
+        thread.join(_OBSERVED_SECONDS)
+        return said[0] if said else None
+
+    def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+        """Return whose bodies do not parse, and why."""
+        parsed, bad = self._frames.parsed(self._frames.raw(lookup_ids))
+        schema = parse_ddl(self._transformation.schema or "")
+        rows = parsed.where(bad).select(LOOKUP_ID, BODY).collect()
+        return {row[LOOKUP_ID]: failure_of(body_error(row[BODY], schema)) for row in rows}
+
+    def _named(self, folder: Path, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+        """Return whom the kept results name; take these messages' rows out of them, and our columns. Raises TransformError."""
+        files = sorted(folder.glob("*/*.parquet"))
+        verdicts: dict[int, str] = {}
+        for path in files:
+            verdicts = {**verdicts_in(path), **verdicts}
+        strange = np.setdiff1d(np.array(list(verdicts), np.int64), lookup_ids)
+        if len(strange):
+            raise TransformError(
+                f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
+                f"Keep the column {LOOKUP_ID} as it is. Nobody is charged, nothing was committed."
+            )
+        for path in files:
+            without(path, verdicts, traced=self._traced)
+        return {number: Failure(FailureKind.EXCEPTION, VERDICT, cut(text, MAX_TEXT)) for number, text in verdicts.items()}
+
+    @contextmanager
+    def _watched(self, number: int, running: _Running) -> Iterator[None]:
+        """Let the jobs of the calling thread be watched; several units' share the executors evenly where the scheduler's mode is FAIR."""
+        context = self._spark.sparkContext if isinstance(self._jobs, ClassicJobs) else None
+        running.watched.begin()
+        if context is not None:
+            context.setLocalProperty(_INTERRUPT, "true")
+            context.setLocalProperty(_POOL, f"poison-{threading.get_ident()}")
+        self._running[number] = running
+        query_log = logging.getLogger("DataFrameQueryContextLogger")  # tells of each failure with all stacks, and most are expected here
+        query_log.disabled = True
+        try:
+            yield
+        finally:
+            del self._running[number]
+            with suppress(Exception):  # the JVM may be gone; what ended the unit says so
+                if context is not None:
+                    context.setLocalProperty(_INTERRUPT, None)  # type: ignore[arg-type]  # None takes it away
+                    context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+                running.watched.end()
+
+    def _lost(self, error: Exception) -> SparkLostError:
+        return SparkLostError(
+            f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNothing was committed. Run the task again: what was being transformed "
+            "then is transformed in small units first, so that a message that ends Spark is found."
+        )
+
+    # Marks
+
+    def _marked(self, mark: str | None) -> tuple[int, ...]:
+        """Return the messages at which the tasks of a unit stood."""
+        if mark is None or not self._marks:
+            return ()
+        properties = self._properties()
+        names = [name for name in properties.stringPropertyNames() if name.startswith(mark)]
+        return tuple(sorted({int(properties.getProperty(name)) for name in names}))
+
+    def _forget_marks(self, mark: str | None) -> None:
+        if mark is None:
+            return
+        with suppress(Exception):  # the JVM may be gone, and the marks with it
+            properties = self._properties()
+            for name in [name for name in properties.stringPropertyNames() if name.startswith(mark)]:
+                properties.remove(name)
+
+    def _properties(self) -> Any:
+        return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)

@@ -1,0 +1,346 @@
+"""Transformations of data frames on a real Spark: every culprit is found, nobody else is charged, and wrong declarations are told."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SettingError, TransformError
+from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.spark.engine import SparkEngine
+from tests.spark import transforms
+from tests.spark.drivers import Ahead, Work, told
+from tests.spark.transforms import SCHEMA, bodies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.core.policies.policy import Policy
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=20))
+FAULT = replace(POLICY, receive_error_handling="Fault")
+MESSAGES = 2_000
+TEN = dict.fromkeys([1, 2, 77, 500, 501, 502, 999, 1500, 1999, 2000], "raise")
+
+
+def received(work: Work, spark: SparkSession, transformation: Transformation, lines: list[str] | None = None) -> ReceiveResult:
+    return a_pass(work, spark, transformation, lines).run("frames")
+
+
+def a_pass(work: Work, spark: SparkSession, transformation: Transformation, lines: list[str] | None = None) -> ReceivePass:
+    tell = (lines if lines is not None else list[str]()).append
+    return replace(work.a_pass(spark), handler=transformation, engine=lambda: SparkEngine(spark, tell))
+
+
+def sent(folder: Path, texts: list[str], policy: Msmq4 = POLICY) -> Work:
+    return Work(str(folder / "store"), policy=policy).sent(texts)
+
+
+def errors(work: Work) -> Counter[str]:
+    return Counter(row["last_error"]["type"] for row in work.rows().values())  # type: ignore[index]
+
+
+def test_a_clean_claim_is_one_job(tmp_path: Path, spark: SparkSession) -> None:
+    lines: list[str] = []
+    work = sent(tmp_path, bodies(300))
+
+    result = received(work, spark, Transformation(transforms.joined, SCHEMA), lines)
+
+    assert (result.received, result.settled, result.deliveries) == (300, 300, 300)
+    assert work.rows() == {}
+    assert "300 messages transformed in 1 units" in lines[-1]
+
+
+def test_whom_a_verdict_names_is_poison_and_nobody_else_is_run_again(tmp_path: Path, spark: SparkSession) -> None:
+    lines: list[str] = []
+    work = sent(tmp_path, bodies(MESSAGES, TEN))
+
+    result = received(work, spark, Transformation(transforms.verdict, SCHEMA), lines)
+
+    assert (result.settled, result.poisoned, result.rollbacks) == (MESSAGES - 10, 10, 20)
+    assert sorted(work.rows()) == sorted(TEN)
+    assert {row["reason"] for row in work.rows().values()} == {"_poison: no amount: bad"}
+    assert "in 2 units" in lines[-1], "one job, and one for those that are tried again"
+
+
+def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, spark: SparkSession) -> None:
+    lines: list[str] = []
+    work = sent(tmp_path, bodies(MESSAGES, TEN))
+
+    result = received(work, spark, Transformation(transforms.cast, SCHEMA), lines)
+
+    assert (result.settled, result.poisoned, result.rollbacks) == (MESSAGES - 10, 10, 20)
+    assert sorted(work.rows()) == sorted(TEN)
+    assert errors(work) == {"CAST_INVALID_INPUT": 10}
+    units = int(lines[-1].split(" messages transformed in ")[1].split()[0])
+    assert units < 60, "marks name the suspects; halving needs more than a hundred"
+
+
+def test_python_functions_that_raise_and_die_are_found_by_halves(tmp_path: Path, spark: SparkSession) -> None:
+    culprits = {7: "raise", 201: "die"}
+    work = sent(tmp_path, bodies(300, culprits))
+
+    result = received(work, spark, Transformation(transforms.in_python, SCHEMA))
+
+    assert (result.settled, result.poisoned, result.crashes) == (298, 2, 2)
+    assert errors(work) == {"ValueError": 1, "crashed": 1}
+    failed = work.rows()[7]["last_error"]
+    assert failed["message"] == "no such amount: bad"  # type: ignore[index]
+    assert "in _checked" in failed["trace"]  # type: ignore[index]
+
+
+def test_a_function_that_hangs_is_a_timeout_of_its_message(tmp_path: Path, spark: SparkSession) -> None:
+    quick = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=3))
+    work = sent(tmp_path, bodies(8, {3: "hang"}), quick)
+
+    result = received(work, spark, Transformation(transforms.in_python, SCHEMA))
+
+    assert (result.settled, result.poisoned, result.timeouts) == (7, 1, 1)
+    assert errors(work) == {"timeout": 1}
+
+
+def test_a_body_that_does_not_parse_is_its_messages_failure(tmp_path: Path, spark: SparkSession) -> None:
+    wrong = ["{nope", "[1]", '{"id": "x"}', "", '{"id": 1, "amount": "3"}']
+    work = sent(tmp_path, [*bodies(5), *wrong])
+
+    result = received(work, spark, Transformation(transforms.cast, SCHEMA))
+
+    assert (result.settled, result.poisoned) == (6, 4)
+    assert sorted(work.rows()) == [6, 7, 8, 9]
+    texts = {number: row["last_error"]["message"] for number, row in work.rows().items()}  # type: ignore[index]
+    assert "no JSON" in texts[6]
+    assert "object" in texts[7]
+    assert "id" in texts[8]
+
+
+def test_without_a_schema_the_frame_has_the_columns_of_messages(tmp_path: Path, spark: SparkSession) -> None:
+    seen: list[list[str]] = []
+
+    def columns(df: DataFrame) -> DataFrame:
+        seen.append(df.columns)
+        return df.selectExpr("cast(body AS string) AS text", "group_id")
+
+    result = received(sent(tmp_path, bodies(5)), spark, Transformation(columns))
+
+    assert result.settled == 5
+    assert {"lookup_id", "body", "properties", "abort_count", "move_count"} <= {*seen[-1]}
+
+
+def test_what_is_behind_a_message_that_halts_the_queue_stays(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40, {7: "raise", 9: "raise"}), FAULT)
+
+    result = received(work, spark, Transformation(transforms.cast, SCHEMA))
+
+    assert result.halted is not None
+    assert result.halted["lookup_id"] == 7
+    assert (result.settled, result.rollbacks) == (6, 2)
+    assert sorted(work.rows()) == list(range(7, 41))
+    assert {row["abort_count"] for number, row in work.rows().items() if number > 7} == {0}
+
+
+def test_rows_that_are_mixed_are_transformed_as_one(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40, {7: "raise"}))
+
+    result = received(work, spark, Transformation(transforms.summed, SCHEMA, mixes_rows=True))
+
+    assert (result.settled, result.poisoned) == (39, 1)
+    assert sorted(work.rows()) == [7]
+
+
+def test_a_pass_killed_in_the_middle_is_finished_and_nobody_is_charged(tmp_path: Path, spark: SparkSession) -> None:
+    """The next holder is careful with what was in flight: a small unit after the other, and no charge without a second death."""
+    work = sent(tmp_path, bodies(40, {7: "raise"}))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(work, spark)
+
+    lines: list[str] = []
+    finished = replace(a_pass(work, spark, Transformation(transforms.cast, SCHEMA), lines), clock=Ahead()).run("another")
+
+    assert (finished.settled, finished.poisoned, finished.rollbacks, finished.crashes) == (39, 1, 2, 0)
+
+
+def interrupted(work: Work, spark: SparkSession) -> None:
+    """Receive, and be interrupted when a unit has failed."""
+    from airflow_poison.core import fault_points
+
+    def strike(point: str) -> None:
+        if point == "frames.charge.after":
+            raise KeyboardInterrupt
+
+    fault_points.install(strike)
+    try:
+        received(work, spark, Transformation(transforms.cast, SCHEMA))
+    finally:
+        fault_points.install(None)
+
+
+WRONG: list[tuple[Callable[[DataFrame], object], bool, str]] = [
+    (lambda df: df.selectExpr("no_such_column"), False, r"raised AnalysisException when it was called with an empty DataFrame.*no_such_column"),
+    (lambda df: df.columns, False, r"returned list; expected a DataFrame, or a mapping of names to DataFrames"),
+    (lambda _df: {}, False, r"returned an empty mapping"),
+    (lambda df: {"a b": df}, False, r"returned a mapping with the name 'a b'"),
+    (lambda df: df.selectExpr("id", "'bad' AS _poison"), False, r"returned the column _poison without lookup_id"),
+    (transforms.summed, False, r"mixes rows: its plan has Aggregate over the messages.*mixes_rows=True"),
+    (lambda df: df.join(df.withColumnRenamed("id", "other"), "lookup_id"), False, r"mixes rows: its plan has Join"),
+    (lambda df: df.limit(3), False, r"mixes rows: its plan has GlobalLimit"),
+    (lambda df: df.dropDuplicates(["id"]), False, r"mixes rows: its plan has Deduplicate"),
+    (lambda df: df.sparkSession.range(3), False, r"is not made of the one it was given"),
+]
+
+
+@pytest.mark.parametrize(("function", "mixes", "text"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_transformation_is_refused_before_anything_is_claimed(
+    tmp_path: Path,
+    spark: SparkSession,
+    function: Callable[[DataFrame], DataFrame],
+    mixes: bool,  # noqa: FBT001
+    text: str,
+) -> None:
+    work = sent(tmp_path, bodies(3))
+
+    with pytest.raises(TransformError, match=f"(?s){text}"):
+        received(work, spark, Transformation(function, SCHEMA, mixes_rows=mixes))
+
+    assert work.table().snapshot().claims == ()
+
+
+def test_a_lookup_id_that_is_no_messages_own_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(3))
+
+    with pytest.raises(TransformError, match=r"returned _poison for lookup_id 10\d, which is none of the messages it was given"):
+        received(work, spark, Transformation(lambda df: df.selectExpr("lookup_id + 100 AS lookup_id", "'bad' AS _poison"), SCHEMA))
+
+    assert set(work.rows()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("policy", "transformation", "text"),
+    [
+        (ServiceBroker(), Transformation(transforms.cast, SCHEMA), "a policy whose decisions depend on one message alone"),
+        (FAULT, Transformation(transforms.summed, SCHEMA, mixes_rows=True), "a policy that does not halt at a message"),
+        (POLICY, Transformation(transforms.cast, SCHEMA), "a handler of messages here: queue 'orders' is received from without Spark"),
+    ],
+)
+def test_what_a_transformation_does_not_go_with(tmp_path: Path, policy: Policy, transformation: Transformation, text: str) -> None:
+    table = sent(tmp_path, bodies(3)).table()
+
+    with pytest.raises(SettingError, match=text):
+        ReceivePass(table=table, policy=policy, handler=transformation, engine=LocalEngine, clock=SystemClock()).run("refused")
+
+
+@pytest.mark.parametrize(
+    ("function", "schema", "text"),
+    [
+        ("shop", None, "'shop' is not of the form 'module:function'"),
+        (lambda df, day: df, None, r"cannot be called with a DataFrame alone"),  # noqa: ARG005
+        (3, None, "transform=3 is int; name a function of a DataFrame"),
+        (transforms.cast, "lookup_id int", "columns of other names than lookup_id and _poison"),
+        (transforms.cast, "id nothing", "schema='id nothing' is not allowed"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_at_once(function: object, schema: str | None, text: str) -> None:
+    with pytest.raises((HandlerNotFoundError, SettingError), match=text):
+        Transformation(function, schema)  # type: ignore[arg-type]
+
+
+def test_a_name_that_cannot_be_imported_is_refused_before_anything_is_claimed(tmp_path: Path, spark: SparkSession) -> None:
+    with pytest.raises(PoisonError, match=r"transform: .*no_such_module"):
+        received(sent(tmp_path, bodies(3)), spark, Transformation("no_such_module:clean"))
+
+
+def test_a_jvm_that_is_killed_leaves_suspects_and_they_are_careful_units(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40))
+    assert told(work.start_frames("killed"))["error"] == "SparkJobError"
+    lines: list[str] = []
+
+    result = a_pass(work, spark, Transformation(transforms.cast, SCHEMA), lines).run("killed")
+
+    assert (result.settled, result.rollbacks) == (40, 0)
+    assert "40 messages were worked on when everything died: they are transformed first, in 40 small units" in lines[0]
+
+
+def test_bodies_are_json() -> None:
+    assert json.loads(bodies(3, {2: "raise"})[1]) == {"id": 2, "amount": "bad", "kind": "raise"}
+
+
+# What a transformation makes lands -------------------------------------------------------------------------------------
+
+
+def landed(work: Work, spark: SparkSession, transformation: Transformation, output: object = None, **settings: object) -> list[dict[str, object]]:
+    """Receive with an output; return the rows that have landed."""
+    from deltalake import DeltaTable
+
+    from airflow_poison.core.outputs import outputs_of
+
+    uri = f"{work.root}.landed"
+    outputs = outputs_of(uri if output is None else output, **settings)  # type: ignore[arg-type]
+    replace(a_pass(work, spark, transformation), outputs=outputs).run("landing")
+    return sorted(DeltaTable(uri).to_pyarrow_table().to_pylist(), key=str) if output is None else []
+
+
+def test_the_rows_of_messages_that_settle_land_once_and_no_others(tmp_path: Path, spark: SparkSession) -> None:
+    culprits = {7: "raise", 30: "raise"}
+    work = sent(tmp_path, bodies(40, culprits))
+
+    rows = landed(work, spark, Transformation(transforms.cast, SCHEMA))
+
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {*culprits})  # type: ignore[type-var]
+    assert rows[0].keys() == {"id", "amount"}
+
+
+def test_whom_a_verdict_names_has_no_row_and_our_columns_do_not_land(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40, {7: "raise"}))
+
+    rows = landed(work, spark, Transformation(transforms.verdict, SCHEMA), provenance=True)
+
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7})  # type: ignore[type-var]
+    assert {row["_lookup_id"] == row["id"] for row in rows} == {True}
+    assert {row["_queue"] for row in rows} == {"orders"}
+    assert not {"lookup_id", "_poison"} & rows[0].keys()
+
+
+def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) -> None:
+    from deltalake import DeltaTable
+
+    work = sent(tmp_path, bodies(30, {7: "raise"}))
+    uris = {"large": f"{work.root}.large", "small": f"{work.root}.small"}
+
+    landed(work, spark, Transformation(transforms.two, SCHEMA), uris)
+
+    found = {name: sorted(DeltaTable(uri).to_pyarrow_table()["id"].to_pylist(), key=str) for name, uri in uris.items()}
+    assert found == {"large": [*range(11, 31)], "small": [1, 10, 2, 3, 4, 5, 6, 8, 9]}
+
+
+@pytest.mark.parametrize(
+    ("output", "settings", "text"),
+    [
+        ({"late": "/tmp/late"}, {}, "returned a DataFrame without a name, which is no output; there are 'late'"),
+        (None, {"schema": "id int"}, "returned a column 'amount'; the output has id"),
+        (None, {"schema": "id string, amount int"}, "returned the column 'id' as int32; the output has string"),
+        (None, {"provenance": True}, "returned no column lookup_id, from which provenance=True is filled"),
+    ],
+)
+def test_a_result_that_cannot_land_is_refused_before_anything_is_claimed(
+    tmp_path: Path, spark: SparkSession, output: object, settings: dict[str, object], text: str
+) -> None:
+    work = sent(tmp_path, bodies(3))
+
+    with pytest.raises(TransformError, match=text):
+        landed(work, spark, Transformation(transforms.cast, SCHEMA), output, **settings)
+
+    assert work.table().snapshot().claims == ()

@@ -1,0 +1,360 @@
+"""Delivery by data frames: whoever fails alone is charged, and nobody else; what the policy says holds; a death forgets nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery.handlers import HandlerRef
+from airflow_poison.core.delivery.outage import Detection, Verdict
+from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_history
+from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.core.delivery.stage import StageJob, Tally
+from airflow_poison.core.delivery.transform import VERDICT
+from airflow_poison.core.delivery.units.account import open_ids, settled
+from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
+from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
+from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
+from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.outage import Outage
+from airflow_poison.core.schema import TALLY, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from airflow_poison.core.delivery.units.counts import UnitOutcome
+    from airflow_poison.core.policies.policy import Policy
+
+MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
+FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Fault")
+RAISED, HUNG = Failure(FailureKind.EXCEPTION, "CAST_INVALID_INPUT", "bad"), Failure(FailureKind.TIMEOUT, "timeout")
+SMALL_CHUNKS = UnitRules(side_by_side=2, chunk_rows=16)
+NAMED = Failure(FailureKind.EXCEPTION, VERDICT, "no such carrier")
+
+
+@dataclass
+class Played:
+    """A runner whose messages do what a script says: ``raise``, ``hang``, ``name``, ``kill``, or ``heal`` (raises on its first delivery)."""
+
+    script: Mapping[int, str]
+    marks: bool = False
+    kept: dict[int, set[int]] = field(default_factory=dict)
+    units: list[list[int]] = field(default_factory=list)
+    raised: set[int] = field(default_factory=set)
+
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+        ids = lookup_ids.tolist()
+        assert ids == sorted(ids)
+        self.units.append(ids)
+        acts = {number: self.script.get(number, "") for number in ids}
+        if "kill" in acts.values():
+            raise SparkLostError("its JVM has ended")
+        broken = [number for number, act in acts.items() if act in {"raise", "hang"} or (act == "heal" and not self._healed(number, ids))]
+        if broken:
+            failure = HUNG if acts[broken[0]] == "hang" else RAISED
+            return Broke(failure, tuple(broken[:1]) if self.marks else ())
+        named = {number: NAMED for number, act in acts.items() if act == "name"}
+        if lands is not None:
+            self.kept[lands] = {*ids} - named.keys()
+        return Ran(verdicts=named)
+
+    def _healed(self, number: int, ids: Sequence[int]) -> bool:
+        if number in self.raised:
+            return True
+        if len(ids) == 1:
+            self.raised.add(number)
+        return False
+
+    def drop(self, lands: int) -> None:
+        self.kept.pop(lands, None)
+
+    def beat(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    @property
+    def landed(self) -> list[int]:
+        return sorted(number for ids in self.kept.values() for number in ids)
+
+
+def messages(number: int, priorities: Mapping[int, int] | None = None) -> pa.RecordBatch:
+    rows = [
+        {"lookup_id": id_, "priority": (priorities or {}).get(id_, 5), "abort_count": 0, "move_count": 0, "sub_queue": "main"}
+        for id_ in range(1, number + 1)
+    ]
+    return pa.Table.from_pylist(rows, schema=table_schema()).combine_chunks().to_batches()[0]
+
+
+def deliver(
+    folder: Path,
+    played: Played,
+    batch: pa.RecordBatch,
+    policy: Policy = MOVE,
+    *,
+    rules: UnitRules = SMALL_CHUNKS,
+    keep_alive: Callable[[], None] = lambda: None,
+    outage: Outage | None = None,
+    expects: str = "",
+) -> tuple[UnitOutcome, Tally, dict[int, dict[str, object]]]:
+    """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain."""
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
+    story = read_history([each / "journal" for each in folders], timedelta(0))
+    here = folder / f"{len(folders):03}"
+    (here / "journal").mkdir(parents=True)
+    (here / "begun").write_text(TryNote("", Forced.MARKS).to_json())
+    detection = None if outage is None else Detection(outage, str(here / "journal"), expects)
+    job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection)
+    with Journal(here / "journal", "frames") as journal:
+        outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths).run(keep_alive)
+    wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
+    rows = pa.Table.from_batches(settled(job, outcome, story.carry, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
+    (tally,) = (Tally.from_record(json.loads(row["body"])) for row in rows if row["sub_queue"] == TALLY)
+    return outcome, tally, {row["lookup_id"]: row for row in rows if row["sub_queue"] in {"main", "retry", "poison"}}
+
+
+def charged(outcome: UnitOutcome) -> dict[int, int]:
+    attempts = attempts_of(outcome.words)
+    return {int(number): int(count) for number, count in zip(outcome.lookup_ids, attempts, strict=True) if count}
+
+
+def test_a_clean_claim_is_one_job_for_each_chunk(tmp_path: Path) -> None:
+    played = Played({})
+
+    outcome, tally, rows = deliver(tmp_path, played, messages(40))
+
+    assert sorted(map(len, played.units)) == [13, 13, 14]
+    assert played.landed == list(range(1, 41))
+    assert rows == {}
+    assert (tally.counts["received"], tally.counts["committed"], tally.counts["deliveries"]) == (40, 40, 40)
+    assert outcome.units == 3
+
+
+@pytest.mark.parametrize("marks", [False, True], ids=["halving", "marks"])
+def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp_path: Path, *, marks: bool) -> None:
+    played = Played({7: "raise", 8: "hang", 30: "raise", 31: "name", 12: "heal"}, marks=marks)
+
+    outcome, tally, rows = deliver(tmp_path, played, messages(40))
+
+    assert charged(outcome) == {7: 3, 8: 3, 30: 3, 31: 3, 12: 1}
+    assert played.landed == sorted({*range(1, 41)} - {7, 8, 30, 31})
+    assert {number: row["sub_queue"] for number, row in rows.items()} == dict.fromkeys([7, 8, 30, 31], "retry")
+    assert rows[7]["last_error"]["type"] == "CAST_INVALID_INPUT"  # type: ignore[index]
+    assert rows[31]["reason"] == "_poison: no such carrier"
+    assert (tally.counts["committed"], tally.counts["parked"], tally.counts["timeouts"]) == (36, 4, 3)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    script=st.dictionaries(st.integers(1, 60), st.sampled_from(["raise", "hang", "name", "heal"]), max_size=12),
+    chunk=st.integers(1, 70),
+    marks=st.booleans(),
+    together=st.integers(1, 3),
+    piece=st.integers(1, 60),
+)
+def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], chunk: int, marks: bool, together: int, piece: int) -> None:  # noqa: FBT001
+    played = Played(script, marks=marks)
+    with TemporaryDirectory() as folder:
+        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(60), rules=UnitRules(together, chunk_rows=chunk, piece_rows=piece))
+
+    hopeless = {number for number, act in script.items() if act != "heal"}
+    assert charged(outcome) == {number: 1 if act == "heal" else 3 for number, act in script.items()}
+    assert played.landed == sorted({*range(1, 61)} - hopeless)
+    assert set(rows) == hopeless
+    assert tally.counts["received"] == tally.counts["committed"] + tally.counts["parked"] == 60
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    script=st.dictionaries(st.integers(1, 40), st.sampled_from(["raise", "name", "heal"]), max_size=6),
+    urgent=st.sets(st.integers(1, 40), max_size=10),
+    chunk=st.integers(1, 50),
+)
+def test_what_is_behind_a_message_that_halts_is_as_if_never_delivered(script: dict[int, str], urgent: set[int], chunk: int) -> None:
+    played = Played(script)
+    with TemporaryDirectory() as folder:
+        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(40, dict.fromkeys(urgent, 9)), FAULT, rules=UnitRules(chunk_rows=chunk))
+
+    order = [*sorted(urgent), *(number for number in range(1, 41) if number not in urgent)]
+    halts = next((place for place, number in enumerate(order) if script.get(number, "heal") != "heal"), None)
+    before = order if halts is None else order[:halts]
+    assert played.landed == sorted(before)
+    wanted = {number: 1 for number in before if number in script}
+    assert charged(outcome) == wanted | ({} if halts is None else {order[halts]: 2})
+    assert (None if tally.halt is None else tally.halt["lookup_id"]) == (None if halts is None else order[halts])
+    assert set(rows) == ({*order} - {*before})
+
+
+def test_a_unit_that_fails_without_a_culprit_is_halved(tmp_path: Path) -> None:
+    class Large(Played):
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
+
+    played = Large({})
+
+    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=UnitRules())
+
+    assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 41)))
+
+
+def test_rows_that_are_mixed_are_one_unit_without_those_that_ended(tmp_path: Path) -> None:
+    played = Played({7: "raise", 31: "name", 12: "heal"})
+
+    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=UnitRules(mixes_rows=True))
+
+    assert charged(outcome) == {7: 3, 31: 3, 12: 1}
+    assert list(played.kept.values()) == [{*range(1, 41)} - {7, 31}]
+    assert set(rows) == {7, 31}
+
+
+def test_rows_that_are_mixed_and_fail_only_together_are_nobodys_fault(tmp_path: Path) -> None:
+    class Together(Played):
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
+
+    with pytest.raises(SparkJobError, match=r"None of them fails alone, so nobody is charged"):
+        deliver(tmp_path, Together({}), messages(40), rules=UnitRules(mixes_rows=True))
+
+
+def test_a_message_that_ends_spark_is_found_and_charged_alone(tmp_path: Path) -> None:
+    """Each death is a try. It is charged for those before, too."""
+    batch, deaths = messages(400), 0
+    while True:
+        try:
+            outcome, tally, rows = deliver(tmp_path, Played({123: "kill"}), batch, rules=UnitRules(2, chunk_rows=200))
+            break
+        except SparkJobError:
+            deaths += 1
+        assert deaths < 10
+
+    assert deaths == 3, "400 suspects, then 7 of them, then one: that is charged with all three"
+    assert charged(outcome) == {123: 3}
+    assert set(rows) == {123}
+    assert crashes_of(outcome.words).max() == 3
+    assert (tally.counts["committed"], tally.counts["parked"]) == (399, 1)
+
+
+def test_whoever_is_asked_to_stop_leaves_nobody_suspected(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise ReceiveStoppedError("somebody has asked for it")
+
+    with pytest.raises(ReceiveStoppedError):
+        deliver(tmp_path, Played({3: "kill", 7: "raise"}), messages(40), keep_alive=stop)
+
+    story = read_history([tmp_path / "000" / "journal"])
+    assert story.deaths == {}
+
+
+def test_attempts_that_were_counted_before_a_death_are_not_counted_again(tmp_path: Path) -> None:
+    class DiesLate(Played):
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+            if lookup_ids.tolist() == [7] and self.units.count([7]) == 2:
+                raise SparkLostError("its JVM has ended")
+            return super().run(lookup_ids, lands=lands)
+
+    with pytest.raises(SparkJobError, match="JVM has ended"):
+        deliver(tmp_path, DiesLate({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))
+
+    outcome, _, rows = deliver(tmp_path, played := Played({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))
+
+    assert charged(outcome) == {7: 3}
+    assert played.landed == sorted({*range(1, 41)} - {7})
+    assert set(rows) == {7}
+
+
+def test_a_message_that_is_consumed_before_its_delivery_is_gone_when_it_fails(tmp_path: Path) -> None:
+    with pytest.warns(ConfigurationWarning, match="a message whose handler fails is lost"):
+        once = Msmq4(receive_error_handling="Move", transaction_scope_required=False)
+    played = Played({7: "raise", 9: "name"})
+
+    outcome, tally, rows = deliver(tmp_path, played, messages(20), once)
+
+    assert (charged(outcome), rows, tally.counts["committed"]) == ({}, {}, 20)
+    assert played.landed == sorted({*range(1, 21)} - {7, 9})
+
+
+def test_a_message_above_the_size_limit_is_not_transformed(tmp_path: Path) -> None:
+    limited = Msmq4(receive_error_handling="Move", max_received_message_size=10)
+    batch = messages(20)
+    bodies = pa.array([b"x" * 11 if number == 5 else None for number in range(1, 21)], pa.binary())
+    batch = batch.set_column(batch.schema.get_field_index("body"), "body", bodies)
+    played = Played({})
+
+    outcome, _, rows = deliver(tmp_path, played, batch, limited)
+
+    assert played.landed == sorted({*range(1, 21)} - {5})
+    assert states_of(outcome.words)[4] == MessageState.ENDED
+    assert {number: row["sub_queue"] for number, row in rows.items()} == {5: "poison"}
+    assert rows[5]["reason"] == "unreadable: 11 bytes are above max_received_message_size=10"
+
+
+# Outages ---------------------------------------------------------------------------------------------------------------
+
+AWAY = fingerprint(RAISED)
+
+
+def verdict_of(folder: Path) -> Verdict | None:
+    return Verdict.read(folder / "000" / "journal")
+
+
+@pytest.mark.parametrize("policy", [MOVE, FAULT], ids=["moves", "halts"])
+@pytest.mark.parametrize("mixes", [False, True], ids=["chunks", "one unit"])
+def test_an_outage_is_found_with_a_few_jobs_and_charges_nobody(tmp_path: Path, policy: Policy, *, mixes: bool) -> None:
+    if policy is FAULT and mixes:
+        return  # refused: what is behind a culprit is not delivered
+    played = Played(dict.fromkeys(range(1, 1_001), "raise"))
+
+    outcome, _, rows = deliver(tmp_path, played, messages(1_000), policy, rules=replace(SMALL_CHUNKS, mixes_rows=mixes), outage=Outage())
+
+    assert verdict_of(tmp_path) == Verdict(AWAY, "CAST_INVALID_INPUT: bad", VirtualClock().now().isoformat())
+    assert len(played.units) <= 2 + 5
+    assert charged(outcome) == {}
+    assert all(row["sub_queue"] == "main" for row in rows.values())
+
+
+@pytest.mark.parametrize("script", [{7: "raise"}, {3: "raise", 7: "raise", 20: "raise"}, dict.fromkeys(range(1, 17), "name"), {4: "hang"}])
+def test_culprits_are_no_outage(tmp_path: Path, script: dict[int, str]) -> None:
+    outcome, _, _ = deliver(tmp_path, Played(script), messages(40), outage=Outage())
+
+    assert verdict_of(tmp_path) is None
+    assert charged(outcome) == dict.fromkeys(script, 3)
+
+
+def test_a_pass_that_probes_goes_on_when_its_messages_succeed(tmp_path: Path) -> None:
+    _, tally, _ = deliver(tmp_path, Played({}), messages(20), outage=Outage(), expects=AWAY)
+
+    assert verdict_of(tmp_path) is None
+    assert tally.counts["committed"] == 20
+
+
+@pytest.mark.parametrize("number", [1, 20])
+def test_a_pass_that_probes_stops_when_they_fail_as_before(tmp_path: Path, number: int) -> None:
+    played = Played(dict.fromkeys(range(1, number + 1), "raise"))
+
+    outcome, _, _ = deliver(tmp_path, played, messages(number), outage=Outage(), expects=AWAY)
+
+    assert verdict_of(tmp_path) is not None
+    assert charged(outcome) == {}
+    assert len(played.units) <= 1 + 20
+
+
+def test_one_that_fails_otherwise_while_it_probes_is_charged(tmp_path: Path) -> None:
+    outcome, _, _ = deliver(tmp_path, Played({4: "raise"}), messages(20), outage=Outage(), expects="0123456789ab")
+
+    assert verdict_of(tmp_path) is None
+    assert charged(outcome) == {4: 3}

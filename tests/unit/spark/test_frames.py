@@ -1,0 +1,81 @@
+"""What frames make of texts: bodies that do not parse, errors of jobs, and plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.core.spark.frames.failures import failure_of_job
+from airflow_poison.core.spark.frames.messages import body_error
+from airflow_poison.core.spark.frames.plan import mixing_operator
+
+SCHEMA = "id int not null, amount double, tags array<string>"
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"{nope", "The body is no JSON: "),
+        (b'{"id": "x"}', "Column 'id' of the body is \"x\"; "),
+        (b'{"id": 1}', "The body does not fit the schema as Spark reads JSON: id int, amount double, tags array<string>."),
+    ],
+)
+def test_a_body_that_does_not_parse_says_why(body: bytes | None, text: str) -> None:
+    assert str(body_error(body, parse_ddl(SCHEMA))).startswith(text)
+
+
+PYTHON = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/shop/arrivals.py", line 39, in checked
+    raise ValueError("no such amount: " + amount)
+ValueError: no such amount: bad
+"""
+ANSI = """An error occurred while calling o946.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/x. SQLSTATE: 58030
+\tat org.apache.spark.X
+Caused by: org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'bad' of the type "STRING" cannot be cast. SQLSTATE: 22018
+== DataFrame ==
+"cast" was called from
+/shop/arrivals.py:19
+
+\tat org.apache.spark.Y"""
+DIED = """: org.apache.spark.SparkException: Lost task 0.0 (TID 70): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
+\tat X"""
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "type_", "text"),
+    [
+        (PYTHON, "exception", "ValueError", "no such amount: bad"),
+        (ANSI, "exception", "CAST_INVALID_INPUT", "The value 'bad' of the type \"STRING\" cannot be cast."),
+        (DIED, "crash", "crashed", "Python worker exited unexpectedly (crashed)"),
+    ],
+)
+def test_a_failed_job_becomes_its_messages_failure(said: str, kind: str, type_: str, text: str) -> None:
+    failure = failure_of_job(RuntimeError(said))
+
+    assert (failure.kind, failure.type, failure.text) == (kind, type_, text)
+
+
+JOIN = """Project [id#1]
++- Join Inner, (id#1 = id#2)
+   :- SubqueryAlias claim
+   :  +- Relation [id#1] parquet
+   +- {right}
+      +- Relation [id#2] parquet"""
+
+
+@pytest.mark.parametrize(
+    ("plan", "mixing"),
+    [
+        ("Project [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#0] parquet", None),
+        ("Aggregate [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#0] parquet", "Aggregate"),
+        (JOIN.format(right="SubqueryAlias claim"), "Join"),
+        (JOIN.format(right="Aggregate [id#2]"), None),
+        ("Union\n:- SubqueryAlias claim\n:  +- Relation [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#1]", None),
+        ("Project [id#0]\n+- Relation [id#0] parquet", ""),
+    ],
+)
+def test_what_mixes_rows_is_found_in_the_plan(plan: str, mixing: str | None) -> None:
+    assert mixing_operator(plan, "claim") == mixing
