@@ -139,8 +139,6 @@ class ReceivingOperator(WithLineage, BaseOperator):
         batching = self.batching
         if batching is not None and policy is not None:
             batching.check_policy(policy)
-        if batching is not None:
-            batching.check_outage(self.outage)
         if self.services:
             refuse_dialogs(batching, self.queue_name or "")
 

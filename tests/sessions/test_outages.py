@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.core.delivery.batching import Batching
 from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.core.failures import FailureKind, fingerprint
@@ -74,6 +75,33 @@ def test_a_crash_is_no_outage_and_is_charged_also_in_a_probe(session: Opener, jo
     assert Verdict.read(journals) is None
     assert int(crashes_of(report.words).sum()) >= 3
     assert {failure.kind for failure in report.failures.values()} == {FailureKind.CRASH}
+
+
+@pytest.mark.parametrize("system", [policy(), ServiceBroker()], ids=["msmq", "broker"])
+def test_a_batch_that_fails_for_an_outage_is_not_searched_through(session: Opener, isolation: str, journals: Path, system: Policy) -> None:
+    report = session(
+        "tests.sessions.frame_handlers:script", isolation, policy=system, detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
+    ).deliver(batch_of(["raise"] * 600))
+
+    verdict = Verdict.read(journals)
+    assert verdict is not None
+    assert verdict.error.startswith("ValueError: bad ")
+    assert {fingerprint(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
+    assert MessageState.HALTED not in states_of(report.words)
+    assert report.searched.unstable == ()
+    assert report.searched.rows_handed <= 600 + 2 * 100
+
+
+def test_a_crash_in_a_batch_is_charged_to_its_message_and_is_no_outage(session: Opener, journals: Path) -> None:
+    words: list[bytes | str | None] = ["ok"] * 150
+    words[70] = "kill"
+    report = session(
+        "tests.sessions.frame_handlers:script", "process", policy=policy(), detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
+    ).deliver(batch_of(words))
+
+    assert Verdict.read(journals) is None
+    assert (states_of(report.words) == MessageState.COMMITTED).sum() == 149
+    assert crashes_of(report.words)[70] == attempts_of(report.words)[70] > 0
 
 
 def test_a_verdict_that_nobody_may_write_any_more_is_not_written(journals: Path) -> None:

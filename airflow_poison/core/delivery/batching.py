@@ -64,11 +64,6 @@ class Batching:
                 "of sessions or readers to 1",
             )
 
-    def check_outage(self, outage: object) -> None:
-        """Raise SettingError where outages are looked for, too: of a failed batch nobody knows yet how many of its messages failed, and with what."""
-        if outage is not None:
-            raise SettingError("batch", self.kind, "no batch together with outage, which is told by the failures of single messages; leave one out")
-
     def check_here(self) -> None:
         """Raise SettingError when the library of the frames is not installed here."""
         module = FRAMES[self.kind]

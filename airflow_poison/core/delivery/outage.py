@@ -20,7 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.failures import FailureKind, fingerprint
+from airflow_poison.core.errors import BodyError
+from airflow_poison.core.failures import FailureKind, PoisonRows, fingerprint
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
 from airflow_poison.core.policies.outage import LEAST_MESSAGES
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 NOTE = "outage.json"
 """The name of the verdict's file in a folder of journals."""
 _LONGEST_ERROR, _MOST_ERRORS, _MOST_REMEMBERED = 200, 1_000, 10_000
+_OF_THE_MESSAGE = {f"{error.__module__}.{error.__qualname__}" for error in (PoisonRows, BodyError)}
 _MOST_DOUBLINGS = 4
 
 
@@ -197,7 +199,7 @@ class Watch:
 
     def mark(self, failure: Failure) -> str:
         """Return the fingerprint of a failure that may be an outage's; empty for one that is charged whatever others do."""
-        if failure.kind is not FailureKind.EXCEPTION:
+        if failure.kind is not FailureKind.EXCEPTION or failure.type in _OF_THE_MESSAGE:
             return ""
         found = fingerprint(failure)
         if found not in self._errors:
@@ -235,6 +237,13 @@ class Watch:
         """
         mark = self.window.suspect(len(others))
         return False if mark is None else self._confirm(mark, others, attempt, alone=self.window.all_alike)
+
+    def judge_batch(self, failure: Failure, messages: int, others: Sequence[int], attempt: Callable[[int], Failure | None]) -> bool:
+        """Return whether a batch of many has failed for an outage. Other messages tell, alone: first one, and more where that fails, too.
+
+        :param messages: in the batch; of fewer than are enough to judge the search tells.
+        """
+        return messages >= self.detection.outage.at_least and bool(self.mark(failure)) and self._confirm("", others, attempt, alone=False)
 
     def doubt(self, failure: Failure | None, others: Sequence[int], attempt: Callable[[int], Failure | None], *, resumed: bool = False) -> bool:
         """Return whether a failure for which the endpoint would halt, or block its queue, is an outage's: other messages are tried now.

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypedDict, cast
 
-from airflow_poison.core.delivery.batching import BATCH_BYTES
+from airflow_poison.core.delivery.batching import BATCH_BYTES, BATCH_SIZE
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.schema import TALLY, SubQueue, table_schema
@@ -181,7 +181,10 @@ def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         return _slices(batches, FORCED_ROWS, frozenset(job.alone))
     if job.policy.sweeps:
         return _swept(batches)
-    return iter(batches) if job.batching is None else _sized(batches, job.batching.size)
+    if job.batching is None:
+        return iter(batches)
+    size = job.batching.size
+    return _sized(batches, size * max(1, BATCH_SIZE // size))
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] = frozenset()) -> Iterator[pa.RecordBatch]:

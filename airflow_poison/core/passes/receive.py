@@ -175,7 +175,6 @@ class ReceivePass:
         """Raise SettingError where the handler takes batches, and this policy, this queue or this machine has none."""
         if self.batching is not None:
             self.batching.check_policy(self.policy)
-            self.batching.check_outage(self.outage)
             self.batching.check_here()
         if self._converses(snapshot):
             refuse_dialogs(self.batching, self.table.name)

@@ -184,13 +184,17 @@ class FrameDelivery(BatchDelivery):
             if row < first:
                 self._deliver_alone(row)
         while not self._halted:
-            named, self._named = self._named, {}
-            for row in sorted(row for row in named if row < first):
-                self._roll_back(row, named[row])
+            self._charge_named()
             if not (rows := sorted(self._again_together)):
                 return
             self._again_together = []
             self._transaction(np.asarray(rows), probe=False)
+
+    def _charge_named(self) -> None:
+        """Charge what the handler has named, before what has halted the endpoint."""
+        first, named, self._named = self._first_halted(), self._named, {}
+        for row in sorted(row for row in named if row < first):
+            self._roll_back(row, named[row])
 
     def _first_halted(self) -> int:
         """Return the first row that has halted the endpoint; behind all when none has."""

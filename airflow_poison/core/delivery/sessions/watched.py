@@ -1,16 +1,31 @@
-"""Deliveries that are watched for an outage (``outage=``): one batch in one process, and an endpoint's. Messages are tried besides, uncounted."""
+"""Deliveries that are watched for an outage (``outage=``): one batch in one process, and an endpoint's. Messages are tried besides, uncounted.
+
+Where the handler takes batches, one that fails as a whole is searched only when a message that is tried alone succeeds. What is tried besides may
+be of a batch that is being searched: it is settled then, and left out of what is handed over.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from airflow_poison.core.delivery.loop import ReceiveLoop
-from airflow_poison.core.delivery.sessions.journal import IS_SETTLED, ONE_ATTEMPT, STATE_MASK, MessageState, attempts_of, pending
+from airflow_poison.core.delivery.outage import was_charged
+from airflow_poison.core.delivery.sessions.journal import (
+    IS_SETTLED,
+    ONE_ATTEMPT,
+    SETTLED,
+    STATE_MASK,
+    SUSPECTS,
+    MessageState,
+    attempts_of,
+    pending,
+)
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, OneRow
+from airflow_poison.core.delivery.sessions.search import FrameDelivery
 from airflow_poison.core.delivery.sessions.work import RAISED, SLICE, BatchDelivery
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.policies.decisions import Deliver, Halt, Return
@@ -19,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.loop import ReceiveLoop as Loop
     from airflow_poison.core.delivery.outage import Watch
@@ -56,7 +72,7 @@ class WatchedDelivery(BatchDelivery):
         """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether one halted it."""
         watch = self._watch
         self._waiting = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
-        if watch.stopped() or (watch.probing and watch.begin(self._waiting[: 1 if self._policy.strict_order else None], self._attempt)):
+        if self._is_over():
             return False
         ladders = self._ladders()
         for start in range(0, len(self._waiting), SLICE):
@@ -64,6 +80,11 @@ class WatchedDelivery(BatchDelivery):
                 return self._halted
         watch.window.succeeded(len(self._waiting) - self._passed)
         return False
+
+    def _is_over(self) -> bool:
+        """Whether nothing is delivered: an outage was found, or goes on, as the first messages tell."""
+        watch = self._watch
+        return watch.stopped() or (watch.probing and watch.begin(self._waiting[: 1 if self._policy.strict_order else None], self._attempt))
 
     def _again(self, row: int, ladder: Ladder, failure: Failure | None, call: Callable[[Counts], Failure | None], attempts: int = 0) -> bool:
         """Go on with a message whose delivery has failed until it has ended; return whether nothing more is delivered."""
@@ -140,12 +161,15 @@ class WatchedDelivery(BatchDelivery):
     def _note(self, row: int, lookup_id: int, failure: Failure) -> Failure:
         """Note a failure, and the messages before it that went well; return it with its text, which only the last exception has."""
         told = self._endpoint.tell(failure)
-        place = bisect_left(self._waiting, row)
-        self._watch.window.succeeded(max(0, place - self._passed))
-        self._passed = max(self._passed, place + 1)
+        self._note_before(row)
         self._failed, self._anew = (row, told), True
         self._watch.ended(self._batch, row, lookup_id, told)
         return told
+
+    def _note_before(self, row: int) -> None:
+        place = bisect_left(self._waiting, row)
+        self._watch.window.succeeded(max(0, place - self._passed))
+        self._passed = max(self._passed, place + 1)
 
     def _is_outage(self, row: int) -> bool:
         watch = self._watch
@@ -156,9 +180,11 @@ class WatchedDelivery(BatchDelivery):
 
     def _others(self, row: int) -> list[int]:
         """Return the rows behind one that nobody has received yet; none where nothing may overtake a message."""
-        return (
-            [] if self._policy.strict_order else [other for other in self._waiting[bisect_left(self._waiting, row) + 1 :] if not self._words[other]]
-        )
+        behind = [] if self._policy.strict_order else self._waiting[bisect_right(self._waiting, row) :]
+        return [other for other in behind if self._may_be_tried(other)]
+
+    def _may_be_tried(self, row: int) -> bool:
+        return not self._words[row]
 
     def _attempt(self, row: int) -> Failure | None:
         """Deliver the message of a row; what fails is as it was. A death is charged as ever: the message is in flight."""
@@ -167,8 +193,7 @@ class WatchedDelivery(BatchDelivery):
         if delivery is None:
             return None
         self._words[row] = before & ~STATE_MASK | MessageState.IN_FLIGHT
-        self._endpoint.at[0] = row
-        failure = self._endpoint.call(self._views.message(row, delivery.counts.abort_count, delivery.counts.move_count))
+        failure = self._call(row, delivery.counts)
         if failure is None:
             if self._keep is not None:
                 self._write_down(row, self._endpoint.rows)
@@ -176,6 +201,75 @@ class WatchedDelivery(BatchDelivery):
             return None
         self._words[row] = before
         return self._endpoint.tell(failure)
+
+
+class WatchedFrames(WatchedDelivery, FrameDelivery):
+    """The same for a handler that takes many messages at once. What succeeds is noted when it is committed."""
+
+    def run(self) -> bool:
+        """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether one halted it."""
+        self._waiting = [row for row in self._unsettled.tolist() if row not in self._frames.failures]
+        if self._is_over():
+            return False
+        self._unsettled = self._left(self._unsettled)
+        return FrameDelivery.run(self)
+
+    def _transaction(self, rows: NDArray[np.intp], *, probe: bool) -> int:
+        self._halted = self._halted or self._watch.stopped()
+        return super()._transaction(self._left(rows), probe=probe)
+
+    def _searched(self, rows: NDArray[np.intp], failure: Failure) -> int:
+        if self._watch.judge_batch(failure, len(rows), self._others(int(rows[0])), self._evidence):
+            self._halted = True
+            return 0
+        return super()._searched(rows, failure)
+
+    def _search(self, rows: NDArray[np.intp]) -> int:
+        left = self._left(rows)
+        return super()._search(left) if len(left) else 0
+
+    def _charge(self, rows: NDArray[np.intp], named: dict[int, Failure]) -> NDArray[np.intp]:
+        return self._left(super()._charge(rows, named))
+
+    def _commit(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
+        super()._commit(rows, kept)
+        self._watch.window.succeeded(len(rows))
+
+    def _deliver_alone(self, row: int) -> int:
+        if IS_SETTLED[self._words[row] & STATE_MASK]:
+            return 0
+        failed = super()._deliver_alone(row)
+        if self._words[row] & STATE_MASK == MessageState.COMMITTED:
+            self._watch.ended(self._batch, row, self._entries.entry(row).lookup_id, None)
+        return failed
+
+    def _roll_back(self, row: int, failure: Failure) -> None:
+        """Log what the handler has said of a message, then count it. It is no outage's, whatever becomes of the message."""
+        self._failed = row, failure
+        self._log_failure(self._entries.entry(row), failure)
+        super()._roll_back(row, failure)
+
+    def _deliver_what_was_put_off(self, later: list[int]) -> None:
+        """Deliver what others have overtaken; in an outage only charge what the handler has named."""
+        if not self._watch.stopped():
+            super()._deliver_what_was_put_off(later)
+        if self._watch.over:
+            self._charge_named()
+
+    def _note_before(self, row: int) -> None:
+        """Nothing: the messages before it were noted when they were committed."""
+
+    def _may_be_tried(self, row: int) -> bool:
+        return (not self._words[row] or self._words[row] in SUSPECTS) and row not in self._named
+
+    def _evidence(self, row: int) -> Failure | None:
+        """Deliver the message of a row as ``_attempt`` does; return what tells of an outage."""
+        failure = self._attempt(row)
+        return None if failure is None or was_charged(self._batch, row, failure) else failure
+
+    def _left(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Leave out what is settled: it was tried besides."""
+        return rows[~np.isin(self._array[rows] & STATE_MASK, SETTLED)]
 
 
 class EndpointWatch:

@@ -111,9 +111,9 @@ class Endpoint:
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
         if self._watch is not None:
-            from airflow_poison.core.delivery.sessions.watched import WatchedDelivery
+            from airflow_poison.core.delivery.sessions.watched import WatchedDelivery, WatchedFrames
 
-            return WatchedDelivery(self, batch, section, self._watch).run()
+            return (WatchedDelivery if self.job.batching is None else WatchedFrames)(self, batch, section, self._watch).run()
         if self.job.batching is None:
             return BatchDelivery(self, batch, section).run()
         from airflow_poison.core.delivery.sessions.search import FrameDelivery
