@@ -206,11 +206,12 @@ def receive(
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, and SettingError for what
     batches do not go with.
     """
-    if isinstance(handler, Transformation):
+    given: object = handler
+    if isinstance(given, Transformation):
         allowed = (
             "a handler: nothing here runs Spark. Call the function with a DataFrame of a test's own, or receive from a queue in a temporary folder"
         )
-        raise SettingError("transform", handler.name, allowed)
+        raise SettingError("transform", given.name, allowed)
     batching = Batching.of(batch, batch_size, schema)
     clock = clock or VirtualClock()
     started = clock.now()
