@@ -210,11 +210,16 @@ def _batching(args: Namespace) -> Batching | None:
 
 def _handler(args: Namespace) -> str | Transformation:
     """Return the handler's name, or the transformation. Raises SettingError and HandlerNotFoundError."""
-    from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.delivery.transform import VERDICT, Transformation
 
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
     if args.transform is not None:
+        for option, given in (("engine local", args.engine == "local"), ("isolation none", args.isolation == "none")):
+            if given:
+                raise wrong_usage(f"--{option}: expected with --handler; a transformation runs on Spark.")
+        if args.unprocessable:
+            raise wrong_usage(f"--unprocessable: expected with --handler; a transformation names poison in its column {VERDICT}.")
         return Transformation(args.transform, args.schema, args.mixes_rows)
     if args.mixes_rows:
         raise wrong_usage("--mixes-rows: expected with --transform.")

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
 from airflow_poison.core.delivery.handlers import check_given
-from airflow_poison.core.delivery.transform import Transformation, check_schema, check_transform
+from airflow_poison.core.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.runs import Stop
@@ -112,6 +112,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
         if handler is not None:
             check_given(handler, returns_rows=output is not None or deliver is not None)
         _check_transform(handler, transform, schema, mixes_rows=mixes_rows)
+        if transform is not None:
+            check_alone(batch=batch, isolation=isolation, unprocessable=unprocessable)
         self.queue_name = queue_name
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.transform = transform if transform is None or isinstance(transform, str) else name_of(transform)
@@ -135,7 +137,10 @@ class ReceivingOperator(WithLineage, BaseOperator):
         return Batching.of(self.batch, self.batch_size, None if self.transform is not None else self.schema)
 
     def _check_batches(self, policy: Policy | None) -> None:
-        """Refuse a batch that does not go with a policy or with services. Raises SettingError."""
+        """Refuse a batch or a transformation that does not go with a policy or with services. Raises SettingError."""
+        given = self.given_handler
+        if isinstance(given, Transformation) and policy is not None:
+            check_policy(policy, given, converses=bool(self.services))
         batching = self.batching
         if batching is not None and policy is not None:
             batching.check_policy(policy)
@@ -197,7 +202,7 @@ def _check_transform(handler: object, transform: object, schema: str | None, *, 
             raise SettingError("mixes_rows", mixes_rows, "a setting of a transformation; declare transform=... too")
         return
     if handler is not None:
-        raise SettingError("transform", name_of(transform), "either handler or transform, and not both")
+        raise SettingError("transform", transform if isinstance(transform, str) else name_of(transform), "either handler or transform, and not both")
     check_transform(transform)
     if schema is not None:
         check_schema(schema)

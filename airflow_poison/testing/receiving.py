@@ -20,7 +20,8 @@ from airflow_poison.core.conversations.transaction import BegunDelivery, Convers
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.message import Message
@@ -190,7 +191,7 @@ def receive(
     in this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
     the test; for settings against crashes and timeouts ask ``replay``.
 
-    :param handler: an importable name (``"shop.arrivals:land"``) or any callable.
+    :param handler: an importable name (``"shop.arrivals:land"``) or any callable; not a transformation of a DataFrame, which needs Spark.
     :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
     :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
     :param unprocessable: exception types, or their names, that go to the final disposition at once.
@@ -208,6 +209,12 @@ def receive(
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, and SettingError for what
     batches do not go with.
     """
+    given: object = handler
+    if isinstance(given, Transformation):
+        allowed = (
+            "a handler: nothing here runs Spark. Call the function with a DataFrame of a test's own, or receive from a queue in a temporary folder"
+        )
+        raise SettingError("transform", given.name, allowed)
     batching = Batching.of(batch, batch_size, schema)
     clock = clock or VirtualClock()
     started = clock.now()

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow.sdk import Context
+    from pyspark.sql import DataFrame
 
     from airflow_poison.core.message import Message
     from airflow_poison.core.store import QueueStore
@@ -64,7 +66,7 @@ def submitted(cluster: Cluster, store: QueueStore, monkeypatch: pytest.MonkeyPat
     define_connection(monkeypatch, "spark_cluster", extra, conn_type="spark", host=host, port=int(port))
 
     def make(
-        handler: Callable[[Message], object] | str, deploy_mode: str = "client", policy: Msmq4 = POLICY, **more: Any
+        handler: Callable[[Message], object] | str | None, deploy_mode: str = "client", policy: Msmq4 = POLICY, **more: Any
     ) -> QueueReceiveSubmitOperator:
         return QueueReceiveSubmitOperator(
             task_id="receive",
@@ -189,6 +191,37 @@ def test_a_submitted_pass_returns_its_numbers(
     assert called(tmp_path / "calls") == {"good": 2, "bad": 2}
     assert {file.sub_queue: file.rows for file in table.snapshot().files} == {"poison": 1}
     assert list(Path(table.uri, "_stage").glob("send-*")) == []
+
+
+@pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
+def test_a_submitted_transformation_lands_its_rows_and_names_its_culprits(
+    submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, tmp_path: Path, deploy_mode: str
+) -> None:
+    """As a DAG file has one: the function, and a function of Python in it, travel by value."""
+    from deltalake import DeltaTable
+
+    def double(df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import IntegerType
+
+        def twice(amount: str) -> int:
+            return 2 * int(amount)
+
+        return df.select("id", f.udf(twice, IntegerType())("amount").alias("amount"), f.expr("timestamp '9999-12-31 00:00:00+00:00'").alias("until"))
+
+    bodies = [f'{{"id": {number}, "amount": "{"bad" if number == 3 else number}"}}' for number in range(1, 7)]
+    table = sent(store, *bodies)
+    output = str(tmp_path / "landed")
+
+    task = submitted(None, deploy_mode, transform=double, schema="id int, amount string", output=output)
+    numbers = task.execute(context())
+
+    assert (numbers["received"], numbers["settled"], numbers["poisoned"], numbers["rollbacks"]) == (6, 5, 1, 2)
+    landed = DeltaTable(output).to_pyarrow_table()
+    assert dict(zip(landed["id"].to_pylist(), landed["amount"].to_pylist(), strict=True)) == {1: 2, 2: 4, 4: 8, 5: 10, 6: 12}
+    assert landed["until"].to_pylist() == [datetime(9999, 12, 31, tzinfo=UTC)] * 5
+    [poison] = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    assert poison["last_error"]["type"] == "ValueError"
 
 
 def test_a_pass_that_halts_its_queue_fails_the_task_for_good(

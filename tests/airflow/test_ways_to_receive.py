@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4, Outage
+from airflow_poison import Msmq4, Outage, ServiceBroker
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.taskgroups import retry_cycle
@@ -96,9 +97,10 @@ def test_every_way_to_receive_takes_batches(way: Any) -> None:
     [
         ({"batch": "spark"}, "batch='spark' is not allowed"),
         ({"batch": "arrow", "batch_size": 0}, "batch_size=0 is not allowed"),
-        ({"schema": "a int"}, "None without batch"),
+        ({"schema": "a int"}, "with transform=... or batch=..."),
         ({"batch": "arrow", "schema": "a flot"}, "'flot' stands"),
         ({"batch": "arrow", "services": GIVEN["services"]}, "it has conversations"),
+        ({"mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
     ],
 )
 def test_every_way_to_receive_refuses_what_does_not_go_together(way: Any, given: dict[str, Any], text: str) -> None:
@@ -115,8 +117,103 @@ def test_batches_beside_the_batching_of_the_specification_are_refused() -> None:
         QueueReceiveOperator(queues=[{"queue_name": "orders", "policy": Msmq4(max_batch_size=5)}], **given)
 
 
+# A transformation in the handler's place
+
+
+MOVE = Msmq4(retry_cycle_delay=timedelta(minutes=1), receive_error_handling="Move")
+
+
+def clean(df: Any) -> Any:
+    return df
+
+
+def transforming_operator(**given: Any) -> Any:
+    return QueueReceiveOperator(**{"task_id": "receive", "queue_name": "orders", "policy": MOVE, "transform": clean, **given})
+
+
+def transforming_submission(**given: Any) -> Any:
+    return QueueReceiveSubmitOperator(**{"task_id": "receive", "queue_name": "orders", "policy": MOVE, "transform": clean, **given})
+
+
+def transforming_cycle(**given: Any) -> Any:
+    with DAG("cycle", schedule=None) as dag:
+        retry_cycle("orders", **{"policy": MOVE, "transform": clean, **given})
+    return dag.get_task("retry_cycle.receive")
+
+
+def transforming_function(**given: Any) -> Any:
+    with DAG("function", schedule=None) as dag:
+        task.receive(**{"queue_name": "orders", "policy": MOVE, "transform": True, **given})(clean)()
+    return dag.get_task("clean")
+
+
+TRANSFORMING = [transforming_operator, transforming_submission, transforming_cycle, transforming_function]
+
+
+@pytest.mark.parametrize("way", TRANSFORMING)
+def test_every_way_to_receive_takes_a_transformation(way: Any) -> None:
+    receives = way(schema="carrier string", mixes_rows=True, output="/lake/landed")
+
+    assert (receives.transform, receives.handler, receives.batching) == (f"{__name__}:clean", None, None)
+    assert receives.given_handler == Transformation(clean, "carrier string", mixes_rows=True)
+    assert "transform" in receives.template_fields
+
+
+@pytest.mark.parametrize("way", TRANSFORMING)
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"batch": "arrow"}, "batch='arrow' is not allowed; allowed: None with transform=..."),
+        ({"isolation": "none"}, "isolation='none' is not allowed; allowed: 'process'"),
+        ({"unprocessable": ["builtins:KeyError"]}, "unprocessable=['builtins:KeyError'] is not allowed; allowed: none with transform=..."),
+        ({"schema": "carrier strin"}, "'strin' stands"),
+        ({"schema": "_poison string"}, "columns of other names than lookup_id and _poison"),
+        ({"policy": ServiceBroker()}, "a policy whose decisions depend on one message alone"),
+        ({"policy": Msmq4(receive_error_handling="Fault"), "mixes_rows": True}, "a policy that does not halt at a message"),
+        ({"services": GIVEN["services"]}, "a queue without conversations"),
+    ],
+)
+def test_what_a_transformation_does_not_go_with_is_refused_when_the_dag_is_parsed(way: Any, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        way(**given)
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("way", TRANSFORMING[:-1])
+@pytest.mark.parametrize(
+    ("transform", "text"),
+    [
+        ("shop", "transform='shop' is not of the form 'module:function'"),
+        (3, "transform=3 is int; name a function of a DataFrame"),
+        (lambda df, day: df, "cannot be called with a DataFrame alone"),  # noqa: ARG005
+    ],
+)
+def test_what_is_no_transformation_is_refused_when_the_dag_is_parsed(way: Any, transform: Any, text: str) -> None:
+    with pytest.raises(HandlerNotFoundError) as raised:
+        way(transform=transform)
+    assert text in str(raised.value)
+
+
+@pytest.mark.parametrize("way", [by_operator, by_submission, by_cycle])
+def test_a_handler_and_a_transformation_are_one_too_many(way: Any) -> None:
+    with pytest.raises(SettingError, match=r"transform='shop:clean' is not allowed; allowed: either handler or transform, and not both"):
+        way(transform="shop:clean")
+
+
+@pytest.mark.parametrize("way", TRANSFORMING[:-1])
+def test_either_a_handler_or_a_transformation_is_wanted(way: Any) -> None:
+    with pytest.raises(SettingError, match=r"handler=None is not allowed; allowed: an importable name such as 'shop.arrivals:land'"):
+        way(transform=None)
+
+
+def test_the_decorator_wants_no_name_of_a_transformation() -> None:
+    with pytest.raises(SettingError, match=r"@task.receive: transform='shop:clean' is not allowed; allowed: True"):
+        task.receive(queue_name="orders", transform="shop:clean")
+
+
 def test_these_are_all_settings_that_a_pass_has() -> None:
     """Another one has to be given to every way, and to be shown here."""
-    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*GIVEN, *BATCHES, "queue_name", "handler", "policy", "deliver"}
-    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id", "deliver"} == {*GIVEN, *BATCHES, "queue_name", "handler", "policy"}
-    assert {*GIVEN, *BATCHES, *ALERTS, "deliver"} <= set(inspect.signature(retry_cycle).parameters)
+    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy"}
+    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*of_all, "queue_name", "handler", "deliver"}
+    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id", "deliver"} == {*of_all, "queue_name", "handler"}
+    assert {*of_all, *ALERTS, "deliver"} <= set(inspect.signature(retry_cycle).parameters)

@@ -13,6 +13,7 @@ import pytest
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SettingError, TransformError
+from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -105,7 +106,7 @@ def test_python_functions_that_raise_and_die_are_found_by_halves(tmp_path: Path,
 
 
 def test_a_function_that_hangs_is_a_timeout_of_its_message(tmp_path: Path, spark: SparkSession) -> None:
-    quick = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=3))
+    quick = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=10))  # the start of Python counts
     work = sent(tmp_path, bodies(8, {3: "hang"}), quick)
 
     result = received(work, spark, Transformation(transforms.in_python, SCHEMA))
@@ -264,14 +265,16 @@ def test_a_name_that_cannot_be_imported_is_refused_before_anything_is_claimed(tm
 
 
 def test_a_jvm_that_is_killed_leaves_suspects_and_they_are_careful_units(tmp_path: Path, spark: SparkSession) -> None:
-    work = sent(tmp_path, bodies(40))
+    work = sent(tmp_path, bodies(5))
     assert told(work.start_frames("killed"))["error"] == "SparkJobError"
     lines: list[str] = []
 
     result = a_pass(work, spark, Transformation(transforms.cast, SCHEMA), lines).run("killed")
 
-    assert (result.settled, result.rollbacks) == (40, 0)
-    assert "40 messages were worked on when everything died: they are transformed first, in 40 small units" in lines[0]
+    assert (result.settled, result.rollbacks) == (5, 0)
+    assert "5 messages were worked on when everything died: they are transformed first, in 5 small units" in lines[0]
+    [unstable] = [event for event in work.table().events() if event.type is EventType.UNSTABLE_BATCH]
+    assert (unstable.details["first"], unstable.details["last"]) == ("1", "5")
 
 
 def test_bodies_are_json() -> None:
@@ -314,6 +317,30 @@ def test_whom_a_verdict_names_has_no_row_and_our_columns_do_not_land(tmp_path: P
     assert not {"lookup_id", "_poison"} & rows[0].keys()
 
 
+STRICT = "id int, amount int not null"
+
+
+def test_a_null_where_the_output_wants_a_value_charges_its_message(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40, {7: "raise", 30: "raise"}))
+
+    rows = landed(work, spark, Transformation(transforms.lenient, SCHEMA), schema=STRICT)
+
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 30})  # type: ignore[type-var]
+    assert {row["reason"] for row in work.rows().values()} == {"OutputRowError: Column 'amount' of the output must have a value; the row has none."}
+    assert sorted(work.rows()) == [7, 30]
+
+
+def test_a_null_in_a_row_that_does_not_name_its_message_is_searched_for(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(40, {7: "raise", 30: "raise"}))
+
+    rows = landed(work, spark, Transformation(lambda df: transforms.lenient(df).drop("lookup_id"), SCHEMA), schema=STRICT)
+
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 30})  # type: ignore[type-var]
+    failed = work.rows()[7]["last_error"]
+    assert failed["type"] == "USER_RAISED_EXCEPTION"  # type: ignore[index]
+    assert failed["message"] == "Column 'amount' of the output must have a value; the row has none."  # type: ignore[index]
+
+
 def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) -> None:
     from deltalake import DeltaTable
 
@@ -332,6 +359,7 @@ def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) ->
         ({"late": "/tmp/late"}, {}, "returned a DataFrame without a name, which is no output; there are 'late'"),
         (None, {"schema": "id int"}, "returned a column 'amount'; the output has id"),
         (None, {"schema": "id string, amount int"}, "returned the column 'id' as int32; the output has string"),
+        (None, {"schema": "id int, amount int, day date not null"}, "returned no column 'day', which must have a value in each row of the output"),
         (None, {"provenance": True}, "returned no column lookup_id, from which provenance=True is filled"),
     ],
 )

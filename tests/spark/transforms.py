@@ -35,6 +35,11 @@ def verdict(df: DataFrame) -> DataFrame:
     return df.select("lookup_id", "id", amount.alias("amount"), f.when(amount.isNull(), f.concat(f.lit("no amount: "), "amount")).alias("_poison"))
 
 
+def lenient(df: DataFrame) -> DataFrame:
+    """Have a null for what does not cast."""
+    return df.selectExpr("id", "try_cast(amount AS int) AS amount", "lookup_id")
+
+
 def _checked(amount: str, kind: str) -> int:
     if amount != "bad":
         return int(amount)

@@ -38,7 +38,9 @@ class Batching:
         """Return what the parameters of a task declare; None: its handler gets one message at a time. Raises SettingError."""
         if batch is None:
             if schema is not None:
-                raise SettingError("schema", schema, "None without batch; with batch='arrow', 'pandas' or 'polars' the columns of the bodies as DDL")
+                raise SettingError(
+                    "schema", schema, "None for a handler of single messages; the columns of the bodies as DDL with transform=... or batch=..."
+                )
             return None
         if batch not in FRAMES:
             raise SettingError("batch", batch, "'arrow', 'pandas', 'polars', or None for one message at a time")

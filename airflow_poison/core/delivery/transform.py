@@ -10,7 +10,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef, check_given, load_
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -92,7 +92,7 @@ def check_transform(function: object) -> None:
         try:
             check_given(function)
         except HandlerNotFoundError as error:
-            raise HandlerNotFoundError(f"transform: {error}") from error
+            raise HandlerNotFoundError(f"transform={function!r} is not of the form 'module:function', for example 'shop.arrivals:clean'.") from error
         return
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if not callable(function) or isinstance(function, type):
@@ -119,6 +119,19 @@ def check_schema(schema: str) -> None:
     for name in parse_ddl(schema).names:
         if name.lower() in {LOOKUP_ID, VERDICT}:
             raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID} and {VERDICT}; here is a column {name!r}")
+
+
+def check_alone(*, batch: str | None = None, isolation: str = "process", unprocessable: Sequence[object] = ()) -> None:
+    """Refuse what is said of a handler where a transformation is in its place. Raises SettingError."""
+    if batch is not None:
+        raise SettingError(
+            "batch", batch, "None with transform=...: a transformation is given a DataFrame of all messages, and schema=... its columns"
+        )
+    if isolation != "process":
+        raise SettingError("isolation", isolation, "'process', which may be left out, with transform=...: it runs in Spark's own processes")
+    if unprocessable:
+        allowed = f"none with transform=...: say in its column {VERDICT} which message is poison; the policy decides how often it is tried"
+        raise SettingError("unprocessable", list(unprocessable), allowed)
 
 
 def check_policy(policy: Policy, transformation: Transformation, *, converses: bool = False) -> None:

@@ -13,7 +13,7 @@ from airflow_poison.core.delivery.batching import refuse_dialogs
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
-from airflow_poison.core.delivery.transform import Transformation, check_policy
+from airflow_poison.core.delivery.transform import Transformation, check_alone, check_policy
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
@@ -186,8 +186,10 @@ class ReceivePass:
         return resolve_handler(self.handler, returns_rows=bool(self.outputs))
 
     def _refuse_order(self, snapshot: Snapshot) -> None:
-        """Raise SettingError for a transformation of messages whose deliveries have an order."""
+        """Raise SettingError for a transformation of messages whose deliveries have an order, and for what is said of a handler."""
         if isinstance(self.handler, Transformation):
+            kind = None if self.batching is None else self.batching.kind
+            check_alone(batch=kind, isolation=self.isolation, unprocessable=self.unprocessable)
             check_policy(self.policy, self.handler, converses=self._converses(snapshot))
 
     def _let_in(self, snapshot: Snapshot) -> None:

@@ -274,14 +274,14 @@ def _receive(order: PassOrder) -> dict[str, object]:
     from airflow_poison.core.store import open_store
 
     store = open_store(order.store, durable=order.durable)
-
+    session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
     by_value = base64.b64decode(order.by_value)
     handler = HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler
     receiving = ReceivePass(
         table=store.open(order.queue),
         policy=policy_from_dict(order.policy),
         handler=Transformation(handler, order.schema, order.mixes_rows) if order.transforms else handler,  # type: ignore[arg-type]  # resolved already
-        engine=lambda: SparkEngine(SparkSession.builder.getOrCreate(), _say, parallelism=order.parallelism),
+        engine=lambda: SparkEngine(session.getOrCreate(), _say, parallelism=order.parallelism),
         clock=SystemClock(),
         max_messages=order.max_messages,
         isolation=order.isolation,

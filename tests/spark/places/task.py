@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psutil
 import pyarrow as pa
@@ -93,7 +93,7 @@ class Task:
         """Open the queue."""
         return declare(self.store, "orders", self.policy, SystemClock())
 
-    def sent(self, bodies: Sequence[str], priorities: Sequence[int] | None = None, groups: Sequence[str] | None = None) -> Task:
+    def sent(self, bodies: Sequence[str], priorities: Sequence[int] | None = None, groups: Sequence[str] | None = None) -> Self:
         """Send messages; their lookup ids begin with 1."""
         columns: dict[str, pa.Array] = {"body": pa.array([body.encode() for body in bodies], pa.binary())}  # type: ignore[type-arg]
         if priorities is not None:

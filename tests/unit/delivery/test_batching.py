@@ -33,7 +33,7 @@ def test_nothing_is_declared() -> None:
         ({"batch": "arrow", "batch_size": 0}, "batch_size=0 is not allowed; allowed: a whole number of messages from 1 to 1,000,000"),
         ({"batch": "arrow", "batch_size": True}, "batch_size=True is not allowed"),
         ({"batch": "arrow", "batch_size": "10"}, "batch_size='10' is not allowed"),
-        ({"batch": None, "schema": "a int"}, "schema='a int' is not allowed; allowed: None without batch"),
+        ({"batch": None, "schema": "a int"}, "schema='a int' is not allowed; allowed: None for a handler of single messages"),
         ({"batch": "arrow", "schema": "a flot"}, "at character 3 'flot' stands"),
         ({"batch": "arrow", "schema": "lookup_id long"}, "columns of other names than 'lookup_id'"),
     ],

@@ -29,7 +29,7 @@ from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.schema import TALLY, table_schema
+from airflow_poison.core.schema import EVENT, TALLY, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,8 +111,13 @@ def deliver(
     keep_alive: Callable[[], None] = lambda: None,
     outage: Outage | None = None,
     expects: str = "",
+    events: list[dict[str, str]] | None = None,
+    tell: Callable[[str], None] = lambda _line: None,
 ) -> tuple[UnitOutcome, Tally, dict[int, dict[str, object]]]:
-    """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain."""
+    """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain.
+
+    :param events: takes the details of the events that units were unstable.
+    """
     folders = sorted(folder.iterdir()) if folder.is_dir() else []
     story = read_history([each / "journal" for each in folders], timedelta(0))
     here = folder / f"{len(folders):03}"
@@ -121,9 +126,15 @@ def deliver(
     detection = None if outage is None else Detection(outage, str(here / "journal"), expects)
     job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection)
     with Journal(here / "journal", "frames") as journal:
-        outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths).run(keep_alive)
+        outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths, tell=tell).run(keep_alive)
     wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
     rows = pa.Table.from_batches(settled(job, outcome, story.carry, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
+    if events is not None:
+        events += [
+            {name: text for name, text in json.loads(row["body"]).items() if name != "move_count"}
+            for row in rows
+            if row["sub_queue"] == EVENT and row["message_type"] == "UNSTABLE_BATCH"
+        ]
     (tally,) = (Tally.from_record(json.loads(row["body"])) for row in rows if row["sub_queue"] == TALLY)
     return outcome, tally, {row["lookup_id"]: row for row in rows if row["sub_queue"] in {"main", "retry", "poison"}}
 
@@ -200,16 +211,42 @@ def test_what_is_behind_a_message_that_halts_is_as_if_never_delivered(script: di
     assert set(rows) == ({*order} - {*before})
 
 
-def test_a_unit_that_fails_without_a_culprit_is_halved(tmp_path: Path) -> None:
-    class Large(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
-            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
+class Large(Played):
+    """Fails with more than ten messages."""
 
-    played = Large({})
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+        return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
 
-    outcome, _, rows = deliver(tmp_path, played, messages(40), rules=UnitRules())
 
-    assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 41)))
+@pytest.mark.parametrize("piece_rows", [10, 4_000], ids=["pieces", "halves"])
+def test_a_unit_that_fails_and_whose_parts_do_not_is_unstable_and_nobody_is_charged(tmp_path: Path, piece_rows: int) -> None:
+    played, events, lines = Large({}), list[dict[str, str]](), list[str]()
+
+    outcome, _, rows = deliver(tmp_path, played, messages(30), rules=UnitRules(piece_rows=piece_rows), events=events, tell=lines.append)
+
+    assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 31)))
+    assert events[-1] == {"messages": "30", "first": "1", "last": "30", "error": "CAST_INVALID_INPUT: bad"}
+    assert lines[-1] == "30 messages failed together (CAST_INVALID_INPUT: bad), and none of them alone: nobody is charged"
+
+
+@pytest.mark.parametrize("piece_rows", [10, 4_000], ids=["pieces", "halves"])
+def test_a_unit_whose_culprit_is_found_is_not_unstable(tmp_path: Path, piece_rows: int) -> None:
+    events: list[dict[str, str]] = []
+
+    deliver(tmp_path, Played({7: "raise"}), messages(30), rules=UnitRules(piece_rows=piece_rows), events=events)
+
+    assert events == []
+
+
+def test_suspects_of_a_death_that_all_succeed_are_unstable(tmp_path: Path) -> None:
+    with pytest.raises(SparkJobError):
+        deliver(tmp_path, Played({7: "kill"}), messages(40))
+    events: list[dict[str, str]] = []
+
+    outcome, _, _ = deliver(tmp_path, Played({}), messages(40), events=events)
+
+    assert charged(outcome) == {}
+    assert [event["error"] for event in events] == ["Spark, or the process that drove it, ended"]
 
 
 def test_rows_that_are_mixed_are_one_unit_without_those_that_ended(tmp_path: Path) -> None:

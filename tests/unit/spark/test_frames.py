@@ -6,6 +6,7 @@ import pytest
 
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.spark.frames.failures import failure_of_job
+from airflow_poison.core.spark.frames.function import fits
 from airflow_poison.core.spark.frames.messages import body_error
 from airflow_poison.core.spark.frames.plan import mixing_operator
 
@@ -22,6 +23,31 @@ SCHEMA = "id int not null, amount double, tags array<string>"
 )
 def test_a_body_that_does_not_parse_says_why(body: bytes | None, text: str) -> None:
     assert str(body_error(body, parse_ddl(SCHEMA))).startswith(text)
+
+
+WIDE = "array<struct<a: bigint, b: string>>"
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "fit"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("decimal(10,2)", "decimal(12,2)", True),
+        ("decimal(10,2)", "decimal(10,4)", False),
+        ("timestamp", "timestamp_ntz", False),
+        ("void", "int", False),
+        ("array<struct<a: int, b: string>>", WIDE, True),
+        ("array<struct<a: string, b: string>>", WIDE, False),
+        ("array<struct<b: string, a: int>>", WIDE, False),
+        ("array<struct<a: int>>", WIDE, False),
+        ("struct<a: int>", "struct<a: int not null>", False),
+        ("map<string, int>", "map<string, bigint>", True),
+        ("map<string, bigint>", "map<string, int>", False),
+    ],
+)
+def test_a_column_lands_where_each_of_its_values_has_a_place(given: str, wanted: str, fit: bool) -> None:  # noqa: FBT001
+    assert fits(parse_ddl(f"x {given}").field("x").type, parse_ddl(f"x {wanted}").field("x").type) is fit
 
 
 PYTHON = """

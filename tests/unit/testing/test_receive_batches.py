@@ -13,7 +13,8 @@ import pytest
 from airflow_poison import Message, Msmq4, PoisonRows, ServiceBroker
 from airflow_poison.core.delivery.batching import Batching
 from airflow_poison.core.delivery.handler_wrappers import frame_handler
-from airflow_poison.core.errors import HandlerNotFoundError
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.testing import receive
 
@@ -180,3 +181,8 @@ def test_a_row_of_a_message_that_was_not_handed_over_is_a_failure() -> None:
     found = receive(lambda _frame: {"lookup_id": 99, "n": 1}, [b"a"], POLICY, batch="arrow", output="landed", output_schema="n int")
     assert found[0].last_error is not None
     assert "lookup_id=99, a message that was not handed over" in found[0].last_error.text
+
+
+def test_a_transformation_is_refused_for_it_needs_spark() -> None:
+    with pytest.raises(SettingError, match=r"transform='shop:clean' is not allowed; allowed: a handler: nothing here runs Spark"):
+        receive(Transformation("shop:clean"), ["{}"], POLICY)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.delivery.units.counts import ClaimCounts
 from airflow_poison.core.delivery.units.runner import Ran, SparkLostError
 from airflow_poison.core.delivery.units.search import PIECE_ROWS, OutageFound, UnitSearch
-from airflow_poison.core.errors import BodyError, SparkJobError
+from airflow_poison.core.errors import BodyError, OutputRowError, SparkJobError
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ CAREFUL_PARTS = 64
 BEAT_SECONDS = 0.5
 LAST_SECONDS = 10.0
 """How long a delivery that is ended waits for its units."""
-NAMED = frozenset({VERDICT, type_name(BodyError(""))})
+NAMED = frozenset({VERDICT, type_name(BodyError("")), type_name(OutputRowError(""))})
 """Types of failures that a unit tells of its messages, without failing itself."""
 _DIED = "Spark, or the process that drove it, ended"
 

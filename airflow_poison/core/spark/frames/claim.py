@@ -68,8 +68,7 @@ def transform_claim(
         transformation=job.transform,
         folder=folder,
         limit=job.policy.effective_transaction_timeout.total_seconds(),
-        keeps=bool(job.outputs),
-        traced=any(output.provenance for output in job.outputs),
+        outputs=job.outputs,
     )
     cores = jobs.cores()
     rules = UnitRules(
@@ -100,11 +99,8 @@ def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
     from airflow_poison.core.outputs_as_rows import MOST_ROWS, landing_frame
 
     outputs = {output.name: output for output in job.outputs}
-    for name, path in units.results() if outputs else ():
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=MOST_ROWS):
-                if batch.num_rows:
-                    yield landing_frame(job, outputs[name], batch, job.clock.now())
+    for name, batch in units.results(MOST_ROWS) if outputs else ():
+        yield landing_frame(job, outputs[name], batch, job.clock.now())
 
 
 def _messages(root: str, files: Sequence[DataFile], policy: Policy) -> pa.RecordBatch:

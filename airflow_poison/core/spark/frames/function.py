@@ -86,6 +86,12 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
         columns = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
+        if output.columns is not None:
+            given = {field.name for field in columns}
+            if lacking := [field.name for field in output.columns if not field.nullable and field.name not in given]:
+                raise TransformError(
+                    f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it."
+                )
         for field in columns if output.columns is not None else ():
             if field.name not in output.columns.names:  # type: ignore[union-attr]  # it was asked for
                 if output.evolve:
@@ -93,14 +99,14 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
                 there = ", ".join(output.columns.names)  # type: ignore[union-attr]
                 raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {there}. Drop it, or declare evolve=True.")
             wanted = output.columns.field(field.name).type  # type: ignore[union-attr]
-            if not _fits(field.type, wanted):
+            if not fits(field.type, wanted):
                 raise TransformError(
                     f"transform={name} returned the column {field.name!r} as {field.type}; the output has {wanted}. Cast it in the transformation: "
                     "whether a value fits is then its message's affair."
                 )
 
 
-def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of a type is one of another type."""
     of = pa.types
     if (of.is_integer(given) and of.is_integer(wanted)) or (of.is_floating(given) and of.is_floating(wanted)):
@@ -112,8 +118,11 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     alike |= any(kind(given) for kind in texts[3:]) and any(kind(wanted) for kind in texts[3:])
     if of.is_timestamp(given) and of.is_timestamp(wanted):
         return (given.tz is None) == (wanted.tz is None)
-    nested = of.is_nested(given) and of.is_nested(wanted) and given.id == wanted.id
-    return alike or given.equals(wanted) or of.is_null(given) or nested
+    if of.is_nested(given) and given.id == wanted.id:
+        pairs = [(given.field(place), wanted.field(place)) for place in range(min(given.num_fields, wanted.num_fields))]
+        same = given.num_fields == wanted.num_fields and (not of.is_struct(given) or all(ours.name == theirs.name for ours, theirs in pairs))
+        return same and all(fits(ours.type, theirs.type) and (theirs.nullable or not ours.nullable) for ours, theirs in pairs)
+    return alike or given.equals(wanted)
 
 
 def _let_travel(function: object) -> None:

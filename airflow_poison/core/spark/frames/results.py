@@ -1,43 +1,91 @@
-"""Results of units: how they are written, whom they name, and what of them lands."""
+"""Results of units: how they are written, whom they name, and which of their rows land."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, cut, type_name
 from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
-from airflow_poison.core.errors import TransformError
+from airflow_poison.core.errors import OutputRowError, TransformError
+from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.spark.frames.function import column_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+    from airflow_poison.core.outputs import Output
+    from airflow_poison.core.spark.frames.function import Result
+
+_UNFIT = "OutputRowError: "
+"""Begins the verdicts of ours, about rows that do not fit their output."""
 
 
-def landing(frame: DataFrame, *, verdict: bool, traced: bool) -> DataFrame:
-    """Return what is written of a result: our columns only where they are read afterwards, under our names, at the end.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is written of a result.
 
-    :param traced: rows say where they come from.
+    :param frames: by name, without ``lookup_id`` and ``_poison``, but where these are read afterwards: then they are the last columns.
+    :param judged: ``_poison`` is there: it says what is wrong with a row's message.
+    """
+
+    frames: Mapping[str, DataFrame]
+    judged: bool
+
+
+def written(result: Result, outputs: Sequence[Output]) -> Written:
+    """Return what is written of a result.
+
+    A null where its output wants a value is a verdict; where rows do not name their messages it fails the job.
     """
     from pyspark.sql import functions as f
 
-    lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
-    if lookup_id is None or not (verdict or traced):
-        return frame if lookup_id is None else frame.drop(lookup_id)
-    others = [frame[f"`{name.replace('`', '``')}`"] for name in frame.columns if name not in {lookup_id, poison}]
-    ours = [frame[lookup_id].cast("long").alias(LOOKUP_ID)]
-    if verdict:
-        ours.append((f.lit(None).cast("string") if poison is None else frame[poison].cast("string")).alias(VERDICT))
-    return frame.select(*others, *ours)
+    by_name = {output.name: output for output in outputs}
+    wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in result.frames.items()}
+    named = all(column_named(frame, LOOKUP_ID) for frame in result.frames.values())
+    judged = result.verdict or (named and any(wanted.values()))
+    traced = any(output.provenance for output in outputs)
+    frames = {}
+    for key, frame in result.frames.items():
+        lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
+        columns = {name: frame[_quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
+        texts = {name: f.when(columns[name].isNull(), f.lit(f"{_UNFIT if named else ''}{text}")) for name, text in wanted[key].items()}
+        if not named:
+            columns |= {name: f.coalesce(columns[name], f.raise_error(text)).alias(name) for name, text in texts.items()}
+        ours: list[Column] = []
+        if lookup_id is not None and (judged or traced):
+            ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
+        if judged:
+            said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
+            ours.append(reduce(f.coalesce, texts.values(), said).alias(VERDICT))
+        frames[key] = frame.select(*columns.values(), *ours)
+    return Written(frames, judged)
 
 
-def verdicts_in(path: Path) -> dict[int, str]:
-    """Return the verdicts of a file of results; its statistics say when there is none."""
+def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
+    """Return the columns that must have a value, and may be null as far as Spark knows, with what to say of a row that has none."""
+    if output is None or output.columns is None:
+        return {}
+    named = "the output" if output.alone else f"the output {output.name!r}"
+    must = [field.name for field in output.columns if not field.nullable]
+    return {name: f"Column {name!r} of {named} must have a value; the row has none." for name in must if frame.schema[name].nullable}
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def verdicts_in(path: Path) -> dict[int, Failure]:
+    """Return whom a file of results names; its statistics say when it names nobody. Raises TransformError."""
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         verdicts = [group.column(group.num_columns - 1).statistics for group in groups]  # the last column, as it was written
@@ -48,25 +96,30 @@ def verdicts_in(path: Path) -> dict[int, str]:
     if rows[LOOKUP_ID].null_count:
         raise TransformError(f"The transformation returned {VERDICT} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
     ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[VERDICT].to_pylist())
-    return dict(zip(ids, texts, strict=True))
+    return {number: _failure(text) for number, text in zip(ids, texts, strict=True)}
 
 
-def without(path: Path, lookup_ids: Mapping[int, object], *, traced: bool) -> None:
-    """Write a file of results again, without our columns and without the rows of these messages."""
-    hidden = path.with_name(f".{path.name}.new")
-    gone = pa.array(list(lookup_ids), pa.int64())
-    with pq.ParquetFile(path) as file:
-        ours = {VERDICT} if traced else {LOOKUP_ID, VERDICT}
-        columns = [name for name in file.schema_arrow.names if name not in ours]
-        schema = pa.schema([file.schema_arrow.field(name) for name in columns])
-        if not columns:
-            path.unlink()
-            return
-        with pq.ParquetWriter(hidden, schema, coerce_timestamps="us", allow_truncated_timestamps=True) as writer:
-            for group in range(file.metadata.num_row_groups):
-                rows = file.read_row_group(group, [*columns, LOOKUP_ID] if len(gone) and not traced else columns)
-                if len(gone):
-                    rows = rows.filter(pc.invert(pc.is_in(rows[LOOKUP_ID], gone)))
-                writer.write_table(rows.select(columns).cast(schema))
-    hidden.replace(path)
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the former file
+def _failure(text: str) -> Failure:
+    of_ours = text.startswith(_UNFIT)
+    return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else VERDICT, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
+
+
+UNFIT = type_name(OutputRowError(""))
+"""The type of failures of rows that do not fit their output."""
+
+
+def landing_in(path: Path, named: Collection[int], *, traced: bool, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of results that land, without our columns.
+
+    :param named: lookup ids of messages whose rows do not.
+    :param traced: the rows keep ``lookup_id``, as their last column.
+    :param most: rows of a batch.
+    """
+    gone = pa.array(np.fromiter(named, np.int64, len(named)))
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        columns = [name for name in file.schema_arrow.names if name != VERDICT and (traced or name != LOOKUP_ID)]
+        read = [*columns, LOOKUP_ID] if len(gone) and not traced else columns
+        for batch in file.iter_batches(batch_size=most, columns=read) if columns else ():
+            rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
+            if rows.num_rows:
+                yield rows.select(columns)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.ddl import parse_ddl
-from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, cut, failure_of
+from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
@@ -24,17 +24,19 @@ from airflow_poison.core.spark.frames.failures import failure_of_job, first_line
 from airflow_poison.core.spark.frames.function import called
 from airflow_poison.core.spark.frames.messages import BODY, ClaimFrames, body_error
 from airflow_poison.core.spark.frames.plan import has_python
-from airflow_poison.core.spark.frames.results import landing, verdicts_in, without
+from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.spark.jobs import Jobs, Watched
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
@@ -65,8 +67,7 @@ class SparkUnits:
 
     :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
     :param limit: seconds that the tasks of a single message may work; those of a unit have ``ALLOWANCE`` for each further one.
-    :param keeps: whether results are wanted.
-    :param traced: whether they say which message each row is of.
+    :param outputs: where results land; none: they are not kept.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class SparkUnits:
         transformation: Transformation,
         folder: Path,
         limit: float,
-        keeps: bool = True,
-        traced: bool = False,
+        outputs: Sequence[Output] = (),
     ) -> None:
         self._spark, self._jobs, self._table, self._claim = spark, jobs, table, claim
         self._transformation, self._function = transformation, transformation.load()
         self._frames = ClaimFrames(spark, table.uri, claim.files, lookup_ids, transformation.schema)
-        self._folder, self._limit, self._keeps, self._traced = folder, limit, keeps, traced
+        self._folder, self._limit, self._outputs = folder, limit, outputs
+        self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)
         self._running: dict[int, _Running] = {}
         self._began, self._lock, self._cancelled = 0, threading.Lock(), False
@@ -145,6 +146,7 @@ class SparkUnits:
 
     def drop(self, lands: int) -> None:
         """Forget the result that was kept under a number."""
+        self._named.pop(lands, None)
         shutil.rmtree(self._folder / str(lands), ignore_errors=True)
 
     def beat(self) -> None:
@@ -169,10 +171,15 @@ class SparkUnits:
         with suppress(Exception):  # the JVM may be gone
             self._jobs.watch("", "").hang_up()
 
-    def results(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files that are kept, with the names of their results."""
+    def results(self, most: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows that land, with the names of their results.
+
+        :param most: rows of a batch.
+        """
         for path in sorted(self._folder.glob("*/*/*.parquet")):
-            yield path.parent.name, path
+            named = self._named.get(int(path.parent.parent.name), ())
+            for batch in landing_in(path, named, traced=any(output.provenance for output in self._outputs), most=most):
+                yield path.parent.name, batch
 
     # One unit
 
@@ -184,14 +191,15 @@ class SparkUnits:
         result = called(self._function, self._frames.given(raw, observed), self._transformation)
         if self._marks is None:
             self._marks = not any(has_python(frame) for frame in result.frames.values())
-        keeps = lands is not None and (self._keeps or result.verdict)
-        for name, frame in result.frames.items():
+        found = written(result, self._outputs)
+        keeps = lands is not None and (bool(self._outputs) or found.judged)
+        for name, frame in found.frames.items():
             if keeps:
-                landing(frame, verdict=result.verdict, traced=self._traced).write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
+                frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
             else:
                 frame.write.format("noop").mode("overwrite").save()
         unparsed = {} if observed is None or self._observed(observed) == 0 else self._unparsed(lookup_ids)
-        verdicts = self._named(self._folder / str(lands), lookup_ids) if keeps and result.verdict else {}
+        verdicts = self._verdicts(lands, lookup_ids) if lands is not None and found.judged else {}
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
     def _observed(self, observed: Any) -> int | None:
@@ -214,11 +222,10 @@ class SparkUnits:
         rows = parsed.where(bad).select(LOOKUP_ID, BODY).collect()
         return {row[LOOKUP_ID]: failure_of(body_error(row[BODY], schema)) for row in rows}
 
-    def _named(self, folder: Path, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
-        """Return whom the kept results name; take these messages' rows out of them, and our columns. Raises TransformError."""
-        files = sorted(folder.glob("*/*.parquet"))
-        verdicts: dict[int, str] = {}
-        for path in files:
+    def _verdicts(self, lands: int, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+        """Return whom the kept results name: these messages' rows do not land. Raises TransformError."""
+        verdicts: dict[int, Failure] = {}
+        for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
             verdicts = {**verdicts_in(path), **verdicts}
         strange = np.setdiff1d(np.array(list(verdicts), np.int64), lookup_ids)
         if len(strange):
@@ -226,9 +233,8 @@ class SparkUnits:
                 f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
                 f"Keep the column {LOOKUP_ID} as it is. Nobody is charged, nothing was committed."
             )
-        for path in files:
-            without(path, verdicts, traced=self._traced)
-        return {number: Failure(FailureKind.EXCEPTION, VERDICT, cut(text, MAX_TEXT)) for number, text in verdicts.items()}
+        self._named[lands] = verdicts.keys()
+        return verdicts
 
     @contextmanager
     def _watched(self, number: int, running: _Running) -> Iterator[None]:

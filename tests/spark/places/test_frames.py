@@ -1,0 +1,134 @@
+"""Transformations on ``local[2]``, on a real standalone cluster with two workers, and on a real Spark Connect server: the same comes out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import TransformError
+from airflow_poison.core.outputs import outputs_of
+from tests.spark import transforms
+from tests.spark.drivers import POLICY
+from tests.spark.places.task import Task
+from tests.spark.transforms import SCHEMA, bodies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.policies.policy import Policy
+    from tests.spark.places.place import Place
+
+MESSAGES = 60
+ONCE = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(minutes=1))
+CAST = Transformation(transforms.cast, SCHEMA)
+
+
+@dataclass(frozen=True)
+class Transforming(Task):
+    """A task with a transformation, whose rows land.
+
+    :param columns: of the output.
+    """
+
+    policy: Policy = ONCE
+    transformation: Transformation = CAST
+    columns: str | None = None
+
+    def a_pass(self, *, late: bool = False) -> ReceivePass:
+        """A pass over the queue, in a driver."""
+        outputs = outputs_of(self.output, schema=self.columns, provenance=self.transformation.function is transforms.verdict)
+        return replace(super().a_pass(late=late), handler=self.transformation, outputs=outputs)
+
+    @property
+    def output(self) -> str:
+        """The table where its rows land."""
+        return f"{self.root}.landed"
+
+    def landed(self) -> list[int]:
+        """The messages whose rows have landed, each as often as it did."""
+        from deltalake import DeltaTable
+
+        return sorted(cast("list[int]", DeltaTable(self.output).to_pyarrow_table()["id"].to_pylist()))
+
+    def errors(self) -> Counter[str]:
+        """How often messages in the queue failed with each kind of error."""
+        return Counter(row["last_error"]["type"] for row in self.rows().values())  # type: ignore[index]  # a struct
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def all_but(*culprits: int) -> list[int]:
+    return sorted({*range(1, MESSAGES + 1)} - {*culprits})
+
+
+def test_whom_a_verdict_names_is_poison_and_bodies_that_do_not_parse_and_all_others_land(place: Place, root: str) -> None:
+    sent = bodies(MESSAGES, {7: "", 30: ""})
+    sent[11] = "{nope"
+    task = Transforming(root, transformation=Transformation(transforms.verdict, SCHEMA)).sent(sent)
+
+    result = place.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned) == (MESSAGES - 3, 3)
+    assert task.landed() == all_but(7, 12, 30)
+    assert {number: row["reason"] for number, row in task.rows().items() if number != 12} == dict.fromkeys([7, 30], "_poison: no amount: bad")
+
+
+def test_whom_nobody_names_is_found_in_sparks_own_plan(place: Place, root: str) -> None:
+    task = Transforming(root).sent(bodies(MESSAGES, {7: "", 30: ""}))
+
+    result = place.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned) == (MESSAGES - 2, 2)
+    assert task.errors() == {"CAST_INVALID_INPUT": 2}
+    assert task.landed() == all_but(7, 30)
+
+
+def test_python_functions_that_raise_and_end_their_process_are_found(place: Place, root: str) -> None:
+    task = Transforming(root, transformation=Transformation(transforms.in_python, SCHEMA)).sent(bodies(MESSAGES, {7: "raise", 30: "die"}))
+
+    result = place.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned, result.crashes) == (MESSAGES - 2, 2, 1)
+    assert task.errors() == {"ValueError": 1, "crashed": 1}
+    assert task.landed() == all_but(7, 30)
+
+
+def test_a_function_that_hangs_is_cancelled_and_found(place: Place, root: str) -> None:
+    policy = replace(ONCE, transaction_timeout=timedelta(seconds=15))
+    task = Transforming(root, policy, transformation=Transformation(transforms.in_python, SCHEMA)).sent(bodies(4, {3: "hang"}))
+
+    result = place.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned, result.timeouts) == (3, 1, 1)
+    assert task.landed() == [1, 2, 4]
+
+
+def test_a_null_where_the_output_wants_a_value_charges_its_message(place: Place, root: str) -> None:
+    task = Transforming(root, transformation=Transformation(transforms.lenient, SCHEMA), columns="id int, amount int not null")
+    task.sent(bodies(MESSAGES, {7: "", 30: ""}))
+
+    result = place.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned) == (MESSAGES - 2, 2)
+    assert task.errors() == {"OutputRowError": 2}
+    assert task.landed() == all_but(7, 30)
+
+
+def test_a_join_with_a_table_through_sql_is_taken_and_what_mixes_rows_is_refused(place: Place, root: str) -> None:
+    mixing = Transforming(root, transformation=Transformation(transforms.summed, SCHEMA)).sent(bodies(MESSAGES))
+    with pytest.raises(TransformError, match="mixes rows: its plan has Aggregate over the messages"):
+        place.call(mixing.receive, "refused")
+
+    joining = Transforming(root, transformation=Transformation(transforms.joined, SCHEMA))
+
+    assert place.call(joining.receive, "run").settled == MESSAGES
+    assert joining.landed() == all_but()
