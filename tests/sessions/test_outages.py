@@ -89,7 +89,19 @@ def test_a_batch_that_fails_for_an_outage_is_not_searched_through(session: Opene
     assert {fingerprint(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
     assert MessageState.HALTED not in states_of(report.words)
     assert report.searched.unstable == ()
-    assert report.searched.rows_handed <= 600 + 2 * 100
+    assert report.searched.rows_handed <= 600 + 3 * 100
+
+
+def test_a_search_whose_last_part_finds_an_outage_tells_of_no_unstable_batch(session: Opener, journals: Path) -> None:
+    """One message of the first 201 is tried alone, so that the third part is that of the messages that fail."""
+    report = session(
+        "tests.sessions.frame_handlers:script", "none", policy=policy(), detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
+    ).deliver(batch_of([*["ok"] * 201, *["raise"] * 50]))
+
+    assert Verdict.read(journals) is not None
+    assert (states_of(report.words)[:201] == MessageState.COMMITTED).all()
+    assert not report.words[201:].any()
+    assert report.searched.unstable == ()
 
 
 def test_a_crash_in_a_batch_is_charged_to_its_message_and_is_no_outage(session: Opener, journals: Path) -> None:
