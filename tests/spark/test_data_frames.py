@@ -19,6 +19,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.spark.frames.results import UNFIT
 from tests.spark import transforms
 from tests.spark.drivers import Ahead, Work, told
 from tests.spark.transforms import SCHEMA, bodies
@@ -326,7 +327,7 @@ def test_a_null_where_the_output_wants_a_value_charges_its_message(tmp_path: Pat
     rows = landed(work, spark, Transformation(transforms.lenient, SCHEMA), schema=STRICT)
 
     assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 30})  # type: ignore[type-var]
-    assert {row["reason"] for row in work.rows().values()} == {"OutputRowError: Column 'amount' of the output must have a value; the row has none."}
+    assert {row["reason"] for row in work.rows().values()} == {f"{UNFIT}: Column 'amount' of the output must have a value; the row has none."}
     assert sorted(work.rows()) == [7, 30]
 
 

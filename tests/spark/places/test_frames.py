@@ -12,6 +12,7 @@ import pytest
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import TransformError
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.spark.frames.results import UNFIT
 from tests.spark import transforms
 from tests.spark.drivers import POLICY
 from tests.spark.places.task import Task
@@ -119,7 +120,7 @@ def test_a_null_where_the_output_wants_a_value_charges_its_message(place: Place,
     result = place.call(task.receive, "run")
 
     assert (result.settled, result.poisoned) == (MESSAGES - 2, 2)
-    assert task.errors() == {"OutputRowError": 2}
+    assert task.errors() == {UNFIT: 2}
     assert task.landed() == all_but(7, 30)
 
 
