@@ -195,6 +195,8 @@ class Fitting:
             raise OutputRowError(
                 f"The handler returned {_shown(given)} for {self._named}; expected rows: a mapping, a Row, a dataclass or a named tuple each."
             )
+        if not cells and not self._columns:
+            raise OutputRowError(f"A row for {self._named} has no columns (lookup_id is none of them); return rows with some, or nothing.")
         found, values = 0, []
         for name, kind, nullable, fits in self._columns:
             value = cells.get(name)

@@ -340,6 +340,14 @@ def test_without_a_schema_the_first_rows_say_which_columns_there_are(queue: Queu
     assert len(errors_of(queue)) == 2
 
 
+def test_a_row_without_columns_is_a_failure_of_its_message(queue: Queue, tmp_path: Path) -> None:
+    """Such rows could not say which columns an output has."""
+    result = queue.sent("a").having(handler=lambda _message: {}).receive(isolation="none", **of(tmp_path / "out"))
+
+    assert (result.settled, result.parked) == (0, 1)
+    assert "has no columns" in result.errors[0]["error"]
+
+
 def test_the_schema_of_a_table_that_is_there_holds(queue: Queue, tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "out"), pa.table({"n": pa.array([0], pa.int32()), "text": pa.array(["zero"])}))
     queue = received(queue, {"n": 1}, {"n": 1 << 40}, {"more": 1}, **of(tmp_path / "out"))
