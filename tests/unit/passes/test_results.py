@@ -345,7 +345,7 @@ def test_a_row_without_columns_is_a_failure_of_its_message(queue: Queue, tmp_pat
     result = queue.sent("a").having(handler=lambda _message: {}).receive(isolation="none", **of(tmp_path / "out"))
 
     assert (result.settled, result.parked) == (0, 1)
-    assert "has no columns" in result.errors[0]["error"]
+    assert "has no columns" in str(result.errors[0]["error"])
 
 
 def test_the_schema_of_a_table_that_is_there_holds(queue: Queue, tmp_path: Path) -> None:
