@@ -219,6 +219,23 @@ class Fitting:
             return self._learned(cells)
         return tuple(values)
 
+    def rows_of(self, table: pa.Table) -> list[tuple[Any, ...]] | None:
+        """Return the rows of a table whose columns have the output's own types: they fit as they are. None: each has to be looked at."""
+        there = table.schema.names
+        if not self._columns or len({*there}) < len(there) or not self._places.keys() >= {*there}:
+            return None
+        cells: list[list[Any]] = []
+        for name, kind, nullable, _ in self._columns:
+            column = table.column(name) if name in there else None
+            if (
+                not _is_plain(kind)
+                or (column is not None and column.type != kind)
+                or not (nullable or (column is not None and not column.null_count))
+            ):
+                return None
+            cells.append([None] * table.num_rows if column is None else column.to_pylist())
+        return list(zip(*cells, strict=True))
+
     def _learned(self, cells: Mapping[Any, Any]) -> tuple[Any, ...]:
         """Take in columns that were not known. Raises OutputRowError."""
         unknown = [name for name in cells if name not in self._places]
@@ -326,6 +343,14 @@ def _nested(kind: pa.DataType) -> Checked:
     if pa.types.is_map(kind):
         return _map_of(kind.key_field, kind.item_field)
     return lambda value: pa.scalar(value, kind).as_py()  # decimals and what is rare; ArrowInvalid is a ValueError
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type are kept as Arrow gives them."""
+    import pyarrow as pa
+
+    of = pa.types
+    return of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_string(kind) or of.is_binary(kind)
 
 
 def _boolean(value: Any) -> bool:
@@ -469,6 +494,31 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     if other is not None:
         raise OutputRowError(f"The handler returned rows for {other!r}, which is no output; there are {', '.join(map(repr, fittings))}.")
     return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if kept else b""
+
+
+def rows_alike(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> list[bytes] | None:
+    """Return what ``divided`` and ``rows_returned`` make of a table for one output, in one go; empty for a message without a row.
+
+    None: it is another thing, has several rows of a message, or other types than the output, so that each row has to be looked at.
+    """
+    import pyarrow as pa
+
+    if not alone or not hasattr(returned, "__arrow_c_stream__"):
+        return None
+    table, ((name, fitting),) = pa.table(returned), fittings.items()
+    if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type):
+        return None
+    numbers: list[Any] = table.column(LOOKUP_ID).to_pylist()
+    places = {number: place for place, number in enumerate(lookup_ids)}
+    if len({*numbers}) < len(numbers) or not places.keys() >= {*numbers}:
+        return None
+    rows = fitting.rows_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
+    if rows is None:
+        return None
+    found = [b""] * len(lookup_ids)
+    for number, row in zip(numbers, rows, strict=True):
+        found[places[number]] = pickle.dumps([(name, [row])], pickle.HIGHEST_PROTOCOL)
+    return found
 
 
 def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:

@@ -36,11 +36,11 @@ def committed(path: Path, lookup_ids: list[int], attempts: list[int]) -> dict[in
 
 def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committed_one_did(path: Path, descriptor: int) -> None:
     """A process may die between a record and its word, and a loss of power may take the later record."""
-    RowsWriter(descriptor).append(5, 0, b"rolled back")
+    RowsWriter(descriptor).append([(5, 0, b"rolled back")])
     assert RowsReader(descriptor).returned_by({5: 1}) == {}
     assert committed(path, [5], [1]) == {}
 
-    RowsWriter(descriptor).append(5, 1, b"committed")
+    RowsWriter(descriptor).append([(5, 1, b"committed")])
 
     assert RowsReader(descriptor).returned_by({5: 1}) == {5: b"committed"}
     assert committed(path, [5], [1]) == {5: b"committed"}
@@ -49,7 +49,7 @@ def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committe
 def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: int) -> None:
     writer = RowsWriter(descriptor)
     for returned in (b"", b"rows"):
-        writer.append(7, 2, returned)
+        writer.append([(7, 2, returned)])
 
     assert RowsReader(descriptor).returned_by({7: 2}) == {7: b"rows"}
     assert committed(path, [7], [2]) == {7: b"rows"}
@@ -59,13 +59,13 @@ def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: 
 def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) -> None:
     """Its bytes may hold what looks like the beginning of another one; what is returned ends as pickles do."""
     writer, reader = RowsWriter(descriptor), RowsReader(descriptor)
-    writer.append(1, 0, b"whole")
+    writer.append([(1, 0, b"whole")])
     size = os.fstat(descriptor).st_size
-    writer.append(2, 0, b"rows rows torn rows.")
+    writer.append([(2, 0, b"rows rows torn rows.")])
     os.ftruncate(descriptor, size + left)
     assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {1: b"whole"}
 
-    writer.append(3, 0, b"behind it")
+    writer.append([(3, 0, b"behind it")])
 
     assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {3: b"behind it"}
     assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind it"}
@@ -73,9 +73,9 @@ def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) ->
 
 def test_who_begins_at_the_end_reads_what_comes_then(descriptor: int) -> None:
     writer = RowsWriter(descriptor)
-    writer.append(1, 0, b"before")
+    writer.append([(1, 0, b"before")])
     reader = RowsReader(descriptor, at_end=True)
-    writer.append(2, 0, b"after")
+    writer.append([(2, 0, b"after")])
 
     assert reader.returned_by({1: 0, 2: 0}) == {2: b"after"}
 

@@ -26,7 +26,8 @@ from airflow_poison.core.delivery.sessions.journal import why
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
-from airflow_poison.core.outputs import Fitting, divided, joined, rows_returned
+from airflow_poison.core.outputs import Fitting, divided, joined, rows_alike, rows_returned
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.outputs import Output
 
-    Keep = Callable[[int, int, bytes], None]  # ``RowsWriter.append``
+    Keep = Callable[[Iterable[tuple[int, int, bytes]]], None]  # ``RowsWriter.append``
 
 _MARK = b"rows"
 _HEAD = struct.Struct("<4sIIIq")  # mark, size of what was returned, checksum, attempts, lookup id
@@ -52,21 +53,26 @@ class RowsWriter:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def append(self, lookup_id: int, attempts: int, returned: bytes) -> None:
-        """Write down what a delivery returned. Raises ServerSessionError when the disk is full.
+    def append(self, returned: Iterable[tuple[int, int, bytes]]) -> None:
+        """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full.
 
-        :param attempts: how often the message had been rolled back before.
+        :param returned: lookup ids, how often each message had been rolled back before, and its rows.
         """
-        checksum = zlib.crc32(returned, lookup_id & 0xFFFFFFFF) ^ attempts
-        record = _HEAD.pack(_MARK, len(returned), checksum, attempts, lookup_id) + returned
+        records = [(_head(*each), each[2]) for each in returned]
+        content = b"".join(part for record in records for part in record)
         try:
-            if (written := os.write(self._descriptor, record)) < len(record):
-                _write_rest(self._descriptor, record[written:])
+            if (written := os.write(self._descriptor, content)) < len(content):
+                _write_rest(self._descriptor, content[written:])
         except OSError as error:
+            what = f"What {counted(len(records), 'message')} returned"
             raise ServerSessionError(
-                f"What message {lookup_id} returned cannot be written: {why(error)}. Nothing is lost, it is delivered again when the task runs "
-                "again; free some space first."
+                f"{what} cannot be written: {why(error)}. Nothing is lost, it is delivered again when the task runs again; free some space first."
             ) from error
+
+
+def _head(lookup_id: int, attempts: int, returned: bytes) -> bytes:
+    checksum = zlib.crc32(returned, lookup_id & 0xFFFFFFFF) ^ attempts
+    return _HEAD.pack(_MARK, len(returned), checksum, attempts, lookup_id)
 
 
 def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: Callable[[], object]) -> None:
@@ -76,8 +82,7 @@ def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: 
     Raises ServerSessionError.
     """
     try:
-        for lookup_id, attempts, rows in returned:
-            keep(lookup_id, attempts, rows)
+        keep(returned)
     except ServerSessionError:
         give_back()
         raise
@@ -252,6 +257,8 @@ class Returned:
         """
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
+        if (alike := rows_alike(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
+            return alike, {}
         own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)
         found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
         for place, rows in own.items():

@@ -469,7 +469,7 @@ class BatchDelivery(JournalHost):
         raised = self._call(row, counts)
         if raised is None and self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
-                self._keep(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)
+                self._keep([(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)])
             else:
                 self._rows[row] = self._endpoint.rows
         return raised

@@ -1,0 +1,83 @@
+"""Tables that handlers of batches return: taken column by column, they are what they are row by row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_poison.core.errors import OutputRowError
+from airflow_poison.core.outputs import ONLY, Fitting, divided, outputs_of, rows_alike, rows_kept, rows_returned
+
+COLUMNS = {"n": pa.int64(), "small": pa.int8(), "x": pa.float64(), "text": pa.string(), "flag": pa.bool_(), "raw": pa.binary()}
+VALUES = {
+    "n": st.integers(-(2**63), 2**63 - 1),
+    "small": st.integers(-128, 127),
+    "x": st.floats(allow_nan=False),
+    "text": st.text(max_size=3),
+    "flag": st.booleans(),
+    "raw": st.binary(max_size=3),
+}
+
+
+def fitting(*names: str, must: str = "") -> dict[str, Fitting]:
+    (declared,) = outputs_of("/out")
+    columns = pa.schema([pa.field(name, COLUMNS.get(name, pa.int64()), nullable=name != must) for name in names])
+    return {ONLY: Fitting(replace(declared, columns=columns), None)}
+
+
+def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any]:
+    own, others = divided(table, lookup_ids, fittings, alone=True)
+    assert not others
+    return [rows_kept(rows_returned(own[place], fittings, alone=True)) if place in own else [] for place in range(len(lookup_ids))]
+
+
+@given(st.data())
+def test_both_ways_say_the_same(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from([*COLUMNS]), min_size=1, unique=True))
+    there = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    lookup_ids = data.draw(st.lists(st.integers(1, 40), min_size=1, unique=True))
+    of = data.draw(st.lists(st.sampled_from(lookup_ids), unique=True))
+    cells = {name: data.draw(st.lists(st.none() | VALUES[name], min_size=len(of), max_size=len(of))) for name in there}
+    table = pa.table({"lookup_id": pa.array(of, pa.int64()), **{name: pa.array(cells[name], COLUMNS[name]) for name in there}})
+
+    found = rows_alike(table, lookup_ids, fitting(*names), alone=True)
+
+    assert found is not None
+    assert [rows_kept(each) for each in found] == by_rows(table, lookup_ids, fitting(*names))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"lookup_id": [1, 1], "n": [1, 2]}),
+        pa.table({"lookup_id": [1, 9], "n": [1, 2]}),
+        pa.table({"lookup_id": [1, None], "n": [1, 2]}),
+        pa.table({"lookup_id": [1, 2], "n": pa.array([1, 2], pa.int32())}),
+        pa.table({"lookup_id": [1, 2], "n": [1, 2], "other": [1, 2]}),
+        pa.table({"n": [1, 2]}),
+        {"n": 1},
+        None,
+    ],
+    ids=["two of one", "a stranger", "nobody's", "another type", "an unknown column", "no lookup_id", "a mapping", "nothing"],
+)
+def test_what_has_to_be_looked_at_row_by_row_is(table: Any) -> None:
+    assert rows_alike(table, [1, 2], fitting("n"), alone=True) is None
+
+
+def test_a_null_where_a_value_must_be_is_found_row_by_row() -> None:
+    table = pa.table({"lookup_id": [1, 2], "n": pa.array([1, None], pa.int64())})
+    assert rows_alike(table, [1, 2], fitting("n", must="n"), alone=True) is None
+    with pytest.raises(OutputRowError, match="must have a value"):
+        by_rows(table, [1, 2], fitting("n", must="n"))
+
+
+def test_lookup_id_lands_where_the_output_has_it() -> None:
+    table = pa.table({"lookup_id": [2, 1], "n": [20, 10]})
+    found = rows_alike(table, [1, 2], fitting("lookup_id", "n"), alone=True)
+    assert found is not None
+    assert [rows_kept(each) for each in found] == [[(ONLY, [(1, 10)])], [(ONLY, [(2, 20)])]]
