@@ -47,8 +47,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
     :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
-    :param transform: in the handler's place: an importable name (``"shop.arrivals:clean"``) or a function of a Spark DataFrame of messages that
-        returns a DataFrame, or a mapping of names to such. (templated, the name)
+    :param transform: in the handler's place: a function of a Spark DataFrame of messages, or its name (templated, the name). It returns a
+        DataFrame, or a mapping of names to such.
     :param mixes_rows: what ``transform`` makes of a message depends on others: the messages are transformed as one unit, all or nothing.
     :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
     :param services: that receive from the queue, declared on it before the pass.

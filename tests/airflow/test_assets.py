@@ -57,7 +57,7 @@ def test_a_uri_that_names_no_queue_is_refused(uri: str) -> None:
 
 
 def test_what_does_not_exist_is_refused_when_the_dag_is_parsed() -> None:
-    with pytest.raises(SettingError, match="on='full' is not allowed; allowed: messages, retry_due, poisoned, blocked, disabled, enabled, outage"):
+    with pytest.raises(SettingError, match="on='full' is not allowed; allowed: messages, retry_due, poisoned, blocked, outage, disabled, enabled"):
         queue_asset("orders", on=("full",))
     with pytest.raises(QueueNameError):
         queue_asset("or/ders")

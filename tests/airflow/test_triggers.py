@@ -341,5 +341,5 @@ def test_a_watcher_of_several_assets_says_what_to_do() -> None:
 
 
 def test_an_event_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(SettingError, match="event='full' is not allowed; allowed: messages, retry_due, poisoned, blocked, disabled, enabled"):
+    with pytest.raises(SettingError, match="event='full' is not allowed; allowed: messages, retry_due, poisoned, blocked, outage, disabled, enabled"):
         QueueEventTrigger("orders", "full")
