@@ -26,7 +26,7 @@ FLIGHT = ("carrier", "flight", "origin", "time_hour")
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """How far the running pass is, as its attempt journals say."""
+    """How far the running pass is, as its attempt journals and the rows of its transformation say."""
 
     messages: int = 0
     attempts: int = 0
@@ -65,6 +65,8 @@ class Queue:
 
     def _working(self, claims: Sequence[Claim]) -> Working:
         import numpy as np
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import read_metadata
 
         from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
 
@@ -75,7 +77,11 @@ class Queue:
                     states = words & STATE_MASK
                     messages += int(np.count_nonzero(np.isin(states, SETTLED)))
                     attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == MessageState.COMMITTED))
-        return Working(messages, attempts)
+        rows = 0  # of a transformation, those of messages that it names among them
+        for result in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/results/*/*/*.parquet")):
+            with contextlib.suppress(OSError, ArrowInvalid):  # one that is being written has no footer
+                rows += read_metadata(result).num_rows
+        return Working(messages + max(0, rows - attempts), max(rows, attempts))
 
     def history(self) -> list[Depth]:
         """Return the depth at each version of the table, oldest first, from the statistics in its log (any Delta reader sees the same)."""
