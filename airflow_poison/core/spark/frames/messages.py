@@ -41,7 +41,7 @@ COLUMNS = (
 BODY = "_poison_body"
 """The column of ``parsed`` that has the body as it is stored."""
 _PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
-_LISTED = 10_000
+_LISTED = 1_000
 """So many lookup ids stand in a filter; more are joined with."""
 
 
@@ -113,10 +113,9 @@ class ClaimFrames:
             return frame
         others = np.setdiff1d(within, lookup_ids, assume_unique=True)
         few = others if len(others) < len(lookup_ids) else lookup_ids
-        if len(few) <= _LISTED:
-            listed = column.isin(few.tolist())
-            return frame.where(listed if few is lookup_ids else ~listed)
-        ids = self._spark.createDataFrame([(number,) for number in few.tolist()], f"{LOOKUP_ID} long")
+        if len(few) <= _LISTED:  # as text: each value of ``isin`` is a call of the JVM
+            return frame.where(f"{LOOKUP_ID} {'' if few is lookup_ids else 'NOT '}IN ({', '.join(map(str, few.tolist()))})")
+        ids = self._spark.createDataFrame(pa.table({LOOKUP_ID: few}))
         return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
 
     def given(self, raw: DataFrame, observed: Any = None) -> DataFrame:
