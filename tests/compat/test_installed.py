@@ -22,6 +22,7 @@ pytestmark = [
 ]  # Airflow and its dependencies warn of themselves
 
 PACKAGE = Path(airflow_poison.__file__).parent
+SOURCE = Path(__file__).parents[2] / "airflow_poison"
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "airflow_poison.") if not module.name.endswith("__main__"))
 WITH_SUBMIT = {"airflow_poison.operators.submit"}
 """Modules of the extra ``submit``, which is not installed here: the environment of the development has it."""
@@ -50,8 +51,12 @@ def test_it_is_the_installed_package_that_is_tested() -> None:
     assert "site-packages" in PACKAGE.parts
 
 
-def test_there_are_modules() -> None:
-    assert len(MODULES) > 300
+def test_it_has_every_file_of_the_source() -> None:
+    def files(folder: Path) -> set[Path]:
+        return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+
+    assert files(PACKAGE) == files(SOURCE)
+    assert MODULES
 
 
 @pytest.mark.parametrize("name", MODULES)
