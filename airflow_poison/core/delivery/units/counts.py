@@ -214,6 +214,9 @@ class ClaimCounts:
         limited = self._job.policy.unreadable(BatchEntry(0, 0, LARGEST_BODY, None, Counts())) is not None
         each = expire or limited or self._job.policy.reads_properties
         columns.append(rows.astype(np.int64) if each else np.where(words > MessageState.HALTED, rows, -1))
+        if all((column == column[0]).all() for column in columns):
+            yield rows
+            return
         _, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
         order = np.argsort(which, kind="stable")
         for part in np.split(order, np.flatnonzero(np.diff(which[order])) + 1):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHUNK_ROWS = 64_000
+CHUNK_ROWS = 128_000
 """About so many messages are transformed in one job: what a failure repeats."""
 CAREFUL_PARTS = 64
 """Into so many units the suspects of a death are cut."""

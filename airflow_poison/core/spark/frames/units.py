@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
-ALLOWANCE = 0.005
-"""Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
+ALLOWANCE = 0.0025
+"""Seconds that a unit may take longer for each message: a chunk of 128,000 has more than five minutes beside the transaction timeout."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _OBSERVED_SECONDS = 10.0
