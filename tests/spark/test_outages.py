@@ -13,6 +13,7 @@ from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -21,7 +22,7 @@ from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.spark.away import Away
-from tests.spark.transforms import SCHEMA, bodies, looked_up
+from tests.spark.transforms import SCHEMA, bodies, cast, looked_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,3 +107,21 @@ def test_a_transformation_is_stopped_after_a_few_jobs_and_goes_on_when_the_datab
     (left,) = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
     assert (left["lookup_id"], left["sub_queue"], left["last_error"]["type"]) == (7, "poison", "ValueError")
     assert table.snapshot().control.outage() is None
+
+
+def test_a_transformation_that_fails_of_what_comes_back_from_retry_charges_it(tmp_path: Path, spark: SparkSession) -> None:
+    clock, policy = VirtualClock(), Msmq4(receive_retry_count=0, max_retry_cycles=1, receive_error_handling="Move")
+    table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", policy, clock)
+    kinds = dict.fromkeys(range(1, 9), "raise")
+    send(table, [pa.RecordBatch.from_pydict({"body": pa.array([body.encode() for body in bodies(60, kinds)], pa.binary())})], key="send", clock=clock)
+    receiving = ReceivePass(
+        table=table, policy=policy, handler=Transformation(cast, SCHEMA), engine=lambda: SparkEngine(spark), clock=clock, outage=Outage()
+    )
+
+    first = receiving.run("first")
+    clock.advance(policy.retry_cycle_delay + timedelta(seconds=1))
+    return_due(table, clock)
+    second = receiving.run("second")
+
+    assert (first.settled, first.parked, first.outage) == (52, 8, None)
+    assert (second.received, second.poisoned, second.outage) == (8, 8, None)

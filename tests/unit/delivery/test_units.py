@@ -395,3 +395,14 @@ def test_one_that_fails_otherwise_while_it_probes_is_charged(tmp_path: Path) -> 
 
     assert verdict_of(tmp_path) is None
     assert charged(outcome) == {4: 3}
+
+
+def test_poison_that_comes_back_from_retry_is_no_outage(tmp_path: Path) -> None:
+    """It comes alone and fails alike, and was charged with the same type of exception before."""
+    before = {"kind": RAISED.kind.value, "type": RAISED.type, "message": "bad", "traceback": ""}
+    back = pa.Table.from_pylist([{**row, "last_error": before} for row in messages(40).to_pylist()], schema=messages(40).schema).to_batches()[0]
+
+    outcome, _, _ = deliver(tmp_path, Played(dict.fromkeys(range(1, 41), "raise")), back, outage=Outage())
+
+    assert verdict_of(tmp_path) is None
+    assert charged(outcome) == dict.fromkeys(range(1, 41), 3)

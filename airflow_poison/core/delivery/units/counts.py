@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_poison.core.delivery.ends import Delivered, Stay, shared_ends
+from airflow_poison.core.delivery.outage import was_charged
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import (
     COUNT_MASK,
@@ -117,6 +118,10 @@ class ClaimCounts:
     def last_failure(self, row: int) -> Failure:
         """Return what a message that was charged was charged with."""
         return self._failures[row]
+
+    def was_charged(self, row: int, failure: Failure) -> bool:
+        """Whether an earlier pass has charged a message with the same type of failure: it is no evidence of an outage."""
+        return was_charged(self._messages, row, failure)
 
     # While units run
 

@@ -181,13 +181,18 @@ class UnitSearch:
             if watch.probing:
                 found = watch.begin(rows.tolist(), self._failure_alone)
             else:
-                found = watch.stopped() or (len(rows) > 1 and watch.doubt(failure, some(rows.tolist(), ASKED), self._failure_alone))
+                found = watch.stopped() or (len(rows) > 1 and watch.doubt(failure, some(rows.tolist(), ASKED), self._evidence))
         if found:
             raise OutageFound
 
     def _failure_alone(self, row: int) -> Failure | None:
         _, end = self.run(np.array([row]))
         return end.failure if isinstance(end, Broke) else None
+
+    def _evidence(self, row: int) -> Failure | None:
+        """Try a message alone; return what tells of an outage."""
+        failure = self._failure_alone(row)
+        return None if failure is None or self._counts.was_charged(row, failure) else failure
 
     def tell_unstable(self, rows: Rows, error: str) -> None:
         """Note that a unit failed, and its parts did not."""

@@ -56,7 +56,7 @@ def transform_claim(
     stage = Path(table.stage(claim))
     folder = stage / RESULTS
     shutil.rmtree(folder, ignore_errors=True)
-    messages = _messages(table.uri, claim.files, job.policy)
+    messages = _messages(table.uri, claim.files, job.policy, with_errors=job.detection is not None)
     ids = messages.column(LOOKUP_ID).to_numpy()
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     units = SparkUnits(
@@ -103,12 +103,15 @@ def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
         yield landing_frame(job, outputs[name], batch, job.clock.now())
 
 
-def _messages(root: str, files: Sequence[DataFile], policy: Policy) -> pa.RecordBatch:
-    """Return what decisions about messages depend on, in the order of the files' rows; bodies only where they are too large to be handed over."""
+def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_errors: bool) -> pa.RecordBatch:
+    """Return what decisions about messages depend on, in the order of the files' rows; bodies only where they are too large to be handed over.
+
+    :param with_errors: their last failures, too: they tell poison that comes back from an outage.
+    """
     with_properties = policy.reads_properties
     tables = []
     for file in files:
-        columns = [*_READ, "properties"] if with_properties else list(_READ)
+        columns = [*_READ, *(["properties"] if with_properties else ()), *(["last_error"] if with_errors else ())]
         rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None)
         if not with_properties:
             rows = rows.append_column(message_schema().field("properties"), pa.nulls(rows.num_rows, message_schema().field("properties").type))
