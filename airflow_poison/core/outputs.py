@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.core.errors import OutputRowError, SettingError
+from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 ONLY = "output"
 """The name of an output that is declared alone."""
 _LONGEST = 100
-LOOKUP_ID = "lookup_id"
-"""The column by which rows of a handler of batches name their message."""
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
 

@@ -35,6 +35,24 @@ def place_name(queue: str, place: SubQueue) -> str:
     return queue if place is SubQueue.MAIN else f"{queue};{place}"
 
 
+LOOKUP_ID = "lookup_id"
+"""The column that says which message a row is of, or is about."""
+FRAME_COLUMNS = (
+    LOOKUP_ID,
+    "message_id",
+    "body",
+    "group_id",
+    "conversation_id",
+    "message_type",
+    "properties",
+    "priority",
+    "enqueued_at",
+    "expires_at",
+    "abort_count",
+    "move_count",
+    "crash_count",
+)
+"""The columns of messages that batches and transformations are given where they declare none of the bodies'."""
 EVENT = "_event"
 """Partition of the events that commits recorded."""
 OUTBOX = "_outbox"

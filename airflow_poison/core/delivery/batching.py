@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
@@ -17,7 +18,6 @@ FRAMES = {"arrow": "pyarrow", "pandas": "pandas", "polars": "polars"}
 BATCH_SIZE, LARGEST_BATCH = 10_000, 1_000_000
 BATCH_BYTES = 64 << 20
 """Bytes of messages in a batch, beside its number of messages; a message that is larger comes alone."""
-LOOKUP_ID = "lookup_id"
 
 
 @dataclass(frozen=True, slots=True)

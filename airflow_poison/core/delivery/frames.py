@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from airflow_poison.core.ddl import parse_ddl
-from airflow_poison.core.delivery.batching import LOOKUP_ID
 from airflow_poison.core.delivery.bodies import columns_of
+from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,23 +19,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.errors import BodyError
     from airflow_poison.core.policies.decisions import Counts
-
-_COLUMNS = (
-    LOOKUP_ID,
-    "message_id",
-    "body",
-    "group_id",
-    "conversation_id",
-    "message_type",
-    "properties",
-    "priority",
-    "enqueued_at",
-    "expires_at",
-    "abort_count",
-    "move_count",
-    "crash_count",
-)
-"""The columns of a frame without a schema."""
 
 
 class Frames:
@@ -51,7 +34,7 @@ class Frames:
         self._batching = batching
         self.failures: dict[int, BodyError] = {}
         if batching.schema is None:
-            self._table = pa.Table.from_batches([batch]).select(list(_COLUMNS))
+            self._table = pa.Table.from_batches([batch]).select(list(FRAME_COLUMNS))
             return
         is_all = len(rows) == batch.num_rows
         bodies = batch.column("body") if is_all else batch.column("body").take(rows)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.handlers import HandlerRef, check_given, load_handler, resolve_handler
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
+from airflow_poison.core.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     Frames = DataFrame | Mapping[str, DataFrame]
     TransformLike = str | Callable[[DataFrame], Frames]
 
-LOOKUP_ID = "lookup_id"
-"""The column by which a row is traced to its message. It does not land."""
 VERDICT = "_poison"
 """The column of a result that says why a row's message is poison; null: it is not. It does not land."""
 

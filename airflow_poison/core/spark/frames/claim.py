@@ -15,13 +15,12 @@ import pyarrow.parquet as pq
 from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.rows import BatchEntry
-from airflow_poison.core.delivery.transform import LOOKUP_ID
 from airflow_poison.core.delivery.units.account import open_ids, settled
 from airflow_poison.core.delivery.units.counts import LARGEST_BODY
 from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.schema import message_schema
+from airflow_poison.core.schema import LOOKUP_ID, message_schema
 from airflow_poison.core.spark.frames.units import SparkUnits
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 

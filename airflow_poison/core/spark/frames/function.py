@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.core.delivery.handlers import MANGLED_PREFIX
-from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
+from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.errors import TransformError
 from airflow_poison.core.outputs import ONLY
+from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import first_line
 from airflow_poison.core.spark.frames.messages import given_schema
 from airflow_poison.core.spark.frames.plan import analyzed_plan, mixing_operator

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from airflow_poison.core.ddl import ddl_type, parse_ddl
 from airflow_poison.core.delivery.bodies import columns_of
-from airflow_poison.core.delivery.transform import LOOKUP_ID
 from airflow_poison.core.errors import BodyError
-from airflow_poison.core.schema import message_schema
+from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,22 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.store.files import DataFile
 
-COLUMNS = (
-    LOOKUP_ID,
-    "message_id",
-    "body",
-    "group_id",
-    "conversation_id",
-    "message_type",
-    "properties",
-    "priority",
-    "enqueued_at",
-    "expires_at",
-    "abort_count",
-    "move_count",
-    "crash_count",
-)
-"""The columns that a transformation without a schema is given."""
 BODY = "_poison_body"
 """The column of ``parsed`` that has the body as it is stored."""
 _PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
@@ -53,8 +36,8 @@ def given_schema(schema: str | None) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     if schema is None:
-        stored = pa.schema([field for field in message_schema() if field.name in COLUMNS]).append(pa.field("move_count", pa.int32()))
-        return from_arrow_schema(pa.schema([stored.field(name) for name in COLUMNS]), prefer_timestamp_ntz=True)
+        stored = pa.schema([field for field in message_schema() if field.name in FRAME_COLUMNS]).append(pa.field("move_count", pa.int32()))
+        return from_arrow_schema(pa.schema([stored.field(name) for name in FRAME_COLUMNS]), prefer_timestamp_ntz=True)
     columns = parse_ddl(schema).insert(0, pa.field(LOOKUP_ID, pa.int64()))
     return from_arrow_schema(pa.schema([field.with_nullable(True) for field in columns]), prefer_timestamp_ntz=True)  # noqa: FBT003  (Arrow's)
 
@@ -73,7 +56,7 @@ class ClaimFrames:
         self._stored = given_schema(None)
 
     def raw(self, lookup_ids: NDArray[np.int64], mark: str | None = None) -> DataFrame:
-        """Return messages with the columns ``COLUMNS``.
+        """Return messages with the columns ``FRAME_COLUMNS``.
 
         :param lookup_ids: ascending.
         :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
@@ -94,7 +77,7 @@ class ClaimFrames:
         if mark is not None:
             noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
             frame = frame.where(f"coalesce({noted}, '') != '-'")
-        return frame.select(*COLUMNS)
+        return frame.select(*FRAME_COLUMNS)
 
     def _of_file(self) -> StructType:
         from pyspark.sql.types import StructType

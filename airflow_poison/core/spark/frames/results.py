@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, cut, type_name
-from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
+from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.errors import OutputRowError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.function import column_named
 
 if TYPE_CHECKING:

@@ -16,10 +16,11 @@ import numpy as np
 
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.transform import LOOKUP_ID, VERDICT
+from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
 from airflow_poison.core.spark.frames.messages import BODY, ClaimFrames, body_error
