@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -186,6 +188,7 @@ def test_what_a_transformation_does_not_go_with_is_refused_when_the_dag_is_parse
         ("shop", "transform='shop' is not of the form 'module:function'"),
         (3, "transform=3 is int; name a function of a DataFrame"),
         (lambda df, day: df, "cannot be called with a DataFrame alone"),  # noqa: ARG005
+        (partial(asyncio.sleep), "is a coroutine or a generator: called, it would not run"),
     ],
 )
 def test_what_is_no_transformation_is_refused_when_the_dag_is_parsed(way: Any, transform: Any, text: str) -> None:

@@ -192,29 +192,51 @@ def _import(name: str) -> Handler:
 def _check_callable(handler: object, name: str, *, returns_rows: bool = False) -> None:
     if not callable(handler):
         raise HandlerNotFoundError(f"The handler {name!r} is {type(handler).__name__}, not something callable; name a function of one message.")
-    called: Any = handler
-    while isinstance(called, functools.partial):
-        called = called.func
-    if isinstance(called, type):
-        raise HandlerNotFoundError(f"The handler {name!r} is a class: calling it only makes an object. Give an instance of it, or a function.")
-    if not inspect.isroutine(called):
-        called = type(called).__call__
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called):
-        raise HandlerNotFoundError(f"The handler {name!r} is a coroutine function: called, it would never run. {_ASYNC}.")
-    if inspect.isasyncgenfunction(called) or (inspect.isgeneratorfunction(called) and not returns_rows):
-        otherwise = "" if inspect.isasyncgenfunction(called) else ", or declare output=... for the rows that it yields"
-        raise HandlerNotFoundError(f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'{otherwise}.")
-    try:
-        signature = inspect.signature(handler, follow_wrapped=False)  # the outer function is what is called
-    except (TypeError, ValueError):
-        return  # some built-ins have no signature
-    try:
-        signature.bind(object())
-    except TypeError as error:
+    match kind_of(handler):
+        case "class":
+            raise HandlerNotFoundError(f"The handler {name!r} is a class: calling it only makes an object. Give an instance of it, or a function.")
+        case "coroutine function":
+            raise HandlerNotFoundError(f"The handler {name!r} is a coroutine function: called, it would never run. {_ASYNC}.")
+        case ("generator function" | "async generator function") as kind if kind.startswith("async") or not returns_rows:
+            otherwise = "" if kind.startswith("async") else ", or declare output=... for the rows that it yields"
+            raise HandlerNotFoundError(
+                f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'{otherwise}."
+            )
+    if (wrong := wrong_call(handler)) is not None:
+        signature, error = wrong
         raise HandlerNotFoundError(
             f"The handler {name}{signature} cannot be called with a message alone ({error}). A handler runs far from the task, without its context "
             "or XComs: define it as 'def handler(message)' and take what else it needs from the message or from module variables."
         ) from error
+
+
+def kind_of(function: Callable[..., object]) -> str:
+    """Return what a function is whose call runs nothing of it: a class, or a coroutine, generator or async generator function; empty: a plain one."""
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if isinstance(called, type):
+        return "class"
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+        return "coroutine function"
+    if inspect.isasyncgenfunction(called):
+        return "async generator function"
+    return "generator function" if inspect.isgeneratorfunction(called) else ""
+
+
+def wrong_call(function: Callable[..., object]) -> tuple[inspect.Signature, TypeError] | None:
+    """Return how a function is declared, and why it cannot be called with one argument; None: it can, or nobody knows."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # the outer function is what is called
+    except (TypeError, ValueError):
+        return None  # some built-ins have no signature
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        return signature, error
+    return None
 
 
 def _module_of(thing: object) -> str:

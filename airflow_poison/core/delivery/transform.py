@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.delivery.handlers import HandlerRef, check_given, load_handler, resolve_handler
+from airflow_poison.core.delivery.handlers import HandlerRef, check_given, kind_of, load_handler, resolve_handler, wrong_call
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.core.schema import LOOKUP_ID
 
@@ -94,21 +93,17 @@ def check_transform(function: object) -> None:
             raise HandlerNotFoundError(f"transform={function!r} is not of the form 'module:function', for example 'shop.arrivals:clean'.") from error
         return
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    if not callable(function) or isinstance(function, type):
+    kind = kind_of(function) if callable(function) else ""
+    if not callable(function) or kind == "class":
         raise HandlerNotFoundError(f"transform={function!r} is {type(function).__name__}; name a function of a DataFrame that returns a DataFrame.")
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if kind:
         raise HandlerNotFoundError(f"transform={name} is a coroutine or a generator: called, it would not run. Write it as a function that returns.")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some built-ins have no signature
-    try:
-        signature.bind(object())
-    except TypeError as error:
+    if (wrong := wrong_call(function)) is not None:
+        signature, why = wrong
         raise HandlerNotFoundError(
-            f"transform={name}{signature} cannot be called with a DataFrame alone ({error}). Define it as 'def {name}(df)'; what else it needs it "
+            f"transform={name}{signature} cannot be called with a DataFrame alone ({why}). Define it as 'def {name}(df)'; what else it needs it "
             "takes from module variables, from df.sparkSession or from columns."
-        ) from error
+        ) from why
 
 
 def check_schema(schema: str) -> None:
