@@ -86,25 +86,27 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
             )
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
-        columns = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
         if output.columns is not None:
-            given = {field.name for field in columns}
-            if lacking := [field.name for field in output.columns if not field.nullable and field.name not in given]:
-                raise TransformError(
-                    f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it."
-                )
-        for field in columns if output.columns is not None else ():
-            if field.name not in output.columns.names:  # type: ignore[union-attr]  # it was asked for
-                if output.evolve:
-                    continue
-                there = ", ".join(output.columns.names)  # type: ignore[union-attr]
-                raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {there}. Drop it, or declare evolve=True.")
-            wanted = output.columns.field(field.name).type  # type: ignore[union-attr]
-            if not fits(field.type, wanted):
-                raise TransformError(
-                    f"transform={name} returned the column {field.name!r} as {field.type}; the output has {wanted}. Cast it in the transformation: "
-                    "whether a value fits is then its message's affair."
-                )
+            given = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
+            _check_columns(given, output.columns, name, evolve=output.evolve)
+
+
+def _check_columns(given: Sequence[pa.Field[Any]], wanted: pa.Schema, name: str, *, evolve: bool) -> None:
+    """Raise TransformError for columns that do not fit those of an output, and for one that is missing."""
+    there = {field.name for field in given}
+    if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
+        raise TransformError(f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")
+    for field in given:
+        if field.name not in wanted.names:
+            if evolve:
+                continue
+            known = ", ".join(wanted.names)
+            raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {known}. Drop it, or declare evolve=True.")
+        if not fits(field.type, (kind := wanted.field(field.name).type)):
+            raise TransformError(
+                f"transform={name} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
+                "whether a value fits is then its message's affair."
+            )
 
 
 def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
