@@ -22,10 +22,9 @@ from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes import test_outage
-from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
-from tests.unit.passes.test_outage import OUTAGE, RETRIES, as_sent, events
+from tests.unit.passes.given import DiedError, DyingEngine, Queue
+from tests.unit.passes.test_outage import OUTAGE, RETRIES, a_queue_of, as_sent, events
 
 if TYPE_CHECKING:
     from airflow_poison.core.passes.runs import ReceiveResult
@@ -90,11 +89,6 @@ def land(frame: Any) -> None:
 @pytest.fixture(autouse=True)
 def _database() -> None:
     database.__init__()  # type: ignore[misc]  # as new
-
-
-def a_queue_of(policy: Policy, folder: Path, *bodies: str) -> Queue:
-    queue = a_queue(MemoryStore(), folder, policy)
-    return queue.sent(*bodies) if bodies else queue
 
 
 def receive(queue: Queue, key: str = "run", **changes: object) -> ReceiveResult:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.loop import ReceiveLoop as Loop
     from airflow_poison.core.delivery.outage import Watch
     from airflow_poison.core.delivery.sessions.host import EndpointHost
     from airflow_poison.core.delivery.sessions.journal import Section
@@ -284,7 +283,7 @@ class EndpointWatch:
         self._groups = entries.groups() if grouped else []
         self._failed: dict[int, Failure] = {}
         self._anew = False
-        self.loop: Loop[BatchEntry] | None = None
+        self.loop: ReceiveLoop[BatchEntry] | None = None
         self.receiver: Receiver | None = None
 
     def ended(self, entry: BatchEntry, failure: Failure | None) -> None:
