@@ -117,13 +117,16 @@ def test_a_function_that_hangs_is_a_timeout_of_its_message(tmp_path: Path, spark
 
 
 def test_a_body_that_does_not_parse_is_its_messages_failure(tmp_path: Path, spark: SparkSession) -> None:
-    wrong, right = ["{nope", '[{"id": 1, "amount": "3"}]', '{"id": "x"}', ""], ['{"id": 1, "amount": "3"}', ' \t{"id": 1, "amount": "3"}\r\n']
+    wrong, right = (
+        ["{nope", '[{"id": 1, "amount": "3"}]', '{"id": "x"}', "", '{"id": 1, "amount": "3"} x'],
+        ['{"id": 1, "amount": "3"}', ' \t{"id": 1, "amount": "3"}\r\n'],
+    )
     work = sent(tmp_path, [*bodies(5), *wrong, *right])
 
     result = received(work, spark, Transformation(transforms.cast, SCHEMA))
 
-    assert (result.settled, result.poisoned) == (7, 4)
-    assert sorted(work.rows()) == [6, 7, 8, 9]
+    assert (result.settled, result.poisoned) == (7, 5)
+    assert sorted(work.rows()) == [6, 7, 8, 9, 10]
     texts = {number: row["last_error"]["message"] for number, row in work.rows().items()}  # type: ignore[index]
     assert "no JSON" in texts[6]
     assert "object" in texts[7]

@@ -127,7 +127,7 @@ class ClaimFrames:
         parsed = f.from_json(text, StructType([*columns, StructField(_CORRUPT, StringType())]), options)
         bare = f.btrim(text, f.lit(" \t\r\n"))  # takes as long as the parsing
         whole = f.when(text.startswith("{") & text.endswith("}"), f.lit(True)).otherwise(bare.startswith("{") & bare.endswith("}"))  # noqa: FBT003
-        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(whole, parsed).alias(_PARSED))  # of an array Spark takes the first element
+        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(whole, parsed).alias(_PARSED))  # what is behind an object Spark does not read
         bad = f.col(_PARSED).isNull() | f.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         for field in parse_ddl(self._schema):
             if not field.nullable:
