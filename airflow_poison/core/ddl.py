@@ -1,10 +1,10 @@
-"""Schemas as DDL text, as Spark reads them (``carrier string, flight int``), parsed to Arrow without a JVM."""
+"""Schemas as DDL text, as Spark reads them (``carrier string, flight int``), parsed to Arrow without a JVM; checked without Arrow, for DAG files."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.texts import folded, nearest
@@ -61,16 +61,40 @@ def parse_ddl(text: str, setting: str = "schema") -> pa.Schema:
     :param setting: how the parameter is called that the text was given for.
     :raises SettingError: the text is none; it says where, what stands there and what was expected.
     """
+    import pyarrow as pa
+
+    return pa.schema([_field(column) for column in _columns(text, setting)])
+
+
+def column_names(text: str, setting: str = "schema") -> list[str]:
+    """Return the names of the columns of a DDL text, without Arrow: what is checked when a DAG file is parsed.
+
+    :raises SettingError: as ``parse_ddl``.
+    """
+    return [column.name for column in _columns(text, setting)]
+
+
+class _Column(NamedTuple):
+    """A column, or a field of a struct.
+
+    :ivar kind: our name of its type, and its parts: ``("int",)``, ``("decimal", 10, 2)``, ``("array", ("int",))``, ``("struct", columns)``.
+    """
+
+    name: str
+    kind: tuple[Any, ...]
+    nullable: bool
+    comment: str | None
+
+
+def _columns(text: str, setting: str) -> tuple[_Column, ...]:
     if not isinstance(text, str):
         raise SettingError(setting, text, _FORM)
     return _parsed(text, setting)
 
 
 @lru_cache(64)
-def _parsed(text: str, setting: str) -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema(_Parser(text, setting).columns())
+def _parsed(text: str, setting: str) -> tuple[_Column, ...]:
+    return _Parser(text, setting).columns()
 
 
 class _Parser:
@@ -83,21 +107,19 @@ class _Parser:
         self._text, self._setting, self._at = text, setting, 0
         self._tokens = [(str(found.lastgroup), found[found.lastgroup or 0], found.start(found.lastgroup or 0)) for found in _TOKEN.finditer(text)]
 
-    def columns(self) -> list[pa.Field[pa.DataType]]:
+    def columns(self) -> tuple[_Column, ...]:
         """Return all columns."""
         found = self._fields(colon=False)
         if self._at < len(self._tokens):
             raise self._wrong("a comma before the next column, or the end")
         return found
 
-    def _fields(self, *, colon: bool) -> list[pa.Field[pa.DataType]]:
+    def _fields(self, *, colon: bool) -> tuple[_Column, ...]:
         """Return fields up to what is no comma.
 
         :param colon: whether a colon is the usual sign between name and type; it may always stand there.
         """
-        import pyarrow as pa
-
-        found: dict[str, pa.Field[pa.DataType]] = {}
+        found: dict[str, _Column] = {}
         while True:
             start = self._at
             name = self._name()
@@ -106,11 +128,10 @@ class _Parser:
                 raise self._wrong("another name: there is a column of this one before it, and Spark's columns are told apart without regard to case")
             self._skip(":")
             kind = self._type(f"the type of {name!r}" + (", after a colon" if colon else ""))
-            nullable = kind == pa.null() or not self._words("not", "null")
-            metadata = {"comment": self._comment()} if self._words("comment") else None
-            found[name.lower()] = pa.field(name, kind, nullable, metadata)
+            nullable = kind == ("void",) or not self._words("not", "null")
+            found[name.lower()] = _Column(name, kind, nullable, self._comment() if self._words("comment") else None)
             if not self._skip(","):
-                return list(found.values())
+                return tuple(found.values())
 
     def _name(self) -> str:
         kind, token, _ = self._peek()
@@ -122,14 +143,14 @@ class _Parser:
         self._at += 1
         return token
 
-    def _type(self, what: str) -> pa.DataType:
+    def _type(self, what: str) -> tuple[Any, ...]:
         kind, token, _ = self._peek()
         if kind != "word":
             raise self._wrong(what)
         name = token.lower()
         if name in _NAMES:
             self._at += 1
-            return _simple(_NAMES[name])
+            return (_NAMES[name],)
         if name in _DECIMALS:
             self._at += 1
             return self._decimal()
@@ -142,32 +163,28 @@ class _Parser:
         hint = f"; is {near!r} meant?" if near and folded(near)[:1] == folded(name)[:1] else ""
         raise self._wrong(f"{what}, one of {', '.join(_TYPES)}{hint}")
 
-    def _decimal(self) -> pa.DataType:
-        import pyarrow as pa
-
+    def _decimal(self) -> tuple[str, int, int]:
         precision, scale = _DEFAULT_PRECISION, 0
         if self._skip("("):
             precision = self._number(f"the number of digits, 1 to {MAX_PRECISION}", 1, MAX_PRECISION)
             if self._skip(","):
                 scale = self._number(f"the digits behind the point, 0 to {precision}", 0, precision)
             self._expect(")")
-        return pa.decimal128(precision, scale)
+        return ("decimal", precision, scale)
 
-    def _nested(self, name: str) -> pa.DataType:
-        import pyarrow as pa
-
+    def _nested(self, name: str) -> tuple[Any, ...]:
         self._expect("<")
-        made: pa.DataType
+        made: tuple[Any, ...]
         if name == "array":
-            made = pa.list_(self._type("the type of the elements"))
+            made = ("array", self._type("the type of the elements"))
         elif name == "map":
             if self._peek()[1].lower() == "void":
                 raise self._wrong("the type of the keys, which are not null")
             key = self._type("the type of the keys")
             self._expect(",")
-            made = pa.map_(key, self._type("the type of the values"))
+            made = ("map", key, self._type("the type of the values"))
         else:
-            made = pa.struct([] if self._peek()[1] == ">" else self._fields(colon=True))
+            made = ("struct", () if self._peek()[1] == ">" else self._fields(colon=True))
         self._expect(">")
         return made
 
@@ -209,6 +226,27 @@ class _Parser:
         kind, token, start = self._peek()
         there = "the text ends" if kind == "end" else f"{token!r} stands"
         return SettingError(self._setting, self._text, f"{_FORM}; at character {start + 1} {there}, expected is {expected}")
+
+
+def _field(column: _Column) -> pa.Field[pa.DataType]:
+    import pyarrow as pa
+
+    return pa.field(column.name, _arrow(column.kind), column.nullable, {"comment": column.comment} if column.comment is not None else None)
+
+
+def _arrow(kind: tuple[Any, ...]) -> pa.DataType:
+    import pyarrow as pa
+
+    match kind:
+        case ("decimal", precision, scale):
+            return pa.decimal128(precision, scale)
+        case ("array", element):
+            return pa.list_(_arrow(element))
+        case ("map", key, value):
+            return pa.map_(_arrow(key), _arrow(value))
+        case ("struct", fields):
+            return pa.struct([_field(field) for field in fields])
+    return _simple(kind[0])
 
 
 def _simple(name: str) -> pa.DataType:

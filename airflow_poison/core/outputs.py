@@ -38,7 +38,7 @@ class Output:
 
     :param name: as handlers call it where there are several.
     :param uri: of the Delta table; empty: the rows go to the pass's ``deliver`` function.
-    :param columns: the schema of the rows; None: that of the first rows, as soon as there are any.
+    :param schema: of the rows, as DDL text or as an Arrow schema; None: that of the first rows, as soon as there are any.
     :param keys: rows replace rows of the table with the same values here; none: they are added.
     :param evolve: columns that the table does not have are added to it.
     :param provenance: rows say where they come from (``PROVENANCE``).
@@ -47,11 +47,20 @@ class Output:
 
     name: str = ONLY
     uri: str = ""
-    columns: pa.Schema | None = None
+    schema: pa.Schema | str | None = None
     keys: tuple[str, ...] = ()
     evolve: bool = False
     provenance: bool = False
     alone: bool = True
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The schema as Arrow."""
+        if not isinstance(self.schema, str):
+            return self.schema
+        from airflow_poison.core.ddl import parse_ddl
+
+        return parse_ddl(self.schema, "output_schema")
 
 
 def outputs_of(
@@ -88,11 +97,12 @@ def outputs_of(
     of_keys = _by_name("output_keys", keys, uris, alone=alone)
     found = []
     for name, uri in uris.items():
-        columns, its_keys = _columns(schemas.get(name)), _keys(of_keys.get(name))
-        missing = [key for key in its_keys if columns is not None and key not in columns.names and not evolve]
+        given, its_keys = schemas.get(name), _keys(of_keys.get(name))
+        there = _column_names(given)
+        missing = [key for key in its_keys if given is not None and key not in there and not evolve]
         if missing:
-            raise SettingError("output_keys", missing[0], f"a column of the schema: {', '.join(columns.names if columns else ())}")
-        found.append(Output(name, uri, columns, its_keys, evolve, provenance, alone))
+            raise SettingError("output_keys", missing[0], f"a column of the schema: {', '.join(there)}")
+        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, alone))
     return tuple(found)
 
 
@@ -124,18 +134,19 @@ def _by_name(setting: str, given: object, names: Mapping[str, str], *, alone: bo
     return given
 
 
-def _columns(given: object) -> pa.Schema | None:
-    if given is None:
-        return None
+def _column_names(schema: object) -> list[str]:
+    """Return the names of a schema, which may be none. Raises SettingError for what is no schema."""
+    if schema is None:
+        return []
+    if isinstance(schema, str):
+        from airflow_poison.core.ddl import column_names
+
+        return column_names(schema, "output_schema")
     import pyarrow as pa
 
-    if isinstance(given, str):
-        from airflow_poison.core.ddl import parse_ddl
-
-        return parse_ddl(given, "output_schema")
-    if isinstance(given, pa.Schema):
-        return given
-    raise SettingError("output_schema", given, "DDL like 'id bigint, name string', or an Arrow schema")
+    if isinstance(schema, pa.Schema):
+        return schema.names
+    raise SettingError("output_schema", schema, "DDL like 'id bigint, name string', or an Arrow schema")
 
 
 def _keys(given: object) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.core.ddl import column_names
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.schema import LOOKUP_ID
 
@@ -46,7 +46,7 @@ class Batching:
             raise SettingError("batch", batch, "'arrow', 'pandas', 'polars', or None for one message at a time")
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= LARGEST_BATCH:
             raise SettingError("batch_size", batch_size, f"a whole number of messages from 1 to {LARGEST_BATCH:,}")
-        if schema is not None and LOOKUP_ID in parse_ddl(schema).names:
+        if schema is not None and LOOKUP_ID in column_names(schema):
             raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID!r}, which the frame has beside those of the bodies")
         return cls(batch, batch_size, schema)
 

@@ -108,9 +108,9 @@ def check_transform(function: object) -> None:
 
 def check_schema(schema: str) -> None:
     """Check the DDL of bodies. Raises SettingError for what is no DDL, and for columns that have a name of ours."""
-    from airflow_poison.core.ddl import parse_ddl
+    from airflow_poison.core.ddl import column_names
 
-    for name in parse_ddl(schema).names:
+    for name in column_names(schema):
         if name.lower() in {LOOKUP_ID, VERDICT}:
             raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID} and {VERDICT}; here is a column {name!r}")
 

@@ -93,7 +93,7 @@ def _prepared(output: Output) -> Output:
         return output
     own = [field for field in there if not (output.provenance and field.name in PROVENANCE)]
     more = [field for field in declared or () if field.name not in there.names]
-    return replace(output, columns=_schema([*own, *more]))
+    return replace(output, schema=_schema([*own, *more]))
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:

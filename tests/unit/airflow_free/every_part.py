@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4, Unprocessable
+from airflow_poison import Msmq4, Outage, Unprocessable
 from airflow_poison.assets import queue_asset
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.dags import queue_alerts
@@ -38,6 +38,8 @@ from airflow_poison.sensors.queue import (
 from airflow_poison.taskgroups import recovery, retry_cycle
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from airflow_poison import Message
 
 POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
@@ -46,6 +48,11 @@ POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="
 def land(message: Message) -> None:
     """Refuse every message."""
     raise Unprocessable(message.text)
+
+
+def rows(messages: DataFrame) -> DataFrame:
+    """Return a row for every message."""
+    return messages
 
 
 with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_due"))]):
@@ -57,6 +64,16 @@ with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_
         queues=["orders", QueueToReceive(queue_name="bills", policy=POLICY), {"queue_name": "notes", "policy": {"system": "ListenerPort"}}],
     )
     QueueReceiveSubmitOperator(task_id="submit", queue_name="arrivals", handler=land)
+    QueueReceiveOperator(
+        task_id="transform",
+        queue_name="arrivals",
+        transform=rows,
+        schema="line string",
+        output="/landed",
+        output_schema="line string",
+        outage=Outage(),
+    )
+    QueueReceiveOperator(task_id="batches", queue_name="arrivals", handler=land, batch="arrow", schema="line string", output={"landed": "/landed"})
     QueueReturnOperator(task_id="return", queue_name="arrivals") >> QueueAlertOperator(task_id="alert", queue_name="arrivals", on_poison=print)
     QueueInspectOperator(task_id="look", queue_name="arrivals") >> QueueRemoveOperator(task_id="remove", queue_name="arrivals", lookup_ids=[1])
     QueueAlterOperator(task_id="enable", queue_name="arrivals", action="enable") >> QueueMoveOperator(task_id="move", queue_name="arrivals")

@@ -27,7 +27,7 @@ VALUES = {
 def fitting(*names: str, must: str = "") -> dict[str, Fitting]:
     (declared,) = outputs_of("/out")
     columns = pa.schema([pa.field(name, COLUMNS.get(name, pa.int64()), nullable=name != must) for name in names])
-    return {ONLY: Fitting(replace(declared, columns=columns), None)}
+    return {ONLY: Fitting(replace(declared, schema=columns), None)}
 
 
 def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any]:

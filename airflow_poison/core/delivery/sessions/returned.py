@@ -242,7 +242,7 @@ class Returned:
             known = learned.known(output.name)
             fixed = output.columns is not None and not output.evolve and not any(map(pa.types.is_null, output.columns.types))
             learn = None if fixed else partial(learned.add, output)
-            self._fittings[output.name] = Fitting(output if known is None else replace(output, columns=known), learn)
+            self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
 
     def rows(self, returned: object) -> bytes:
         """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
