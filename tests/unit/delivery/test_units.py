@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Fault")
 RAISED, HUNG = Failure(FailureKind.EXCEPTION, "CAST_INVALID_INPUT", "bad"), Failure(FailureKind.TIMEOUT, "timeout")
-SMALL_CHUNKS = UnitRules(side_by_side=2, chunk_rows=16)
+SMALL_CHUNKS = UnitRules(side_by_side=2, chunk_rows=16, largest_rows=16)
 NAMED = Failure(FailureKind.EXCEPTION, VERDICT, "no such carrier")
 
 
@@ -56,7 +56,7 @@ class Played:
     units: list[list[int]] = field(default_factory=list)
     raised: set[int] = field(default_factory=set)
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         ids = lookup_ids.tolist()
         assert ids == sorted(ids)
         self.units.append(ids)
@@ -66,7 +66,7 @@ class Played:
         broken = [number for number, act in acts.items() if act in {"raise", "hang"} or (act == "heal" and not self._healed(number, ids))]
         if broken:
             failure = HUNG if acts[broken[0]] == "hang" else RAISED
-            return Broke(failure, tuple(broken[:1]) if self.marks else ())
+            return Broke(failure, tuple(broken[:1]) if self.marks and traced else (), traceable=self.marks and not traced and len(ids) > 1)
         named = {number: NAMED for number, act in acts.items() if act == "name"}
         if lands is not None:
             self.kept[lands] = {*ids} - named.keys()
@@ -149,11 +149,36 @@ def test_a_clean_claim_is_one_job_for_each_chunk(tmp_path: Path) -> None:
 
     outcome, tally, rows = deliver(tmp_path, played, messages(40))
 
-    assert sorted(map(len, played.units)) == [13, 13, 14]
+    assert sorted(map(len, played.units)) == [8, 16, 16]
     assert played.landed == list(range(1, 41))
     assert rows == {}
     assert (tally.counts["received"], tally.counts["committed"], tally.counts["deliveries"]) == (40, 40, 40)
     assert outcome.units == 3
+
+
+def test_units_grow_while_they_are_quick_and_are_small_again_behind_one_that_failed(tmp_path: Path) -> None:
+    rules = UnitRules(side_by_side=1, chunk_rows=10, largest_rows=100)
+
+    quick, failing = Played({}), Played({400: "raise", 401: "name"})
+    deliver(tmp_path / "quick", quick, messages(250), rules=rules)
+    deliver(tmp_path / "failing", failing, messages(700), rules=rules)
+
+    assert list(map(len, quick.units)) == [10, 100, 100, 40]
+    behind = [unit for unit in failing.units if unit[0] > 401 and len(unit) > 1]
+    assert list(map(len, behind)) == [10, 100, 100, 80]
+
+
+def test_a_unit_that_failed_and_succeeds_with_a_trace_is_unstable_and_nobody_is_charged(tmp_path: Path) -> None:
+    class FailsOnce(Played):
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            return super().run(lookup_ids, lands=lands, traced=traced) if traced else Broke(RAISED, traceable=True)
+
+    played, events = FailsOnce({}, marks=True), list[dict[str, str]]()
+
+    outcome, _, rows = deliver(tmp_path, played, messages(30), rules=UnitRules(), events=events)
+
+    assert (charged(outcome), rows, played.landed, len(played.units)) == ({}, {}, list(range(1, 31)), 1)
+    assert events == [{"messages": "30", "first": "1", "last": "30", "error": "CAST_INVALID_INPUT: bad"}]
 
 
 @pytest.mark.parametrize("marks", [False, True], ids=["halving", "marks"])
@@ -214,8 +239,8 @@ def test_what_is_behind_a_message_that_halts_is_as_if_never_delivered(script: di
 class Large(Played):
     """Fails with more than ten messages."""
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
-        return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands, traced=traced)
 
 
 @pytest.mark.parametrize("piece_rows", [10, 4_000], ids=["pieces", "halves"])
@@ -261,8 +286,8 @@ def test_rows_that_are_mixed_are_one_unit_without_those_that_ended(tmp_path: Pat
 
 def test_rows_that_are_mixed_and_fail_only_together_are_nobodys_fault(tmp_path: Path) -> None:
     class Together(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
-            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands)
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands, traced=traced)
 
     with pytest.raises(SparkJobError, match=r"None of them fails alone, so nobody is charged"):
         deliver(tmp_path, Together({}), messages(40), rules=UnitRules(mixes_rows=True))
@@ -299,10 +324,10 @@ def test_whoever_is_asked_to_stop_leaves_nobody_suspected(tmp_path: Path) -> Non
 
 def test_attempts_that_were_counted_before_a_death_are_not_counted_again(tmp_path: Path) -> None:
     class DiesLate(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
             if lookup_ids.tolist() == [7] and self.units.count([7]) == 2:
                 raise SparkLostError("its JVM has ended")
-            return super().run(lookup_ids, lands=lands)
+            return super().run(lookup_ids, lands=lands, traced=traced)
 
     with pytest.raises(SparkJobError, match="JVM has ended"):
         deliver(tmp_path, DiesLate({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -27,7 +27,7 @@ from airflow_poison.core.errors import BodyError, OutputRowError, SparkJobError
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.delivery.units.counts import Rows, UnitOutcome
     from airflow_poison.core.delivery.units.runner import UnitRunner
+    from airflow_poison.core.delivery.units.search import Charge, Landed
     from airflow_poison.core.failures import Failure
 
 T = TypeVar("T")
 
-CHUNK_ROWS = 128_000
-"""About so many messages are transformed in one job: what a failure repeats."""
+CHUNK_ROWS, LARGEST_CHUNK_ROWS = 64_000, 512_000
+"""So many messages are transformed in the first jobs, and in those behind one that failed; and in any."""
+CHUNK_SECONDS = 10.0
+"""So long later jobs shall take: what a failure repeats, beside what a job costs that has nothing to do."""
 CAREFUL_PARTS = 64
 """Into so many units the suspects of a death are cut."""
 BEAT_SECONDS = 0.5
@@ -58,13 +61,15 @@ class UnitRules:
 
     :param side_by_side: how many units run at the same time.
     :param mixes_rows: the claim is one unit.
-    :param chunk_rows: messages of a unit, about.
+    :param chunk_rows: messages of the first units.
+    :param largest_rows: of later ones, at most.
     :param piece_rows: a larger unit that fails is cut before it is searched.
     """
 
     side_by_side: int = 1
     mixes_rows: bool = False
     chunk_rows: int = CHUNK_ROWS
+    largest_rows: int = LARGEST_CHUNK_ROWS
     piece_rows: int = PIECE_ROWS
 
 
@@ -95,6 +100,7 @@ class UnitDelivery:
         watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         self._search, self._closed = UnitSearch(self._counts, runner, tell, rules.piece_rows, watch), job.closed
         self._deaths = deaths or {}
+        self._chunk_rows = rules.chunk_rows
 
     def run(self, keep_alive: Callable[[], None]) -> UnitOutcome:
         """Deliver, until an outage is found.
@@ -138,10 +144,11 @@ class UnitDelivery:
             self._search.tell_unstable(np.concatenate(suspects), _DIED)
         known = self._counts.failed_before(rest)
         charged.append(rest[known])
-        units = self._chunks(rest[~known])
-        while units or (units := self._again(charged)):
-            charged += self._supervised([partial(self._settle, unit) for unit in units], self._rules.side_by_side, keep_alive)
-            units = []
+        together, alone = rest[~known], rest[:0]
+        while len(together) or len(alone):
+            units = chain(self._chunks(self._by_lookup_id(together)), (np.array([row]) for row in alone))
+            charged += self._supervised((partial(self._settle, unit) for unit in units), self._rules.side_by_side, keep_alive)
+            together, alone = self._again(charged)
 
     def _suspects(self, rows: Rows) -> tuple[list[Rows], Rows]:
         """Return the units of suspects, those who were in flight at most deaths first, and the other rows."""
@@ -157,17 +164,24 @@ class UnitDelivery:
         self._tell(f"{careful} were worked on when everything died: they are transformed first, in {counted(len(units), 'small unit')}")
         return units, rows[deaths == 0]
 
-    def _chunks(self, rows: Rows) -> list[Rows]:
-        parts = -(-len(rows) // self._rules.chunk_rows)
-        return np.array_split(rows[np.argsort(self._counts.lookup_ids[rows], kind="stable")], parts) if parts else []
+    def _by_lookup_id(self, rows: Rows) -> Rows:
+        return rows[np.argsort(self._counts.lookup_ids[rows], kind="stable")]
 
-    def _again(self, charged: list[Rows]) -> list[Rows]:
-        """Return the units of a further delivery, and forget them: who was named is delivered together, who failed alone is alone again."""
+    def _chunks(self, rows: Rows) -> Iterator[Rows]:
+        """Yield units, each as large as what has run until it is asked for suggests; the last ones are alike."""
+        while len(rows):
+            even = -(-len(rows) // self._rules.side_by_side)
+            size = min(self._chunk_rows, max(even, self._rules.chunk_rows))
+            yield rows[:size]
+            rows = rows[size:]
+
+    def _again(self, charged: list[Rows]) -> tuple[Rows, Rows]:
+        """Return whom a further delivery has, and forget them: who was named is delivered together, who failed alone is alone again."""
         rows = np.unique(np.concatenate([np.empty(0, np.intp), *charged]))
         charged.clear()
         rows = rows[self._counts.is_open(rows)]
         alone = np.array([self._counts.last_failure(row).type not in NAMED for row in rows.tolist()], bool)
-        return [*self._chunks(rows[~alone]), *(np.array([row]) for row in rows[alone])]
+        return rows[~alone], rows[alone]
 
     def _settle(self, rows: Rows) -> Rows:
         """Deliver each message of a unit once; return who was charged."""
@@ -177,8 +191,23 @@ class UnitDelivery:
             self._counts.charge(some)
             charged.extend(some)
 
-        self._search.deliver(rows, charge)
+        self._paced(rows, charge)
         return np.array(charged, np.intp)
+
+    def _paced(self, rows: Rows, charge: Charge) -> Landed:
+        """Deliver a unit, and learn how large the next one may be."""
+        alone, began = False, time.monotonic()
+
+        def noted(some: Mapping[int, Failure]) -> None:
+            nonlocal alone
+            alone |= any(failure.type not in NAMED for failure in some.values())
+            charge(some)
+
+        landed = self._search.deliver(rows, noted)
+        size = int(len(rows) * CHUNK_SECONDS / max(time.monotonic() - began, 0.001))
+        whole = len(landed) == 1 and not alone
+        self._chunk_rows = max(self._rules.chunk_rows, min(size, self._rules.largest_rows) if whole else 0)
+        return landed
 
     # In queue order, where a message may halt the endpoint ------------------------------------------------------------
 
@@ -191,7 +220,7 @@ class UnitDelivery:
             if len(run) and run[0] in ending:
                 self._counts.end_undelivered(run)
             elif len(run):
-                for unit in np.array_split(run, -(-len(run) // self._rules.chunk_rows)):
+                for unit in self._chunks(run):
                     self._in_turn(unit)
                     if self._counts.halted:
                         return
@@ -200,7 +229,7 @@ class UnitDelivery:
 
     def _in_turn(self, unit: Rows) -> None:
         failed: dict[int, Failure] = {}
-        landed = self._search.deliver(unit, failed.update)
+        landed = self._paced(unit, failed.update)
         for row in unit[np.isin(unit, list(failed))].tolist():
             self._until_it_ends(row, failed[row])
             if self._counts.halted:
@@ -233,7 +262,7 @@ class UnitDelivery:
     def _as_one(self, rows: Rows) -> None:
         """Deliver all or nothing: who fails alone, or is named, is charged; once it has ended, the rest is one unit again."""
         while len(rows):
-            number, end = self._search.run(rows, lands=True)
+            number, end = self._search.run(rows, lands=True, traced=True)
             if isinstance(end, Ran):
                 named = {row: end.verdicts[lookup_id] for lookup_id, row in self._counts.rows_of(end.verdicts).items()}
                 unparsed = {row: end.unparsed[lookup_id] for lookup_id, row in self._counts.rows_of(end.unparsed).items()}
@@ -270,16 +299,16 @@ class UnitDelivery:
 
     # Threads ----------------------------------------------------------------------------------------------------------
 
-    def _supervised(self, tasks: Sequence[Callable[[], T]], most: int, keep_alive: Callable[[], None]) -> list[T]:
+    def _supervised(self, tasks: Iterable[Callable[[], T]], most: int, keep_alive: Callable[[], None]) -> list[T]:
         """Do all tasks, so many at a time, while the claim is kept alive. Raises what a task raises, and what ``keep_alive`` raises."""
-        todo, results, raised = deque(tasks), list[T](), list[BaseException]()
+        todo, taking, results, raised = iter(tasks), threading.Lock(), list[T](), list[BaseException]()
 
         def work() -> None:
             try:
                 while not raised:
-                    try:
-                        task = todo.popleft()
-                    except IndexError:
+                    with taking:
+                        task = next(todo, None)
+                    if task is None:
                         break
                     results.append(task())
             except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
@@ -287,7 +316,7 @@ class UnitDelivery:
             finally:
                 self._runner.leave()
 
-        threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-unit", daemon=True) for _ in range(min(most, len(tasks)))]
+        threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-unit", daemon=True) for _ in range(most)]
         for thread in threads:
             thread.start()
         try:

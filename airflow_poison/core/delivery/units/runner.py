@@ -34,20 +34,23 @@ class Broke:
 
     :param failure: what its messages would be charged with.
     :param suspects: lookup ids of messages that were worked on when it did; empty: nobody knows.
+    :param traceable: they will be known when the unit fails again, with a trace.
     """
 
     failure: Failure
     suspects: tuple[int, ...] = ()
+    traceable: bool = False
 
 
 class UnitRunner(Protocol):
     """Transforms units. Several threads ask."""
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages.
 
         :param lookup_ids: ascending.
         :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
+        :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
         Raises PoisonError when that is no message's fault: nobody is charged.
         """
         ...

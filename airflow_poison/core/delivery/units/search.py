@@ -79,10 +79,11 @@ class UnitSearch:
         """Run no further unit."""
         self._stopping = True
 
-    def run(self, rows: Rows, *, lands: bool = False) -> tuple[int, Ran | Broke]:
+    def run(self, rows: Rows, *, lands: bool = False, traced: bool = False) -> tuple[int, Ran | Broke]:
         """Run a unit, whose messages are marked as in flight meanwhile; return its number and what became of it.
 
         :param lands: its result is kept under that number.
+        :param traced: when it fails, it says who was worked on.
         """
         if self._stopping:
             raise ReceiveStoppedError("The pass was left. Its claim stays: run it again.")
@@ -91,7 +92,7 @@ class UnitSearch:
             number = self.units
         self._counts.begin(rows)
         reach("frames.unit.before")
-        end = self._runner.run(np.sort(self._counts.lookup_ids[rows]), lands=number if lands else None)
+        end = self._runner.run(np.sort(self._counts.lookup_ids[rows]), lands=number if lands else None, traced=traced)
         reach("frames.unit.after")
         self._counts.end(rows)
         return number, end
@@ -105,15 +106,23 @@ class UnitSearch:
         self._deliver(rows, unit)
         return unit.landed
 
-    def _deliver(self, rows: Rows, unit: _Unit) -> bool:
-        """Deliver a unit or a part of it; return whether somebody was found, or may be, who made it fail."""
-        found = False
+    def _deliver(self, rows: Rows, unit: _Unit, traced: bool = False) -> bool:  # noqa: FBT001, FBT002
+        """Deliver a unit or a part of it; return whether somebody was found, or may be, who made it fail.
+
+        :param traced: it, or what it is a part of, has failed.
+        """
+        found, untraced = False, None
         while len(rows):
-            number, end = self.run(rows, lands=True)
+            number, end = self.run(rows, lands=True, traced=traced)
             if isinstance(end, Ran):
                 self._keep(rows, number, end, unit)
+                if untraced is not None and not found:
+                    self.tell_unstable(rows, f"{untraced.type}: {untraced.text}")
                 return found
             self.judge(rows, end.failure)
+            if end.traceable:
+                traced, untraced = True, end.failure
+                continue
             if len(rows) == 1:
                 unit.charge({int(rows[0]): end.failure})
                 return True
@@ -133,7 +142,7 @@ class UnitSearch:
         return found
 
     def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Unit) -> bool:
-        found = [self._deliver(part, unit) for part in np.array_split(rows, parts)]
+        found = [self._deliver(part, unit, traced=True) for part in np.array_split(rows, parts)]
         if not any(found):
             self.tell_unstable(rows, f"{failure.type}: {failure.text}")
         return any(found)

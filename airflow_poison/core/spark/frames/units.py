@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
-ALLOWANCE = 0.0025
-"""Seconds that a unit may take longer for each message: a chunk of 128,000 has more than five minutes beside the transaction timeout."""
+ALLOWANCE = 0.005
+"""Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
+TIMES_SLOWER = 20
+"""Nor may it take longer than so many times what units before it took."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _OBSERVED_SECONDS = 10.0
@@ -67,7 +69,7 @@ class SparkUnits:
     """Transforms units of a claim (``UnitRunner``).
 
     :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
-    :param limit: seconds that the tasks of a single message may work; those of a unit have ``ALLOWANCE`` for each further one.
+    :param limit: seconds that the tasks of a single message may work; those of a unit have more for each further one, ``ALLOWANCE`` at most.
     :param outputs: where results land; none: they are not kept.
     """
 
@@ -91,17 +93,17 @@ class SparkUnits:
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)
         self._running: dict[int, _Running] = {}
-        self._began, self._lock, self._cancelled = 0, threading.Lock(), False
+        self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number."""
         with self._lock:
             if self._cancelled:
                 raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
             self._began += 1
             mine = self._began
-        mark = f"poison.{self._token}.{mine}." if self._marks is not False else None
+        mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
         number = len(lookup_ids)
         group = f"poison-{self._claim.key}-{self._token}-{mine}"
         try:
@@ -110,10 +112,11 @@ class SparkUnits:
             if lost(error):
                 raise self._lost(error) from error
             raise
-        running = _Running(watched, time.monotonic(), self._limit + ALLOWANCE * (number - 1))
+        began = time.monotonic()
+        running = _Running(watched, began, self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
             try:
-                return self._ran(lookup_ids, lands, mark)
+                ran = self._ran(lookup_ids, lands, mark)
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:
@@ -122,9 +125,11 @@ class SparkUnits:
                 if running.late:
                     text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
                     failure = Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
-                return Broke(failure, self._marked(mark))
+                return Broke(failure, self._marked(mark), traceable=bool(self._marks) and mark is None and number > 1)
             finally:
                 self._forget_marks(mark)
+        self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
+        return ran
 
     def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
         from pyspark.errors import AnalysisException
