@@ -64,8 +64,14 @@ def _connection_type() -> dict[str, object]:
             "storage_options": _field(
                 "Storage options", "JSON object of options for the store's file system, for example keys of an object store.", secret=True
             ),
-            "spark": _field("Spark", "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. Empty: local[*]."),
+            "spark": _field(
+                "Spark",
+                "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection. auto: local[*], and none for small passes. Empty: local[*].",
+            ),
             "spark_conf": _field("Spark settings", 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.'),
+            "small_pass": _field(
+                "Small pass", "So many messages a pass delivers in the task itself, without Spark. Empty: 20000 with auto, else none."
+            ),
             "durable": _field("Durable", "false: commits are not forced to disk; a loss of power may take acknowledged messages. Empty: true."),
             "installation": _field(
                 "Installation",

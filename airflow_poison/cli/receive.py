@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-_ENGINES = ("spark", "local")
+_ENGINES = ("spark", "local", "auto")
 _PATIENCE = 15.0
 """How many seconds Spark has to cancel its job when the pass is interrupted."""
-_MOST = {"spark": 10_000_000, "local": 100_000}
+_MOST = {"spark": 10_000_000, "auto": 10_000_000, "local": 100_000}
 """How many messages a pass takes when nobody says: a local one holds them all in memory."""
 _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; a message that was alone with its handler counts one rollback."
 
@@ -64,8 +64,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     option(
         "--engine",
         "ENGINE",
-        "spark, or local: in this process, one message after the other, without a JVM (default: spark)",
-        default="spark",
+        "spark, local: in this process, one message after the other, without a JVM, or auto: local for small passes (default: see connection)",
         completes=_ENGINES,
     ),
     option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
@@ -135,10 +134,10 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.spark.executors import checked_files
 
-    engine = values.one_of("--engine", args.engine, _ENGINES)
+    engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
-    if args.spark is not None and engine != "spark":
-        raise wrong_usage("--spark: expected with --engine spark.")
+    if args.spark is not None and engine == "local":
+        raise wrong_usage("--spark: expected with --engine spark or auto.")
     files = checked_files(args.py_files or ())
     _import_from_here(files)
     policy, outage = given_policy(args), values.outage(args.outage)
@@ -157,6 +156,7 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         engine=_engine(args, engine, files, progress),
         clock=system_clock(),
         max_messages=most,
+        small_pass=_small_pass(args),
         isolation=args.isolation,
         unprocessable=tuple(args.unprocessable or ()),
         outputs=outputs,
@@ -165,6 +165,15 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         store=opened_store(args),
         outage=outage,
     )
+
+
+def _small_pass(args: Namespace) -> int:
+    """Return how many messages a pass delivers without Spark: where nobody says, what the connection does."""
+    from airflow_poison.hooks.connection import SMALL_PASS
+
+    if args.engine is None and args.store is None and args.spark is None:
+        return hook_of(args).settings.small_pass
+    return SMALL_PASS if args.engine == "auto" else 0
 
 
 def _outputs(args: Namespace) -> tuple[Output, ...]:

@@ -1,4 +1,4 @@
-"""What a connection of type ``poison`` may say: six named fields in its extra, nothing else."""
+"""What a connection of type ``poison`` may say: named fields in its extra, nothing else."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from airflow_poison.core.errors import SettingError, SparkDistributionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LOCAL_SPARK = "local[*]"
+LOCAL_SPARK, AUTO = "local[*]", "auto"
+SMALL_PASS = 20_000
+"""So many messages are delivered without Spark where a connection's field ``spark`` is ``auto``, unless it says how many."""
 PY_FILES, PARALLELISM = "spark.submit.pyFiles", "spark.default.parallelism"
 """Settings that are looked at here, too: a session of Spark Connect has neither."""
-FIELDS = ("store", "storage_options", "spark", "spark_conf", "durable", "installation")
+FIELDS = ("store", "storage_options", "spark", "spark_conf", "small_pass", "durable", "installation")
 INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 """The id of an Airflow installation; it is part of run keys, which name folders."""
 INSTALLATION_ALLOWED = "1 to 40 letters, digits, dots, underscores and hyphens, the first a letter or a digit"
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
-_ALLOWED = "local[*], spark://host:port, yarn, k8s://…, sc://host:port (Spark Connect), or the id of a connection of type spark or spark_connect"
+_ALLOWED = (
+    "auto, local[*], spark://host:port, yarn, k8s://…, sc://host:port (Spark Connect), or the id of a connection of type spark or spark_connect"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class StoreConnection:
     :param storage_options: options of the store's file system, text by name.
     :param spark: a Spark master, the address of a Spark Connect server, or the id of a connection of type ``spark`` or ``spark_connect``.
     :param spark_conf: Spark settings, text by name.
+    :param small_pass: so many messages a pass delivers in the task itself, without Spark; 0: none.
     :param durable: whether every commit is forced to disk before it is acknowledged.
     :param installation: the id of this Airflow in the keys of what its tasks do; empty: that of its metadata database.
     """
@@ -41,6 +46,7 @@ class StoreConnection:
     storage_options: Mapping[str, str] = field(default_factory=dict)
     spark: str = LOCAL_SPARK
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    small_pass: int = 0
     durable: bool = True
     installation: str = ""
 
@@ -68,11 +74,13 @@ class StoreConnection:
         installation = _text(conn_id, "installation", extra.get("installation"))
         if installation and not INSTALLATION.fullmatch(installation):
             raise SettingError(f"{conn_id}.extra.installation", installation, INSTALLATION_ALLOWED)
+        spark = _text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK
         return cls(
             store=_text(conn_id, "store", extra.get("store")),
             storage_options=_texts(conn_id, "storage_options", extra.get("storage_options")),
-            spark=_text(conn_id, "spark", extra.get("spark")) or LOCAL_SPARK,
+            spark=LOCAL_SPARK if spark == AUTO else spark,
             spark_conf=_texts(conn_id, "spark_conf", extra.get("spark_conf")),
+            small_pass=_number(conn_id, "small_pass", extra.get("small_pass"), default=SMALL_PASS if spark == AUTO else 0),
             durable=_flag(conn_id, "durable", extra.get("durable"), default=True),
             installation=installation,
         )
@@ -119,6 +127,16 @@ def _text(conn_id: str, name: str, value: object) -> str:
     if value is not None and not isinstance(value, str):
         raise SettingError(f"{conn_id}.extra.{name}", value, "text")
     return (value or "").strip()
+
+
+def _number(conn_id: str, name: str, value: object, *, default: int) -> int:
+    """Return a whole number, given as one or as its text: forms give text."""
+    if value is None or value == "":
+        return default
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdecimal()):
+        raise SettingError(f"{conn_id}.extra.{name}", value, "a whole number of messages, 0 or more")
+    return int(text)
 
 
 def _flag(conn_id: str, name: str, value: object, *, default: bool) -> bool:

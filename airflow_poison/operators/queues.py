@@ -163,6 +163,7 @@ class QueuePass:
             engine=lambda: self.hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
             max_messages=whole("max_messages", task.max_messages),
+            small_pass=self.hook.settings.small_pass,
             isolation=task.isolation,
             unprocessable=task.unprocessable,
             outputs=task.declared_outputs(),

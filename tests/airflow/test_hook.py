@@ -78,6 +78,27 @@ def test_durability_is_switched_off_for_the_embedded_store_too(monkeypatch: pyte
     assert QueueHook().store()._durable is False  # type: ignore[attr-defined]  # the folder's own store
 
 
+@pytest.mark.parametrize(
+    ("given", "spark", "small_pass"),
+    [
+        ({}, "local[*]", 0),
+        ({"spark": "auto"}, "local[*]", 20_000),
+        ({"spark": "auto", "small_pass": "500"}, "local[*]", 500),
+        ({"spark": "spark://host:7077", "small_pass": 30}, "spark://host:7077", 30),
+    ],
+)
+def test_a_connection_says_which_passes_need_no_spark(given: dict[str, object], spark: str, small_pass: int) -> None:
+    settings = StoreConnection.parse(given, "poison_default")
+
+    assert (settings.spark, settings.small_pass) == (spark, small_pass)
+
+
+@pytest.mark.parametrize("given", ["many", -1, True, "1.5"])
+def test_a_small_pass_is_a_number_of_messages(given: object) -> None:
+    with pytest.raises(SettingError, match=r"small_pass=.*a whole number of messages"):
+        StoreConnection.parse({"small_pass": given}, "poison_default")
+
+
 def test_a_word_that_is_neither_true_nor_false_is_refused() -> None:
     with pytest.raises(SettingError, match="durable='sometimes'"):
         StoreConnection.parse({"durable": "sometimes"}, "poison_default")

@@ -17,7 +17,7 @@ from airflow_poison.core.delivery.transform import Transformation, check_alone, 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
+from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.land import land, prepared
@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, Manifest, Snapshot
+    from airflow_poison.core.store.files import Claim, DataFile, Manifest, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
 
 LEASE = timedelta(minutes=2)
+SMALL_BYTES = 64 * 1024 * 1024
+"""A claim with larger files is not small, however few messages it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class ReceivePass:
     :param deliver: takes the rows of the output without a table, after the commit that settled their messages: a function of an Arrow table and a
         key, which is the same when the rows are given again after it, or its process, has failed.
     :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
+    :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
     """
 
@@ -87,6 +90,7 @@ class ReceivePass:
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
     check_stopped: Callable[[], object] = lambda: None
     outage: Outage | None = None
+    small_pass: int = 0
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -133,7 +137,8 @@ class ReceivePass:
         A probe that succeeds ends the outage, and the run claims once more.
         """
         tallies, engine, claim_key = list[Tally](), cache(self.engine), pass_key(key, finished(self.table, key))
-        if self._delivers(claim_key):
+        waiting = self._waiting(claim_key)
+        if waiting and not self._is_small(waiting):
             engine().prepare(self.table, replace(handler, outputs=outputs) if isinstance(handler, Transformation) else handler)
         tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
@@ -220,17 +225,22 @@ class ReceivePass:
             refresh(self.table, self.clock)
         return sent_on
 
-    def _delivers(self, key: str) -> bool:
-        """Whether there is something to deliver: a claim to go on with, or messages to claim."""
+    def _waiting(self, key: str) -> list[DataFile]:
+        """Return the files that there are to deliver: of claims to go on with, else those to claim; none when there is nothing to do."""
         snapshot, reads, now = self.table.snapshot(), self.policy.reads, self.clock.now()
         claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
-        if not all(self._is_sealed(claim) for claim in claims if claim.key == key or claim.expires_at <= now):
-            return True
+        if left := [claim for claim in claims if (claim.key == key or claim.expires_at <= now) and not self._is_sealed(claim)]:
+            return [file for claim in left for file in claim.files]
         exclusive = self._exclusive(snapshot)
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
-            return False
+            return []
         claimed = snapshot.claimed_paths
-        return any(file.sub_queue == reads and file.path not in claimed for file in snapshot.files)
+        return [file for file in snapshot.files if file.sub_queue == reads and file.path not in claimed]
+
+    def _is_small(self, files: Sequence[DataFile]) -> bool:
+        """Whether these messages are delivered in this process."""
+        few = min(sum(file.rows for file in files), self.max_messages) <= self.small_pass
+        return few and sum(file.size for file in files) <= SMALL_BYTES and not isinstance(self.handler, Transformation)
 
     def _is_sealed(self, claim: Claim) -> bool:
         """Whether a claim, whoever holds it, wants no more than its commit; a loss of power may have taken its folder."""
@@ -274,7 +284,8 @@ class ReceivePass:
             waits, opening = snapshot.control.outage(self.policy.reads), self._opening(found, crashed=crashed)
             expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
-                ended = Delivering(engine(), held, handler, opening, self._converses(snapshot), outputs, expects).run()
+                here = SupervisedEngine() if self._is_small(claim.files) else engine()
+                ended = Delivering(here, held, handler, opening, self._converses(snapshot), outputs, expects).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
         tally = Tally.from_record(manifest.result)

@@ -53,6 +53,15 @@ def test_a_handler_of_batches(poison: Callable[..., Ran], here: Path) -> None:
     assert "In batches 2 messages were handed over; 0 probes for culprits." in received.out
 
 
+def test_a_small_pass_needs_no_spark(poison: Callable[..., Ran], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_poison.core.spark.session.get_session", lambda *_: pytest.fail("a JVM is started"))
+    poison(f"send orders N1 bad {MOVE}")
+
+    received = poison("receive orders --handler tests.unit.cli.shop:take --engine auto --isolation none")
+
+    assert re.search(r"2 messages in .*: 1 settled, 1 moved to poison\.", received.out)
+
+
 def test_rows_that_a_handler_returns(poison: Callable[..., Ran], here: Path) -> None:
     poison(f"send orders N1 'bad two' N3 {MOVE}")
     land = "receive orders --handler tests.unit.cli.shop:land --engine local --isolation none"
