@@ -66,7 +66,7 @@ def _connection_type() -> dict[str, object]:
             ),
             "spark": _field(
                 "Spark",
-                "A Spark master such as local[*] or spark://host:7077, or the id of a Spark connection; auto: none for small passes. Empty: local[*].",
+                "A Spark master like local[*] or spark://host:7077, or the id of a Spark connection; auto: none for small passes. Empty: local[*].",
             ),
             "spark_conf": _field("Spark settings", 'JSON object of Spark settings, for example {"spark.driver.memory": "2g"}.'),
             "small_pass": _field(
