@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 import warnings
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,14 +57,19 @@ forked.preload(*(*fresh.PRELOADED, "tests.airflow.task_process"), environment={"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def airflow_database() -> None:
+def airflow_database() -> Path:
+    """Make the database; return a copy of it as it was when it was new."""
+    new = HOME / "new.db"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from airflow.models.variable import Variable
         from airflow.utils.db import initdb
 
         initdb()
+        with closing(sqlite3.connect(HOME / "airflow.db")) as database, closing(sqlite3.connect(new)) as copy:
+            database.backup(copy)
         Variable.set("airflow_poison_installation", "tests")  # the first task of a new database waits while it makes its id
+    return new
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Ran:
 
 
 @pytest.fixture
-def run_dag(airflow_database: None) -> Callable[..., Ran]:
+def run_dag(airflow_database: Path) -> Callable[..., Ran]:
     """Give ``run`` a database."""
     return run
 

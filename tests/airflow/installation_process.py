@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,14 +22,18 @@ class Installation:
 
     :param home: its AIRFLOW_HOME, kept between runs.
     :param store: the root of the store, which others may use, too.
+    :param database: a new metadata database, which it takes a copy of.
     """
 
     home: Path
     store: Path
+    database: Path
 
     def run(self) -> dict[str, Any]:
         """Run the task in a process of its own; return what it returned."""
-        self.home.mkdir(exist_ok=True)
+        if not self.home.exists():
+            self.home.mkdir()
+            shutil.copy(self.database, self.home / "airflow.db")
         connection = {"conn_type": "poison", "extra": {"store": str(self.store)}}
         here = {
             "AIRFLOW_POISON_TESTS_HOME": str(self.home),
@@ -49,13 +54,10 @@ def main() -> None:
 
     conftest = import_module("tests.airflow.conftest")  # first: it sets the home of this Airflow
     from airflow.sdk import DAG
-    from airflow.utils.db import initdb
 
     from airflow_poison import Msmq4
     from airflow_poison.operators.send import QueueSendOperator
 
-    if not Path(conftest.HOME, "airflow.db").exists():
-        initdb()
     policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
     with DAG("shop", schedule=None) as dag:
         QueueSendOperator(task_id="do", queue_name="orders", messages=[b"a", b"b"], policy=policy)

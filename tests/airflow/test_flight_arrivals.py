@@ -31,7 +31,7 @@ KEY = ("carrier", "flight", "time_hour", "origin")
 def test_every_flight_that_arrived_lands_once_and_the_others_end_in_poison(  # noqa: PLR0917
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    airflow_database: None,
+    airflow_database: Path,
     run_dag: Callable[..., Ran],
     store: QueueStore,
     spark: SparkSession,

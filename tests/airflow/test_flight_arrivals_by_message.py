@@ -50,7 +50,7 @@ class Example:
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: None) -> Example:
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: Path) -> Example:
     from airflow.dag_processing.dagbag import DagBag
 
     monkeypatch.setenv("FLIGHTS_HOME", str(tmp_path / "flights"))
