@@ -136,4 +136,4 @@ def _quiet(place: Place, group: tuple[str, ...]) -> bool:
 def _is_quiet(place: Place, name: str) -> bool:
     snapshot = place.store.open(name).snapshot()
     waits = {SubQueue.MAIN, SubQueue.RETRY, SubQueue.POSTPONED, SubQueue.TRANSMISSION}
-    return not snapshot.claims and not snapshot.outbox and not any(file.sub_queue in waits for file in snapshot.files)
+    return not snapshot.claims and not snapshot.outbox and not snapshot.landings and not any(file.sub_queue in waits for file in snapshot.files)

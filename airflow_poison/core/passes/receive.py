@@ -117,7 +117,11 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs) if self.outputs else ()
         self._let_in(snapshot)
-        tallies = self._finish_all(key, handler, outputs)
+        try:
+            tallies = self._finish_all(key, handler, outputs)
+        except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
+            land(self.table, self.clock, self.deliver)
+            raise
         reach("pass.receive.before_relay")
         sent_on = self._send_on()
         if self.table.snapshot().landings:

@@ -25,6 +25,8 @@ from airflow_poison.core.checking.check import check_store
 from airflow_poison.core.delivery.sessions.returned import RowsReader
 from airflow_poison.core.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.alter import disable
+from airflow_poison.core.passes.receive import LEASE
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.delta.store import DeltaStore
@@ -135,6 +137,24 @@ def test_what_a_halted_queue_has_settled_lands_although_nothing_is_received(tmp_
         queue.receive("again", **of(tmp_path / "out"))
 
     assert landed(tmp_path / "out") == Counter({1: 1})
+
+
+def test_what_the_claim_of_a_dead_run_has_settled_lands_although_the_queue_is_halted_meanwhile(queue: Queue, tmp_path: Path) -> None:
+    queue = landing(queue.sent("good", "two"), tmp_path)
+    with pytest.raises(DiedError):
+        queue.receive(engine=DyingEngine, **of(tmp_path / "out"))
+    queue.clock.advance(LEASE)
+
+    def halt(point: str) -> None:
+        if point == "store.finish.after_clearing":
+            fault_points.install(None)
+            disable(queue.table, queue.clock, "for a test")
+
+    with reached(halt), pytest.raises(QueueHaltedError, match="for a test"):
+        queue.receive("again", **of(tmp_path / "out"))
+
+    assert landed(tmp_path / "out") == Counter({1: 1, 2: 2})
+    assert queue.table.snapshot().landings == ()
 
 
 def test_a_delivery_that_was_rolled_back_lands_nothing(queue: Queue, tmp_path: Path) -> None:
