@@ -168,12 +168,14 @@ class UnitDelivery:
         return rows[np.argsort(self._counts.lookup_ids[rows], kind="stable")]
 
     def _chunks(self, rows: Rows) -> Iterator[Rows]:
-        """Yield units, each as large as what has run until it is asked for suggests; the last ones are alike."""
+        """Yield units, as many alike as run side by side; these are as large as what has run until the first of them is asked for suggests."""
         while len(rows):
             even = -(-len(rows) // self._rules.side_by_side)
             size = min(self._chunk_rows, max(even, self._rules.chunk_rows))
-            yield rows[:size]
-            rows = rows[size:]
+            for _ in range(self._rules.side_by_side):
+                if len(rows):
+                    yield rows[:size]
+                rows = rows[size:]
 
     def _again(self, charged: list[Rows]) -> tuple[Rows, Rows]:
         """Return whom a further delivery has, and forget them: who was named is delivered together, who failed alone is alone again."""

@@ -132,7 +132,7 @@ class UnitSearch:
                     f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
                 )
                 return True
-            if len(rows) > self._piece_rows and (not end.suspects or len(rows) < unit.size):  # marks name one culprit of a whole unit
+            if len(rows) > self._piece_rows and (found or not end.suspects):  # one culprit is taken out of it, with marks; then it is cut
                 return self._in_parts(rows, PIECES, end.failure, unit) or found
             culprits = self.culprits(rows, end)
             if not culprits:
