@@ -156,7 +156,7 @@ def test_a_clean_claim_is_one_job_for_each_chunk(tmp_path: Path) -> None:
     assert outcome.units == 3
 
 
-def test_units_grow_while_they_are_quick_and_are_small_again_behind_one_that_failed(tmp_path: Path) -> None:
+def test_units_grow_while_they_are_quick_and_are_small_behind_one_that_failed(tmp_path: Path) -> None:
     rules = UnitRules(side_by_side=1, chunk_rows=10, largest_rows=100)
 
     quick, failing = Played({}), Played({400: "raise", 401: "name"})
@@ -165,7 +165,7 @@ def test_units_grow_while_they_are_quick_and_are_small_again_behind_one_that_fai
 
     assert list(map(len, quick.units)) == [10, 100, 100, 40]
     behind = [unit for unit in failing.units if unit[0] > 401 and len(unit) > 1]
-    assert list(map(len, behind)) == [10, 100, 100, 80]
+    assert list(map(len, behind)) == [10] * 29
 
 
 def test_a_unit_that_failed_and_succeeds_with_a_trace_is_unstable_and_nobody_is_charged(tmp_path: Path) -> None:

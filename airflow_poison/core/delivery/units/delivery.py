@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHUNK_ROWS, LARGEST_CHUNK_ROWS = 64_000, 512_000
-"""So many messages are transformed in the first jobs, and in those behind one that failed; and in any."""
+"""So many messages are transformed in the first jobs, and in all behind one that failed; and in any."""
 CHUNK_SECONDS = 10.0
 """So long later jobs shall take: what a failure repeats, beside what a job costs that has nothing to do."""
 CAREFUL_PARTS = 64
@@ -100,7 +100,7 @@ class UnitDelivery:
         watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         self._search, self._closed = UnitSearch(self._counts, runner, tell, rules.piece_rows, watch), job.closed
         self._deaths = deaths or {}
-        self._chunk_rows = rules.chunk_rows
+        self._chunk_rows, self._largest_rows = rules.chunk_rows, rules.largest_rows
 
     def run(self, keep_alive: Callable[[], None]) -> UnitOutcome:
         """Deliver, until an outage is found.
@@ -206,9 +206,10 @@ class UnitDelivery:
             charge(some)
 
         landed = self._search.deliver(rows, noted)
+        if len(landed) != 1 or alone:
+            self._largest_rows = self._rules.chunk_rows
         size = int(len(rows) * CHUNK_SECONDS / max(time.monotonic() - began, 0.001))
-        whole = len(landed) == 1 and not alone
-        self._chunk_rows = max(self._rules.chunk_rows, min(size, self._rules.largest_rows) if whole else 0)
+        self._chunk_rows = max(self._rules.chunk_rows, min(size, self._largest_rows))
         return landed
 
     # In queue order, where a message may halt the endpoint ------------------------------------------------------------
