@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_poison import Message, Msmq4
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
+
+from .conftest import define_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -185,3 +191,16 @@ def test_a_pass_with_nothing_due_starts_no_spark(store: QueueStore, run_dag: Cal
     ran = run_dag(cycle_only("idle", ONE_CYCLE, never))
     assert ran.state == "success", ran
     assert ran.returned["retry_cycle.receive"]["received"] == 0
+
+
+def test_a_small_pass_starts_no_spark(store: QueueStore, run_dag: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In child processes all the same: a handler that ends its process is charged for it, and nobody else is."""
+    define_connection(monkeypatch, "poison_default", {"store": store.uri, "spark": "auto"})
+    monkeypatch.setattr(QueueHook, "spark", lambda _self: (_ for _ in ()).throw(AssertionError("Spark was started")))
+    table = declare(store, "orders", ONE_CYCLE, SystemClock())
+    send(table, messages_to_batches(["good", "exit", "good"]), key="sent", clock=SystemClock())
+
+    ran = run_dag(cycle_only("small", ONE_CYCLE, lambda message: os._exit(7) if message.text == "exit" else None))
+
+    received = ran.returned["retry_cycle.receive"]
+    assert (received["settled"], received["parked"], received["crashes"]) == (2, 1, 1 + ONE_CYCLE.receive_retry_count)
