@@ -397,6 +397,17 @@ def test_culprits_are_no_outage(tmp_path: Path, script: dict[int, str]) -> None:
     assert charged(outcome) == dict.fromkeys(script, 3)
 
 
+def test_a_unit_that_fails_is_judged_once_although_it_runs_again_with_a_trace(tmp_path: Path) -> None:
+    played = Played({7: "raise"}, marks=True)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(40), rules=UnitRules(chunk_rows=40), outage=Outage())
+
+    assert charged(outcome) == {7: 3}
+    besides = [unit[0] for unit in played.units if len(unit) == 1 and unit != [7]]
+    assert besides
+    assert len(besides) == len({*besides})
+
+
 def test_a_pass_that_probes_goes_on_when_its_messages_succeed(tmp_path: Path) -> None:
     _, tally, _ = deliver(tmp_path, Played({}), messages(20), outage=Outage(), expects=AWAY)
 

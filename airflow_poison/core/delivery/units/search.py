@@ -111,7 +111,7 @@ class UnitSearch:
 
         :param traced: it, or what it is a part of, has failed.
         """
-        found, untraced = False, None
+        found, untraced, judged = False, None, False
         while len(rows):
             number, end = self.run(rows, lands=True, traced=traced)
             if isinstance(end, Ran):
@@ -119,7 +119,9 @@ class UnitSearch:
                 if untraced is not None and not found:
                     self.tell_unstable(rows, f"{untraced.type}: {untraced.text}")
                 return found
-            self.judge(rows, end.failure)
+            if not judged:
+                self.judge(rows, end.failure)
+            judged = end.traceable
             if end.traceable:
                 traced, untraced = True, end.failure
                 continue

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 ALLOWANCE = 0.005
 """Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
-TIMES_SLOWER = 20
-"""Nor may it take longer than so many times what units before it took."""
+TIMES_SLOWER, ENOUGH = 20, 1_000
+"""Nor may it take longer than so many times what the unit before it took that had enough messages to tell."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _OBSERVED_SECONDS = 10.0
@@ -128,7 +128,8 @@ class SparkUnits:
                 return Broke(failure, self._marked(mark), traceable=bool(self._marks) and mark is None and number > 1)
             finally:
                 self._forget_marks(mark)
-        self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
+        if number >= ENOUGH:
+            self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
         return ran
 
     def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
