@@ -728,8 +728,9 @@ def test_whatever_is_mixed_what_failed_as_the_outage_does_has_its_counts_and_the
             assert (row["abort_count"], row["move_count"], row["last_error"], row["sub_queue"]) == (0, 0, None, "main"), (number, body)
         if row["last_error"] is not None:
             assert row["last_error"]["fingerprint"] != result.outage["fingerprint"]  # type: ignore[index]  # a cell
-    assert rows.keys().isdisjoint(database.done)
-    assert Counter(database.done).most_common(1)[0][1] == 1 if database.done else True
+    if not getattr(policy, "max_batch_size", 0):  # a batch that is rolled back was with the handler, and comes again (spec WCF-41)
+        assert rows.keys().isdisjoint(database.done)
+        assert len(database.done) == len({*database.done})
     if result.halted is not None:
         assert bodies[(result.halted["lookup_id"] or 1) - 1] not in {"good", "free"}
 
