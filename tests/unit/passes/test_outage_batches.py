@@ -424,12 +424,15 @@ def test_in_the_end_good_messages_are_processed_once_and_bad_ones_have_ended(pol
         queue = a_queue_of(policy, Path(folder), *bodies)
         database.away = True
         found = [_go_on(queue, f"away-{number}", size) for number in range(3)]
+        judged_over = queue.table.events(types=(EventType.OUTAGE_OVER,))
         database.away = False
         for number in range(6):
             _go_on(queue, f"back-{number}", size)
         rows = queue.rows()
 
     if not all(result.outage is not None and result.outage["error"].startswith("ConnectionError") for result in found):
+        return
+    if judged_over:  # more than half of a probe was poison: then what else failed in it is charged
         return
     assert Counter(database.done) == Counter(number for number, body in enumerate(bodies, 1) if body in {"good", "free"})
     assert {row["sub_queue"] for row in rows.values()} <= {"poison"}
