@@ -46,7 +46,6 @@ class _Unit(NamedTuple):
     :param landed: takes the results that are kept.
     """
 
-    size: int
     charge: Charge
     landed: Landed
 
@@ -102,29 +101,28 @@ class UnitSearch:
 
         :param charge: told who was named or has failed alone, as soon as that is known.
         """
-        unit = _Unit(len(rows), charge, [])
+        unit = _Unit(charge, [])
         self._deliver(rows, unit)
         return unit.landed
 
-    def _deliver(self, rows: Rows, unit: _Unit, traced: bool = False) -> bool:  # noqa: FBT001, FBT002
+    def _deliver(self, rows: Rows, unit: _Unit, *, traced: bool = False) -> bool:
         """Deliver a unit or a part of it; return whether somebody was found, or may be, who made it fail.
 
         :param traced: it, or what it is a part of, has failed.
         """
-        found, untraced, judged = False, None, False
+        found = False
         while len(rows):
             number, end = self.run(rows, lands=True, traced=traced)
+            if isinstance(end, Broke):
+                self.judge(rows, end.failure)
+                if end.traceable:
+                    untraced, traced = end.failure, True
+                    number, end = self.run(rows, lands=True, traced=True)
+                    if isinstance(end, Ran):
+                        self.tell_unstable(rows, f"{untraced.type}: {untraced.text}")
             if isinstance(end, Ran):
                 self._keep(rows, number, end, unit)
-                if untraced is not None and not found:
-                    self.tell_unstable(rows, f"{untraced.type}: {untraced.text}")
                 return found
-            if not judged:
-                self.judge(rows, end.failure)
-            judged = end.traceable
-            if end.traceable:
-                traced, untraced = True, end.failure
-                continue
             if len(rows) == 1:
                 unit.charge({int(rows[0]): end.failure})
                 return True
