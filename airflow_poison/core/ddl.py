@@ -61,9 +61,7 @@ def parse_ddl(text: str, setting: str = "schema") -> pa.Schema:
     :param setting: how the parameter is called that the text was given for.
     :raises SettingError: the text is none; it says where, what stands there and what was expected.
     """
-    import pyarrow as pa
-
-    return pa.schema([_field(column) for column in _columns(text, setting)])
+    return _schema(_columns(text, setting))
 
 
 def column_names(text: str, setting: str = "schema") -> list[str]:
@@ -226,6 +224,13 @@ class _Parser:
         kind, token, start = self._peek()
         there = "the text ends" if kind == "end" else f"{token!r} stands"
         return SettingError(self._setting, self._text, f"{_FORM}; at character {start + 1} {there}, expected is {expected}")
+
+
+@lru_cache(64)
+def _schema(columns: tuple[_Column, ...]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([_field(column) for column in columns])
 
 
 def _field(column: _Column) -> pa.Field[pa.DataType]:

@@ -14,6 +14,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from airflow_poison.core.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.core.errors import OutputRowError, SettingError
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.texts import nearest
@@ -58,8 +59,6 @@ class Output:
         """The schema as Arrow."""
         if not isinstance(self.schema, str):
             return self.schema
-        from airflow_poison.core.ddl import parse_ddl
-
         return parse_ddl(self.schema, "output_schema")
 
 
@@ -139,8 +138,6 @@ def _column_names(schema: object) -> list[str]:
     if schema is None:
         return []
     if isinstance(schema, str):
-        from airflow_poison.core.ddl import column_names
-
         return column_names(schema, "output_schema")
     import pyarrow as pa
 
@@ -222,7 +219,7 @@ class Fitting:
                     value = fits(value)
                 except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
                     raise OutputRowError(
-                        f"Column {name!r} of {self._named} is {_type_text(kind)}; {_shown(value)} does not fit{_because(error)}."
+                        f"Column {name!r} of {self._named} is {ddl_type(kind)}; {_shown(value)} does not fit{_because(error)}."
                     ) from None
             values.append(value)
         if found != len(cells):
@@ -311,12 +308,6 @@ def _shown(value: object) -> str:
 def _because(error: Exception) -> str:
     text = str(error).strip().partition("\n")[0]
     return f": {text}" if text else ""
-
-
-def _type_text(kind: pa.DataType) -> str:
-    from airflow_poison.core.ddl import ddl_type
-
-    return ddl_type(kind)
 
 
 # Values that fit a type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.ddl import column_names
 from airflow_poison.core.delivery.handlers import HandlerRef, check_given, kind_of, load_handler, resolve_handler, wrong_call
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
 from airflow_poison.core.schema import LOOKUP_ID
@@ -108,8 +109,6 @@ def check_transform(function: object) -> None:
 
 def check_schema(schema: str) -> None:
     """Check the DDL of bodies. Raises SettingError for what is no DDL, and for columns that have a name of ours."""
-    from airflow_poison.core.ddl import column_names
-
     for name in column_names(schema):
         if name.lower() in {LOOKUP_ID, VERDICT}:
             raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID} and {VERDICT}; here is a column {name!r}")
