@@ -181,6 +181,15 @@ def test_a_unit_that_failed_and_succeeds_with_a_trace_is_unstable_and_nobody_is_
     assert events == [{"messages": "30", "first": "1", "last": "30", "error": "CAST_INVALID_INPUT: bad"}]
 
 
+def test_a_large_unit_with_many_culprits_is_cut_when_a_mark_has_named_one(tmp_path: Path) -> None:
+    played = Played(dict.fromkeys(range(7, 400, 40), "raise"), marks=True)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(400), replace(MOVE, receive_retry_count=0), rules=UnitRules(piece_rows=100))
+
+    assert len(charged(outcome)) == 10
+    assert len([unit for unit in played.units if len(unit) > 390]) == 3, "as it is, with a trace, without its first culprit"
+
+
 @pytest.mark.parametrize("marks", [False, True], ids=["halving", "marks"])
 def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp_path: Path, *, marks: bool) -> None:
     played = Played({7: "raise", 8: "hang", 30: "raise", 31: "name", 12: "heal"}, marks=marks)
