@@ -64,7 +64,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     option(
         "--engine",
         "ENGINE",
-        "spark, local: in this process, one message after the other, without a JVM, or auto: local for small passes (default: see connection)",
+        "spark; local: in this process, one message after the other, without a JVM; auto: local for small passes (default: as the connection says)",
         completes=_ENGINES,
     ),
     option("--spark", "MASTER", "where Spark runs (default: as the connection says, else local[*])"),
