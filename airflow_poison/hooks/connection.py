@@ -92,10 +92,16 @@ def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
     It names it itself, or through a connection of type ``spark`` or ``spark_connect``.
 
     :param get_connection: finds a connection by its id; asked only when ``spark`` is no master.
+    Raises SettingError and SparkDistributionError.
     """
     if _MASTER.match(spark):
         return spark
-    connection = get_connection(spark)
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        connection = get_connection(spark)
+    except AirflowNotFoundException as error:
+        raise SettingError("spark", spark, f"{_ALLOWED}; no connection has this id") from error
     if connection.conn_type == "spark_connect":
         try:
             from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook

@@ -156,6 +156,12 @@ def test_a_connection_that_is_no_spark_is_refused() -> None:
         spark_master("lake", lambda _conn_id: Connection("", "host"))
 
 
+def test_a_word_that_is_no_spark_and_no_connection_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_default", {"spark": "automatic"})
+    with pytest.raises(SettingError, match=r"spark='automatic' .*auto, local\[\*\].*no connection has this id"):
+        QueueHook().spark()
+
+
 @pytest.mark.parametrize(
     ("conf", "files", "tasks"),
     [
