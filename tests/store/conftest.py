@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import obstore.store
 import pytest
 
 from airflow_poison.core import fault_points
+from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.core.store.bucket.store import BucketStore
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
 from tests.store.given import CONTROL, NOW
@@ -20,12 +23,19 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-@pytest.fixture(params=["memory", "delta"])
+@pytest.fixture(params=["memory", "delta", "bucket"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
     """Each store that stands behind the seam."""
     if request.param == "memory":
         return MemoryStore()
+    if request.param == "bucket":
+        return bucket_store(tmp_path)
     return DeltaStore(str(tmp_path / "store"), durable=False)
+
+
+def bucket_store(folder: Path, objects: Objects | None = None) -> BucketStore:
+    """Return a store in an object store, of this process where none is given, with a node's folder of its own."""
+    return BucketStore("", node=folder / "node", objects=objects or Objects("bucket://memory", obstore.store.MemoryStore()))
 
 
 @pytest.fixture

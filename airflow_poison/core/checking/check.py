@@ -23,6 +23,7 @@ from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.past import read_past
 from airflow_poison.core.store.delta.store import left_over
 from airflow_poison.core.store.disk import why
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.files import CONTROL
@@ -65,7 +66,7 @@ def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) ->
     :param safe_age: what is younger and named by no version may belong to a verb that is under way, and is passed over.
     Raises InputError for a store that keeps no log, StoreUnreachableError when the folder cannot be read.
     """
-    if not Path(table.uri, LOG).is_dir():
+    if not Path(table.root, LOG).is_dir():
         raise InputError(f"The queue {table.name!r} has no log: a check reads tables in Delta format, and the store in memory keeps no log.")
     return check_folder(table.name, table.uri, clock, safe_age=safe_age)
 
@@ -149,7 +150,7 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
         what = f"the queue has {len(paths)} control rows instead of one: verbs cannot tell its policy and state"
         return Finding(Kind.CONTROL_ROWS, Severity.ERROR, what, f"sub_queue={CONTROL}", RESTORE)
     try:
-        return files.control_from_row(files.read_columns(root, paths[0], files.CONTROL_COLUMNS), name)
+        return files.control_from_row(files.read_columns(LocalFolder(root), paths[0], files.CONTROL_COLUMNS), name)
     except NewerFormatError as error:
         todo = "install the version that wrote it, or a newer one, wherever the queue is used"
         return Finding(Kind.FORMAT_NEWER, Severity.ERROR, str(error).partition(";")[0], paths[0], todo)

@@ -12,6 +12,7 @@ from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Findi
 from airflow_poison.core.delivery.sessions.failurelog import FailureReader
 from airflow_poison.core.delivery.sessions.journal import read
 from airflow_poison.core.errors import PoisonError, TableChangedError
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.table import files, stage
 from airflow_poison.core.store.table.files import CLAIM, MANIFEST, STAGE
 from airflow_poison.core.store.table.stage import stage_folder
@@ -44,7 +45,7 @@ def read_claims(root: str, live: Mapping[str, DataFile]) -> Claims:
     for file in live.values():
         if file.sub_queue == CLAIM:
             try:
-                found.append(files.claim_from_row(files.read_columns(root, file.path, files.CLAIM_COLUMNS)))
+                found.append(files.claim_from_row(files.read_columns(LocalFolder(root), file.path, files.CLAIM_COLUMNS)))
             except (PoisonError, OSError, ValueError, KeyError, TypeError, IndexError, pa.ArrowException) as error:
                 unreadable.append((file.path, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
     return Claims(found, unreadable)

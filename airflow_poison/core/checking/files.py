@@ -15,6 +15,7 @@ from airflow_poison.core.store.delta.entries import LOG, files_of
 from airflow_poison.core.store.delta.log import WITH_STATISTICS
 from airflow_poison.core.store.delta.past import covering
 from airflow_poison.core.store.delta.store import CONSTRAINT, PROPERTIES
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import footer_difference, partition_of
 
@@ -37,7 +38,7 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             continue
         names = _OF_MESSAGES if file.sub_queue in WITH_STATISTICS else ("rows",)
         try:
-            difference = footer_difference(root, file, names)
+            difference = footer_difference(LocalFolder(root), file, names)
         except StoreUnreachableError as error:
             what = f"it cannot be read: {error.__cause__}"
             yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, what, file.path, "give this user the right to read it")

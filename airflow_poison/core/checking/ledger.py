@@ -13,6 +13,7 @@ from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severit
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import commit_version, partition_of, read_columns
 from airflow_poison.core.texts import Plain
@@ -415,7 +416,7 @@ def _endpoints_twice(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
     known: dict[tuple[str, int], str] = {}
     for file in live:
         try:
-            rows = read_columns(root, file.path, ["conversation_id", "lookup_id"])
+            rows = read_columns(LocalFolder(root), file.path, ["conversation_id", "lookup_id"])
         except TableChangedError:  # another finding tells
             continue
         for row in rows.to_pylist():

@@ -25,6 +25,7 @@ from airflow_poison.core.store.delta import log_damage
 from airflow_poison.core.store.delta.entries import LOG, entry_path
 from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.past import covering, read_past
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE, Commit
 from airflow_poison.core.store.table import files, history
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
@@ -153,7 +154,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
         log_damage.keep(root, path)
-    added = files.write_events(root, state.version + 1, events)
+    added = files.write_events(LocalFolder(root), state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
         raise TableChangedError(f"Somebody has committed to {root} while lost files were being given up. Run the repair again.")
@@ -210,7 +211,7 @@ def _files_on_disk(root: str) -> Iterator[DataFile]:
     for place in sorted(MESSAGES):
         for path in sorted(Path(root).glob(f"sub_queue={place}/move_count=*/*.parquet")):
             try:
-                yield files.describe(root, path.relative_to(root).as_posix())
+                yield files.describe(path, path.relative_to(root).as_posix())
             except (OSError, pa.ArrowException):
                 continue
 
@@ -236,7 +237,7 @@ def _lookup_ids(root: str, file: DataFile, live: Iterable[DataFile]) -> dict[str
     for other in live:
         if other.path != file.path and other.sub_queue in MESSAGES and other.max_lookup_id >= wanted[0] and other.min_lookup_id <= wanted[-1]:
             try:
-                wanted = np.setdiff1d(wanted, files.read_columns(root, other.path, ["lookup_id"]).column("lookup_id").to_numpy())
+                wanted = np.setdiff1d(wanted, files.read_columns(LocalFolder(root), other.path, ["lookup_id"]).column("lookup_id").to_numpy())
             except (TableChangedError, OSError, pa.ArrowException):
                 continue
             if not len(wanted):

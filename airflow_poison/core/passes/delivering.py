@@ -25,7 +25,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
+from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.core.delivery.transform import Transformation
@@ -99,7 +99,7 @@ class Delivering:
         of, claim = self.held.receiving, self.held.claim
         stage = Path(of.table.stage(claim))
         folders = [Path(path) for path in of.table.journals(claim)]
-        story = read_history(folders)
+        story = read_history(folders, node=of.table.node)
         job = self._job(story, stage)
         self._begin_with_columns(job.outputs, job.journal_folder)
         engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
@@ -204,19 +204,19 @@ class Delivering:
     @contextmanager
     def _begun(self, job: StageJob) -> Iterator[None]:
         """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
-        folder, local = Path(job.journal_folder), self.engine.local
+        folder, local, of = Path(job.journal_folder), self.engine.local, self.held.receiving
         machine = platform.machine() if local else ""
         sections = job.policy.stateless and job.dialogs is None and job.transform is None
         forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else Forced.NOTHING
-        self.held.receiving.table.begin(self.held.claim, TryNote(machine, forced).to_json())
+        of.table.begin(self.held.claim, TryNote(machine, forced, of.table.node).to_json())
         try:
             yield
         except BaseException:
             journals = [*folder.glob("*.journal")]
-            if local or not journals:
-                with suppress(OSError):  # it stays then, and others ask themselves what became of this try
+            if (local or not journals) and (not of.table.node or _quiet(folder)):  # what others are given must not change any more
+                with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
                     platform.force_files(folder, journals)
-                    (folder.parent / BEGUN).unlink()
+                    of.table.leave(self.held.claim)
             raise
 
 

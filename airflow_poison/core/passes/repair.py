@@ -101,10 +101,10 @@ def _bring_held(table: QueueTable, clock: Clock) -> Iterator[str]:
 def _release(table: QueueTable, clock: Clock) -> Iterator[str]:
     """Give expired claims back of which nothing was delivered: looked at again when no earlier holder can write any more."""
     for claim in table.expired(clock.now()):
-        if worked(table.uri, claim):
+        if worked(table.root, claim):
             continue
         mine = table.take_over(claim, lease=LEASE, now=clock.now())
-        if mine is not None and not worked(table.uri, mine):
+        if mine is not None and not worked(table.root, mine):
             table.release(mine)
             yield f"gave {mine.messages} message(s) of the expired claim {mine.key} back"
 

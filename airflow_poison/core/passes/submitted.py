@@ -100,7 +100,7 @@ class Submission:
     @classmethod
     def of_queue(cls, table: QueueTable, key: str) -> Submission:
         """Return the folder of a run key, for a new try."""
-        return cls(Path(table.uri, "_stage", f"send-submitted-{key}"), f"{time.time_ns():020}-{token_hex(4)}")
+        return cls(Path(table.root, "_stage", f"send-submitted-{key}"), f"{time.time_ns():020}-{token_hex(4)}")
 
     @property
     def application(self) -> str:

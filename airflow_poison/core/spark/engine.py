@@ -115,10 +115,10 @@ class SparkEngine:
         A transformation is called here, without messages. Raises TransformError.
         """
         if isinstance(handler, Transformation):
-            self._executors.make_ready(table.uri)
+            self._executors.make_ready(table.root)
             check(self._spark, handler)
         else:
-            self._executors.make_ready(table.uri, handler)
+            self._executors.make_ready(table.root, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
@@ -136,7 +136,7 @@ class SparkEngine:
     def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
         """Return the job whose tasks each read, deliver and write their own share."""
         tasks = 1 if job.singly else self._executors.parallelism() * (2 if claim.messages >= LARGE else 1)
-        shares = plan_shares(table.uri, claim.files, tasks)
+        shares = plan_shares(table.root, claim.files, tasks)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -148,11 +148,11 @@ class SparkEngine:
 
     def _alone(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job of one task that delivers a few messages of the claim."""
-        uri, files = table.uri, claim.files
+        root, files = table.root, claim.files
 
         def deliver(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with Fence(job.journal_folder):
-                yield deliver_only(job, uri, files)
+                yield deliver_only(job, root, files)
 
         return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=RECEIVED)
 
@@ -206,7 +206,7 @@ class SparkEngine:
         schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
         frame: DataFrame | None = None
         for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
-            paths = [f"{table.uri}/{file.path}" for file in files]
+            paths = [f"{table.root}/{file.path}" for file in files]
             part = self._spark.read.schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
             frame = part if frame is None else frame.unionAll(part)
         assert frame is not None, "a claim has at least one file"

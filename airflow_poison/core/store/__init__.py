@@ -1,7 +1,7 @@
 """Stores: a set of queues under one root, what it can do, how one is opened, and which names queues can have.
 
-Two stores stand behind ``QueueStore``, under one conformance suite: ``delta`` (queue tables in Delta Lake format) and ``memory`` (for tests and
-simulation).
+Three stores stand behind ``QueueStore``, under one conformance suite: ``delta`` (queue tables in Delta Lake format in a folder), ``bucket`` (the same
+in an object store) and ``memory`` (for tests and simulation).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME", "QueueStore", "check_name", "open_store"]
 
 MEMORY = "memory://"
+SCHEMES = ("s3://", "s3a://", "gs://", "az://", "abfs://", "abfss://")
+"""How the URIs of object stores begin; a bucket of S3 may be named as Hadoop does."""
 MAX_NAME = 100
 _ALLOWED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _TAKEN = frozenset({"_delta_log"})  # a folder of this name would make the store's root look like a table
@@ -63,12 +65,17 @@ class QueueStore(Protocol):
 def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, durable: bool = True) -> QueueStore:
     """Return the store at a root.
 
-    :param uri: a path, a ``file://`` URI, or ``memory://<name>`` for a store that this process shares by name.
-    :param storage_options: passed on to the store.
+    :param uri: a path, a ``file://`` URI, ``s3://bucket/prefix`` (``gs://``, ``abfss://``), or ``memory://<name>`` for a store that this process
+        shares by name.
+    :param storage_options: of an object store: its endpoint and credentials, as Delta Lake's writers name them.
     :param durable: force every commit to disk before it is acknowledged. False is faster, and warned of once: a loss of power may then take
         acknowledged messages, or leave a table that has to be restored. The death of processes takes nothing either way.
     :raises StoreUnreachableError: for every other kind of URI.
     """
+    if uri.startswith(SCHEMES):
+        from airflow_poison.core.store.bucket.store import BucketStore
+
+        return BucketStore(uri, storage_options)
     if not uri.startswith(MEMORY):
         if not durable:
             _warn_once(uri)

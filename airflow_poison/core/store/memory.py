@@ -16,6 +16,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import check_name
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Shortened
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable
 from airflow_poison.core.store.table import changing, files
@@ -153,9 +154,10 @@ class MemoryStore:
             if name not in self._queues:
                 root = str(Path(self._folder.path, name))
                 log = MemoryLog(self._folder, name)
-                row = files.write_new(root, CONTROL, 0, files.control_to_row(control))
+                place = LocalFolder(root, durable=False)
+                row = files.write_new(place, CONTROL, 0, files.control_to_row(control))
                 log.commit(log.load(), Commit("create", add=[row]))
-                self._queues[name] = QueueTable(name, root, log, durable=False)
+                self._queues[name] = QueueTable(name, place, log)
         return self.open(name)
 
     def open(self, name: str, *, upgrade: bool = True) -> QueueTable:

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Shortened
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.log import Log, LogState
 
 T = TypeVar("T")
@@ -76,15 +76,28 @@ class View:
 class Table:
     """One queue table.
 
-    :param root: its folder, absolute.
-    :param durable: whether staged files and manifests are forced to disk.
+    :param folder: where its files are.
     """
 
     name: str
-    root: str
+    folder: Folder
     log: Log
-    durable: bool = True
     _known: dict[str, Control | Claim] = field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        """Where the table lies, a folder: what a reader of the format opens. Data files lie below it under the paths that ``DataFile`` says."""
+        return self.folder.uri
+
+    @property
+    def root(self) -> str:
+        """The table's folder on this node: of a store that is a folder, the table itself."""
+        return self.folder.root
+
+    @property
+    def node(self) -> str:
+        """What names the table's folder on this node, where no other node has it; empty where all users share it."""
+        return self.folder.node
 
     def view(self) -> View:
         """Return the newest version. Raises TableChangedError, NewerFormatError."""
@@ -133,7 +146,7 @@ class Table:
         after = change(before) if change else before
         if after == before:
             return Commit("alter")
-        row = files.write_new(self.root, CONTROL, 0, files.control_to_row(after))
+        row = files.write_new(self.folder, CONTROL, 0, files.control_to_row(after))
         reach("store.control.after_row")
         held = self.held_files(view) if before.holds_sends and not after.holds_sends else []
         added = [row, *(new for _, new in held)]
@@ -142,7 +155,7 @@ class Table:
     def held_files(self, view: View) -> list[tuple[DataFile, DataFile]]:
         """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
         held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
-        moved = [(file, files.moved(self.root, file, SubQueue.MAIN, file.move_count)) for file in held]
+        moved = [(file, files.moved(self.folder, file, SubQueue.MAIN, file.move_count)) for file in held]
         if moved:
             reach("store.held.after_links")
         return moved
@@ -153,30 +166,30 @@ class Table:
             if number:
                 time.sleep(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311  (only to get out of each other's way)
             yield number
-        message = f"{_TRIES} commits to {self.root} in a row were overtaken by others. Run fewer senders and passes of this queue at once."
+        message = f"{_TRIES} commits to {self.uri} in a row were overtaken by others. Run fewer senders and passes of this queue at once."
         raise StoreUnreachableError(message)
 
     def discard(self, found: Sequence[DataFile]) -> None:
         """Remove files that never became part of the table."""
         for file in found:
-            Path(self.root, file.path).unlink(missing_ok=True)
+            self.folder.remove(file.path)
 
     def _control(self, paths: Sequence[str]) -> Control:
         if len(paths) != 1:
             message = (
-                f"The queue table {self.root} has {len(paths)} control rows instead of one: somebody else changed its partition "
+                f"The queue table {self.uri} has {len(paths)} control rows instead of one: somebody else changed its partition "
                 f"{CONTROL!r}. Restore the table to a version before that (RESTORE, or a backup)."
             )
             raise TableChangedError(message)
         known = self._known.get(paths[0])
         if not isinstance(known, Control):
-            known = self._known[paths[0]] = files.control_from_row(files.read_columns(self.root, paths[0], files.CONTROL_COLUMNS), self.name)
+            known = self._known[paths[0]] = files.control_from_row(files.read_columns(self.folder, paths[0], files.CONTROL_COLUMNS), self.name)
         return known
 
     def _claim(self, file: DataFile) -> Claim:
         known = self._known.get(file.path)
         if not isinstance(known, Claim):
-            known = self._known[file.path] = files.claim_from_row(files.read_columns(self.root, file.path, files.CLAIM_COLUMNS))
+            known = self._known[file.path] = files.claim_from_row(files.read_columns(self.folder, file.path, files.CLAIM_COLUMNS))
         return known
 
     def _forget_others(self, kept: Sequence[DataFile]) -> None:
@@ -260,11 +273,6 @@ class QueueTable(Table):
     def __repr__(self) -> str:
         return f"QueueTable({self.name!r}, {self.uri!r})"
 
-    @property
-    def uri(self) -> str:
-        """Where the table lies, a folder: what a reader of the format opens. Data files lie below it under the paths that ``DataFile`` says."""
-        return self.root
-
     def snapshot(self) -> Snapshot:
         """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
         return self.view().snapshot
@@ -303,6 +311,7 @@ class QueueTable(Table):
     has_number = claiming.has_number
     stage = stages.stage
     begin = stages.begin
+    leave = stages.leave
     journals = stages.journals
     stage_table = stages.stage_table
     unstage = stages.unstage
@@ -313,7 +322,7 @@ class QueueTable(Table):
 
     def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""
-        return files.read(self.root, file) if columns is None else files.read_columns(self.root, file.path, columns)
+        return files.read(self.folder, file) if columns is None else files.read_columns(self.folder, file.path, columns)
 
     # Maintenance: changes nothing that anybody reads, and may run beside everything and itself
     compact = compaction.compact

@@ -146,7 +146,7 @@ def _lying_checkpoint(queue: Queue) -> None:
 
 
 def _rows_again(queue: Queue, rows: pa.Table, place: str = "main", move_count: int = 0) -> DataFile:
-    return files.write_new(queue.table.uri, place, move_count, rows)
+    return files.write_new(queue.table.folder, place, move_count, rows)
 
 
 def _with(rows: pa.Table, **cells: Any) -> pa.Table:
@@ -231,7 +231,7 @@ def _version_twice(queue: Queue) -> None:
 def _sent_out_of_order(queue: Queue) -> None:
     dialog(queue, "one", 1)
     [waiting] = queue.table.snapshot().transmissions
-    late = files.write_new(queue.table.uri, TRANSMISSION_QUEUE, 0, queue.table.read(waiting), commit_prefix(1))
+    late = files.write_new(queue.table.folder, TRANSMISSION_QUEUE, 0, queue.table.read(waiting), commit_prefix(1))
     commit(queue, Commit("transact", add=[late]))
 
 

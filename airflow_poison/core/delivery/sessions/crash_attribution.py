@@ -225,10 +225,12 @@ class TryNote:
     """How a try delivers, written to disk before it: what its journals will be worth when it has ended.
 
     :param machine: where all its processes run, as ``platform.machine()`` names it; empty: on several.
+    :param node: names the folder in which its journals stay, where only its own machine has that; empty: all users of the table share it.
     """
 
     machine: str
     forced: Forced = Forced.NOTHING
+    node: str = ""
 
     def to_json(self) -> str:
         """Return the text of the note."""
@@ -239,7 +241,7 @@ class TryNote:
         """Read a note; None where there is none, or it was not finished: no delivery had begun."""
         try:
             told = json.loads(path.read_text())
-            return cls(str(told["machine"]), Forced(told["forced"]))
+            return cls(str(told["machine"]), Forced(told["forced"]), str(told.get("node", "")))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -271,15 +273,17 @@ class ClaimHistory:
     deaths: Mapping[int, int] = field(default_factory=dict)
 
 
-def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE) -> ClaimHistory:
+def read_history(folders: Iterable[Path], wait: timedelta = PATIENCE, node: str = "") -> ClaimHistory:
     """Read the journal folders of a claim's earlier holders, oldest first.
 
     :param wait: how long to wait for journals whose writers still live, at least zero.
+    :param node: names the folder in which journals stay on this machine, as ``TryNote`` has it.
     :raises ServerSessionError: a writer still lives when the time is over.
     """
-    deadline, attribution, here = time.monotonic() + wait.total_seconds(), _Attribution(), platform.machine()
+    deadline, attribution, here = time.monotonic() + wait.total_seconds(), _Attribution(), (platform.machine(), node)
     for folder in folders:
-        attribution.add(read_try(folder, deadline), TryNote.read(folder.parent / BEGUN), here)
+        begun = TryNote.read(folder.parent / BEGUN)
+        attribution.add(read_try(folder, deadline), begun, elsewhere=begun is not None and (begun.machine, begun.node) != here)
     careful = attribution.careful or len(attribution.unexplained) >= MOST_UNEXPLAINED
     return ClaimHistory(attribution.carry, tuple(sorted(attribution.counted)), careful, attribution.outdated, dict(attribution.deaths))
 
@@ -329,17 +333,17 @@ class _Attribution:
     careful: bool = False
     outdated: bool = False
 
-    def add(self, left: Left, begun: TryNote | None = None, here: str = "") -> None:
+    def add(self, left: Left, begun: TryNote | None = None, *, elsewhere: bool = False) -> None:
         """Judge one more try.
 
-        :param here: names this machine.
+        :param elsewhere: it did not run on this machine alone: some of what it journalled may be lost.
         """
-        if begun is not None and begun.machine != here:
+        if elsewhere:
             left.doubt_batches()
         judged = _TryAttribution(left, self.deaths)
         if begun is not None and begun.forced is not Forced.NOTHING:
             self.careful = True
-        if begun is not None and begun.machine != here and begun.forced is not Forced.MARKS:
+        if begun is not None and elsewhere and begun.forced is not Forced.MARKS:
             self.outdated = True
             if not judged.judge_by_forced_sections(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
                 self.unexplained.append(judged.suspect_by_old_marks())

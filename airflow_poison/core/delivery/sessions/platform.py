@@ -6,11 +6,12 @@ import ctypes
 import errno
 import os
 import signal
-import socket
 import sys
 import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from airflow_poison.core.machine import machine as machine  # noqa: PLC0414  (whoever asks for what a system has asks here)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,15 +66,6 @@ def force_files(folder: str | os.PathLike[str], files: Iterable[str | os.PathLik
     for file in files:
         force_names(file)
     force_names(folder)
-
-
-def machine() -> str:
-    """Name this machine since it was last started: as long as that is the same, no file has lost what was stored in it."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123  (as small as the rest)
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def watch_process(pid: int) -> int | None:

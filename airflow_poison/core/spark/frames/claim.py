@@ -55,7 +55,7 @@ def transform_claim(
     stage = Path(table.stage(claim))
     folder = stage / RESULTS
     shutil.rmtree(folder, ignore_errors=True)
-    messages = _messages(table.uri, claim.files, job.policy, with_errors=job.detection is not None)
+    messages = _messages(table.root, claim.files, job.policy, with_errors=job.detection is not None)
     ids = messages.column(LOOKUP_ID).to_numpy()
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     units = SparkUnits(
@@ -86,7 +86,7 @@ def transform_claim(
         told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
         reach("frames.outcome.before")
         with OutcomeWriter(stage / "out", _TASK) as writer:
-            messages_left = _chosen(table.uri, claim.files, open_ids(job, outcome))
+            messages_left = _chosen(table.root, claim.files, open_ids(job, outcome))
             for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
                 keep_alive()
                 writer.write(pa.Table.from_batches([rows]))

@@ -88,7 +88,7 @@ class SparkUnits:
     ) -> None:
         self._spark, self._jobs, self._table, self._claim = spark, jobs, table, claim
         self._transformation, self._function = transformation, transformation.load()
-        self._frames = ClaimFrames(spark, table.uri, claim.files, lookup_ids, transformation.schema)
+        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema)
         self._folder, self._limit, self._outputs = folder, limit, outputs
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)

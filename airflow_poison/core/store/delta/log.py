@@ -46,10 +46,11 @@ class DeltaLog:
     """The log of the table at ``root``.
 
     :param durable: force each commit to disk before it is acknowledged (delta-rs itself never does).
+    :param uri: what errors call the table; empty: ``root``.
     """
 
-    def __init__(self, root: str, *, durable: bool) -> None:
-        self._root = root
+    def __init__(self, root: str, *, durable: bool, uri: str = "") -> None:
+        self._root, self._uri = root, uri or root
         self._durable = durable
         self._reader = Reader(root)
         self._known = -1  # every version up to this one was looked at
@@ -86,7 +87,7 @@ class DeltaLog:
             except OSError as error:
                 why_not = " ".join(str(error).split())
                 message = (
-                    f"The log of the queue table {self._root} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
+                    f"The log of the queue table {self._uri} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
                     "read and write all of it, then run the task again; nothing was committed."
                 )
                 raise StoreUnreachableError(message) from error
@@ -95,9 +96,9 @@ class DeltaLog:
                 with suppress(DeltaError):
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
-                raise TableChangedError(log_damage.told(self._root, found, cause))
+                raise TableChangedError(log_damage.told(self._uri, found, cause))
         error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
-        raise error_of(log_damage.told(self._root, found, cause))
+        raise error_of(log_damage.told(self._uri, found, cause))
 
     def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""
@@ -106,7 +107,7 @@ class DeltaLog:
         if (self._root, found.version) not in _warned:
             _warned.add((self._root, found.version))
             names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
-            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._root)
+            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._uri)
         return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryFingerprint.of(self._root, found.version)), damaged=True)
 
     def mark(self, version: int) -> Hashable | None:
@@ -117,7 +118,7 @@ class DeltaLog:
         """Take out of the log what does not count: see ``log_damage.set_aside``. Raises OSError."""
         for name in log_damage.set_aside(self._root, durable=self._durable):
             log.warning(
-                "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._root, log_damage.ASIDE
+                "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._uri, log_damage.ASIDE
             )
 
     def commit(self, base: LogState, commit: Commit) -> bool:
@@ -175,7 +176,7 @@ class DeltaLog:
         """
         if base.has_entry and not entry_path(self._root, base.version).exists():
             message = (
-                f"The log of the queue table {self._root} was shortened beyond version {base.version} while this process stood still: whether "
+                f"The log of the queue table {self._uri} was shortened beyond version {base.version} while this process stood still: whether "
                 f"its change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance "
                 "longer than any process may stand still."
             )
@@ -185,7 +186,7 @@ class DeltaLog:
         """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
         if state.version < known:
             message = (
-                f"The queue table {self._root} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
+                f"The queue table {self._uri} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
                 f"removed commits from {LOG}. Nothing was committed by this verb. Put the newer one back from a backup; or look at what is there "
                 "with 'airflow poison check', and run the task again."
             )
@@ -193,7 +194,7 @@ class DeltaLog:
         if state.version > known:
             hands = find_foreign(self._root, state.version, known)
             if hands is not None and (what := self._foreign_changes(hands, state)):
-                raise TableChangedError(foreign_told(self._root, hands, what))
+                raise TableChangedError(foreign_told(self._uri, hands, what))
             self._known = max(self._known, state.version)
 
     def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
@@ -213,7 +214,7 @@ class DeltaLog:
         for file in commit.add:
             if not Path(self._root, file.path).is_file():
                 message = (
-                    f"{file.path} was to become part of the queue table {self._root} and has been removed by somebody else just before. "
+                    f"{file.path} was to become part of the queue table {self._uri} and has been removed by somebody else just before. "
                     "Nothing was committed. Find what deletes files there (VACUUM with a short retention, a cleaning job) and stop that."
                 )
                 raise TableChangedError(message)
@@ -242,7 +243,7 @@ class DeltaLog:
         """Tell a lost race from a disk that cannot be written; a commit that failed after it was made counts as made."""
         found = self.details(version)
         if found is None:
-            message = f"The log of the queue table {self._root} cannot be written, so nothing was committed: {why(error)}."
+            message = f"The log of the queue table {self._uri} cannot be written, so nothing was committed: {why(error)}."
             raise StoreUnreachableError(message) from error
         return found.get("mark") == mark
 
@@ -255,9 +256,7 @@ class DeltaLog:
         try:
             checkpoints.make(self._root, version, durable=self._durable)
         except (DeltaError, TableChangedError, OSError) as error:
-            log.warning(
-                "The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._root, error
-            )
+            log.warning("The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._uri, error)
 
 
 def _first_line(error: Exception) -> str:
@@ -274,8 +273,8 @@ def actions_of(commit: Commit) -> list[AddAction | RemoveAction]:
 
     change = commit.data_change
     return [
-        *(AddAction(file.path, file.size, _partition(file), now_ms(), change, _statistics(file)) for file in commit.add),
-        *(RemoveAction(file.path, change, now_ms(), file.size, _partition(file)) for file in commit.remove),
+        *(AddAction(file.path, file.size, partition_of(file), now_ms(), change, statistics_of(file)) for file in commit.add),
+        *(RemoveAction(file.path, change, now_ms(), file.size, partition_of(file)) for file in commit.remove),
     ]
 
 
@@ -287,11 +286,12 @@ def transactions_of(commit: Commit) -> list[Transaction]:
     return numbers + [Transaction(name, number) for name, number in commit.lasting.items()]
 
 
-def _partition(file: DataFile) -> dict[str, str | None]:
+def partition_of(file: DataFile) -> dict[str, str | None]:
+    """Return the partition values of a file as an action has them."""
     return {"sub_queue": file.sub_queue, "move_count": str(file.move_count)}
 
 
-def _statistics(file: DataFile) -> str:
+def statistics_of(file: DataFile) -> str:
     """Return Delta's statistics of a file. Events, claims and control rows get their number only: their columns mean other things."""
     least: dict[str, int | str] = {}
     greatest: dict[str, int | str] = {}

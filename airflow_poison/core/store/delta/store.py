@@ -19,6 +19,7 @@ from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.core.store.disk import POSIX, why
+from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import changing, files
@@ -110,7 +111,7 @@ class DeltaStore:
             message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
             raise QueueNotFoundError(message)
         log = DeltaLog(str(place), durable=self._durable)
-        table = QueueTable(name, str(place), log, self._durable)
+        table = QueueTable(name, LocalFolder(str(place), self._durable), log)
         try:
             view = table.view()
         except CheckpointDamagedError:
@@ -119,7 +120,7 @@ class DeltaStore:
             log.set_aside()
             view = table.view()
         snapshot = view.snapshot
-        files.check_there(table.root, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
+        files.check_there(table.folder, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
         if upgrade and snapshot.control.format_version < FORMAT_VERSION:
             changing.upgrade(table)
         return table
@@ -211,22 +212,27 @@ def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
     Nothing happens when another process has made it meanwhile. What is in it is on disk then; its own name in ``root`` is for the caller to sync.
     Raises OSError.
     """
-    from deltalake import DeltaTable
-
     beside = root / f"{_BESIDE}{uuid4().hex}"
     beside.mkdir(parents=True)
     try:
-        table = DeltaTable.create(str(beside), schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
-        table.alter.add_constraint(CONSTRAINT)
-        log = DeltaLog(str(beside), durable=durable)
-        row = files.write_new(str(beside), CONTROL, 0, files.control_to_row(control))
-        log.commit(log.load(), Commit("create", add=[row]))
+        make_table(str(beside), control, durable=durable)
         if durable:
             disk.sync_files(str(beside), [str(path.relative_to(beside)) for path in beside.rglob("*.json")])
         reach("store.create.before_rename")
         _take_place(beside, root / name)
     finally:
         remove_tree(beside)
+
+
+def make_table(root: str, control: Control, *, durable: bool = False) -> None:
+    """Make a queue table in an empty folder that nobody else knows."""
+    from deltalake import DeltaTable
+
+    table = DeltaTable.create(root, schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
+    table.alter.add_constraint(CONSTRAINT)
+    log = DeltaLog(root, durable=durable)
+    row = files.write_new(LocalFolder(root), CONTROL, 0, files.control_to_row(control))
+    log.commit(log.load(), Commit("create", add=[row]))
 
 
 def left_over(root: Path, safe_age: float) -> Iterator[Path]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.log import LogState
     from airflow_poison.core.store.queue_table import Table
 
@@ -44,21 +45,19 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
         return done
-    incoming = Incoming(table.root, base=last_id(state))
+    incoming = Incoming(table.folder, base=last_id(state))
     del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
         incoming.write(batches, now)
     except BaseException as error:
         incoming.discard()
-        if isinstance(error, OSError) and table.root in str(error):  # others are those of the source of the batches
-            message = (
-                f"The queue table {table.root} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
-            )
+        if isinstance(error, OSError) and table.folder.root in str(error):  # others are those of the source of the batches
+            message = f"The queue table {table.uri} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
             raise StoreUnreachableError(message) from error
         raise
     reach("store.append.after_files")
-    with turn(f"{table.root}/{SEND_LOCK}"):
+    with turn(f"{table.folder.root}/{SEND_LOCK}"):
         sent = _commit(table, incoming, key)  # files stay when this raises: the commit may have happened
     if sent.repeated:
         incoming.discard()
@@ -118,7 +117,7 @@ class Incoming:
     :param place: the sub-queue that they go into.
     """
 
-    root: str
+    folder: Folder
     base: int
     place: SubQueue = SubQueue.MAIN
     files: list[DataFile] = field(default_factory=list)
@@ -140,20 +139,24 @@ class Incoming:
         old, self.files = self.files, []
         try:
             for file in old:
-                self._write_files(_groups_of(Path(self.root, file.path)), file.rows, 2 * FILE_BYTES)
+                self._write_files(_groups_of(Path(self.folder.root, file.path)), file.rows, 2 * FILE_BYTES)
         finally:
-            _unlink(self.root, old)
+            self._remove(old)
 
     def put_into(self, place: SubQueue) -> None:
         """Give the files new names in a sub-queue; for each try of a commit others. Raises TableChangedError when somebody has removed one."""
         self.place = place
         for number, file in enumerate(self.files):
-            self.files[number] = renamed(self.root, file, place.value)
+            self.files[number] = renamed(self.folder, file, place.value)
 
     def discard(self) -> None:
         """Remove the files: they did not become part of the table."""
-        _unlink(self.root, self.files)
+        self._remove(self.files)
         self.files = []
+
+    def _remove(self, files: Iterable[DataFile]) -> None:
+        for file in files:
+            self.folder.remove(file.path)
 
     def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
         import pyarrow.parquet as pq
@@ -161,7 +164,7 @@ class Incoming:
         pending = next(groups, None)
         while pending is not None:
             path = new_path(self.place, 0)
-            target = Path(self.root, path)
+            target = Path(self.folder.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             first = self.base + self.messages + 1
             rows = size = 0
@@ -174,12 +177,7 @@ class Incoming:
             except BaseException:
                 target.unlink(missing_ok=True)
                 raise
-            self.files.append(describe(self.root, path))
-
-
-def _unlink(root: str, files: Iterable[DataFile]) -> None:
-    for file in files:
-        Path(root, file.path).unlink(missing_ok=True)
+            self.files.append(describe(target, path))
 
 
 def _groups_of(path: Path) -> Iterator[pa.Table]:

@@ -43,7 +43,7 @@ def alter(table: Table, change: Callable[[Control], Control], events: Callable[[
         before = view.snapshot.control
         after = change(before)
         part = table.control_change(view, lambda _: after)
-        added = [*part.add, *files.write_events(table.root, view.state.version + 1, events(before, after))]
+        added = [*part.add, *files.write_events(table.folder, view.state.version + 1, events(before, after))]
         return (replace(part, add=added, scratch=added) if added else None), after
 
     return table.change(plan)
@@ -64,11 +64,11 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
         if not wanted:
             return None, Returned(messages=0, files=0)
-        moved = [(file, files.moved(table.root, file, target, file.move_count + count_move)) for file in wanted.values()]
+        moved = [(file, files.moved(table.folder, file, target, file.move_count + count_move)) for file in wanted.values()]
         reach("store.move.after_links")
         # One event for each whole file: ``history`` makes one of each message of it. What is no move is not told.
         told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
-        added = [*(new for _, new in moved), *files.write_events(table.root, view.state.version + 1, told)]
+        added = [*(new for _, new in moved), *files.write_events(table.folder, view.state.version + 1, told)]
         details = {"to": target.value, "files": len(moved)}
         commit = Commit("move", add=added, remove=[old for old, _ in moved], details=details, scratch=added)
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))
@@ -89,7 +89,7 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: da
     Raises ConservationError, and TableChangedError when the file is claimed or gone.
     """
     del now
-    written = [files.write_new(table.root, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
+    written = [files.write_new(table.folder, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
     if sum(piece.rows for piece in written) != file.rows:
         table.discard(written)
         message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
@@ -99,7 +99,7 @@ def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: da
     def plan(view: View) -> tuple[Commit | None, bool]:
         if obstacle(view, [file]) is not None:
             return None, False
-        written[:] = [files.renamed(table.root, piece) for piece in written]
+        written[:] = [files.renamed(table.folder, piece) for piece in written]
         return Commit("split", add=tuple(written), remove=[view.live[file.path]], data_change=False), True
 
     if not table.change(plan):
@@ -180,9 +180,9 @@ def replace_files(
         found = obstacle(view, replaced, alone=alone)
         if found is not None:
             return None, found
-        written[:] = [files.renamed(table.root, file) for file in written]
+        written[:] = [files.renamed(table.folder, file) for file in written]
         control = table.control_change(view, change)
-        record = files.write_events(table.root, view.state.version + 1, events)
+        record = files.write_events(table.folder, view.state.version + 1, events)
         added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
         if not added and not removed:
             return None, None
@@ -217,7 +217,7 @@ def _write_replacement(table: Table, replacement: Replacement) -> Iterator[DataF
         )
         raise ConservationError(message)
     for place in stays.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist():
-        yield files.write_new(table.root, place["sub_queue"], place["move_count"], _rows_of(stays, place))
+        yield files.write_new(table.folder, place["sub_queue"], place["move_count"], _rows_of(stays, place))
 
 
 def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:
@@ -263,7 +263,7 @@ def _transaction(table: Table, view: View, wanted: Transaction, key: str, now: d
             written += _write_rows(table, wanted.rows, version, now)
         for replacement in wanted.replacements:
             written += _write_replacement(table, replacement)
-        written += files.write_events(table.root, version, wanted.events)
+        written += files.write_events(table.folder, version, wanted.events)
     except BaseException:
         table.discard(written)
         raise
@@ -306,7 +306,7 @@ def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> I
     given = given.set_column(at, given.schema.field(at), pc.fill_null(given.column(at), pa.scalar(now, given.schema.field(at).type)))
     for place in _places(given):
         prefix = commit_prefix(version) if place == TRANSMISSION_QUEUE else ""
-        yield files.write_new(table.root, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)
+        yield files.write_new(table.folder, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)
 
 
 # Earlier formats ------------------------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def _upgrade_plan(table: Table, view: View) -> Commit | None:
         return None
     # Format 1 let the log forget the last lookup id. Later formats set no number: what they brought is not there.
     lasting = {SEQUENCE: last_id(view.state)} if before.format_version < 2 else {}  # noqa: PLR2004
-    row = files.write_new(table.root, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
+    row = files.write_new(table.folder, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
     return Commit(
         "upgrade",
         add=[row],

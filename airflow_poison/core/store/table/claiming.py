@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
@@ -14,7 +13,7 @@ from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import compaction, files, stage
 from airflow_poison.core.store.table.changing import split_file
-from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, link, new_path
+from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, new_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,7 +85,7 @@ def _settled(table: Table, claim: Claim | None, attempt: stage.HolderFolder) -> 
         attempt.drop()
         return None
     reach("store.claim.before_fence")
-    stage.fence(table.root, claim)
+    stage.fence(table.folder, claim)
     reach("store.claim.after_fence")
     return claim
 
@@ -126,7 +125,7 @@ def _plan(
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
-    files.check_whole(table.root, picked)
+    files.check_whole(table.folder, picked)
     made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
     return _record(table, made, replaced=None), made
 
@@ -164,7 +163,7 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None
 
 
 def _split(table: Table, found: _ToSplit) -> None:
-    whole = files.read(table.root, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    whole = files.read(table.folder, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
     try:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:
@@ -228,7 +227,7 @@ def release(table: Table, claim: Claim) -> None:
 
     if table.change(plan):
         reach("store.release.before_clearing")
-        stage.clear(table.root, claim.key)
+        stage.clear(table.folder, claim.key)
 
 
 def expired(table: Table, now: datetime) -> Sequence[Claim]:
@@ -237,7 +236,7 @@ def expired(table: Table, now: datetime) -> Sequence[Claim]:
 
 
 def _record(table: Table, made: Claim, *, replaced: DataFile | None, operation: str = "claim") -> Commit:
-    row = files.write_new(table.root, CLAIM, 0, files.claim_to_row(made))
+    row = files.write_new(table.folder, CLAIM, 0, files.claim_to_row(made))
     reach(f"store.{operation}.after_row")
     gone = [replaced] if replaced else []
     return Commit(operation, add=[row], remove=gone, details={"key": made.key, "epoch": made.epoch}, scratch=[row])
@@ -274,7 +273,7 @@ def finish(
         version = view.state.version + 1
         added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
         told = events(view.snapshot.control) if callable(events) else events
-        record = files.write_events(table.root, version, told, part=len(manifest.files))
+        record = files.write_events(table.folder, version, told, part=len(manifest.files))
         control = table.control_change(view, change)
         commit = Commit(
             "finish",
@@ -289,7 +288,7 @@ def finish(
 
     done = table.change(plan)
     reach("store.finish.before_clearing")
-    stage.clear(table.root, claim.key)
+    stage.clear(table.folder, claim.key)
     reach("store.finish.after_clearing")
     return done
 
@@ -316,21 +315,21 @@ def _inputs(table: Table, view: View, claim: Claim) -> list[DataFile]:
         raise ClaimLostError(stage.lost(claim))
     missing = [file.path for file in claim.files if file.path not in view.live]
     if missing:
-        raise TableChangedError(files.gone(table.root, missing[0]) + _NOTHING_COMMITTED)
+        raise TableChangedError(files.gone(table.uri, missing[0]) + _NOTHING_COMMITTED)
     return [view.live[file.path] for file in claim.files]
 
 
 def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: int, part: int) -> DataFile:  # noqa: PLR0917
     """Give an unharmed staged file its final name. In the names of events, of returned rows and of dialog messages is the version: their order."""
-    source, listed = Path(table.root, STAGE, staged), file
+    listed = file
     if file.sub_queue in _IN_COMMIT_ORDER:
         file = replace(file, path=new_path(file.sub_queue, file.move_count, commit_prefix(version, part)))
     try:
-        link(source, Path(table.root, file.path))
+        table.folder.link(f"{STAGE}/{staged}", file.path)
     except FileNotFoundError as error:
         if not table.view().held(claim):  # a later holder has renamed the stage since we looked
             raise ClaimLostError(stage.lost(claim)) from error
-        raise TableChangedError(files.gone(table.root, f"{STAGE}/{staged}") + _NOTHING_COMMITTED) from error
+        raise TableChangedError(files.gone(table.uri, f"{STAGE}/{staged}") + _NOTHING_COMMITTED) from error
     _check_unharmed(table, file, f"{STAGE}/{staged}", listed)
     return file
 
@@ -340,7 +339,7 @@ def _check_unharmed(table: Table, file: DataFile, staged: str, listed: DataFile)
     import pyarrow as pa
 
     try:
-        found = files.describe(table.root, file.path)
+        found = files.describe(table.folder.here(file.path), file.path)
     except (pa.ArrowInvalid, OSError) as error:
         why: object = error
     else:
@@ -349,4 +348,4 @@ def _check_unharmed(table: Table, file: DataFile, staged: str, listed: DataFile)
         why = f"it has {found.rows} rows and {found.size} bytes instead of {listed.rows} and {listed.size}"
     if file.path not in table.view().live:
         table.discard([file])
-    raise TableChangedError(files.damaged(table.root, staged, why) + _NOTHING_COMMITTED)
+    raise TableChangedError(files.damaged(table.uri, staged, why) + _NOTHING_COMMITTED)

@@ -23,6 +23,7 @@ from uuid import uuid4
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import EVENT
 from airflow_poison.core.store.files import Cleaned
+from airflow_poison.core.store.folder import Found, look
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import history, stage
 from airflow_poison.core.store.table.files import STAGE
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import timedelta
 
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.queue_table import Table, View
 
 FENCE = "fence"
@@ -39,38 +41,20 @@ _GONE = ".gone-"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A file, or a folder of the stage.
-
-    :param path: below the table's root.
-    :param size: bytes that its removal gives back: none while the file has another name.
-    :param age: seconds since it was made, changed, linked or renamed.
-    """
-
-    path: str
-    size: int
-    age: float
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
 class _Listing:
     """What lay in the folder before the fence."""
 
-    files: tuple[_Found, ...]
-    temporary: tuple[_Found, ...]
-    stages: tuple[_Found, ...]
+    files: tuple[Found, ...]
+    temporary: tuple[Found, ...]
+    stages: tuple[Found, ...]
 
     @classmethod
-    def of(cls, root: str) -> _Listing:
-        files = [found for folder in Path(root).glob("sub_queue=*/move_count=*") for found in _in_folder(root, folder)]
+    def of(cls, folder: Folder) -> _Listing:
+        files = list(folder.data_files())
         return cls(
             files=tuple(file for file in files if file.name.endswith(".parquet") and not file.name.startswith(".")),
             temporary=tuple(file for file in files if file.name.startswith(".")),
-            stages=tuple(_stages(root)),
+            stages=tuple(_stages(folder.root)),
         )
 
 
@@ -94,7 +78,7 @@ class _Needed:
     since: float
     safe_age: float
 
-    def verdict(self, file: _Found) -> str:
+    def verdict(self, file: Found) -> str:
         """Return the name of the number of ``Cleaned`` that a data file counts in; empty for a living one."""
         removed = self.removals.get(file.path)
         if file.path in self.live:
@@ -107,7 +91,7 @@ class _Needed:
             return "kept_retention"
         return "kept_told" if file.path in self.told else "expired"
 
-    def verdict_of_stage(self, folder: _Found) -> str:
+    def verdict_of_stage(self, folder: Found) -> str:
         """Return the same of a folder of the stage. A send's has no claim: its age decides."""
         if folder.path in self.stages:
             return ""
@@ -126,7 +110,7 @@ def clean(table: Table, *, retention: timedelta, safe_age: timedelta) -> Cleaned
 
     :param safe_age: files of no version, temporary ones and those of sends stay while they are younger; a send that takes longer fails.
     """
-    listing = _Listing.of(table.root)
+    listing = _Listing.of(table.folder)
     reach("store.clean.after_listing")
     staged = frozenset(stage.final_paths(table.root))
     needed = _needed(table, table.view(), staged, retention, safe_age)
@@ -138,7 +122,7 @@ def clean(table: Table, *, retention: timedelta, safe_age: timedelta) -> Cleaned
     for found, verdict in _judged(listing, needed):
         if verdict in _REMOVED:
             reach("store.clean.before_remove")
-            _remove(table.root, found)
+            _remove(table.folder, found)
     reach("store.clean.after_removes")
     return _counted(listing, needed)
 
@@ -149,7 +133,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
     return _Needed(
         live=frozenset(view.live) | view.claimed,
         staged=staged,
-        told=frozenset(history.named_files(table.root, [file for file in view.live.values() if file.sub_queue == EVENT])),
+        told=frozenset(history.named_files(table.folder, [file for file in view.live.values() if file.sub_queue == EVENT])),
         stages=frozenset(path for key, attempt in attempts for path in stage.folder_names(key, attempt)),
         removals=table.log.removals(),
         since=time.time() - retention.total_seconds(),
@@ -157,7 +141,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
     )
 
 
-def _judged(listing: _Listing, needed: _Needed) -> Iterator[tuple[_Found, str]]:
+def _judged(listing: _Listing, needed: _Needed) -> Iterator[tuple[Found, str]]:
     yield from ((file, needed.verdict(file)) for file in listing.files)
     yield from ((file, "kept_young" if file.age < needed.safe_age else "temporary") for file in listing.temporary)
     yield from ((folder, needed.verdict_of_stage(folder)) for folder in listing.stages)
@@ -169,22 +153,7 @@ def _counted(listing: _Listing, needed: _Needed) -> Cleaned:
     return Cleaned(**counts, size=sum(found.size for found, verdict in judged if verdict in _REMOVED))
 
 
-def _in_folder(root: str, folder: Path) -> Iterator[_Found]:
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_file(follow_symlinks=False) and (found := _look(root, Path(entry.path))) is not None:
-                yield found
-
-
-def _look(root: str, path: Path) -> _Found | None:
-    try:
-        seen = path.lstat()
-    except FileNotFoundError:
-        return None
-    return _Found(str(path.relative_to(root)), seen.st_size if seen.st_nlink == 1 else 0, time.time() - max(seen.st_mtime, seen.st_ctime))
-
-
-def _stages(root: str) -> Iterator[_Found]:
+def _stages(root: str) -> Iterator[Found]:
     """Yield the folders of single holders of claims, those of sends, and those that a killed cleaner had put aside."""
     for folder in _folders(Path(root, STAGE)):
         whole = folder.name.startswith((_SENDS, _GONE))
@@ -202,11 +171,11 @@ def _folders(parent: Path) -> list[Path]:
         return []
 
 
-def _tree(root: str, folder: Path) -> _Found:
+def _tree(root: str, folder: Path) -> Found:
     """Return a folder with all that it holds; it is as young as its youngest file."""
-    seen = [found for path in _below(folder) if (found := _look(root, path)) is not None]
+    seen = [found for path in _below(folder) if (found := look(root, path)) is not None]
     size = sum(found.size for found in seen if not Path(root, found.path).is_dir())
-    return _Found(str(folder.relative_to(root)), size, min((found.age for found in seen), default=0.0))
+    return Found(str(folder.relative_to(root)), size, min((found.age for found in seen), default=0.0))
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -216,17 +185,16 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name) for name in names)
 
 
-def _remove(root: str, found: _Found) -> None:
+def _remove(folder: Folder, found: Found) -> None:
     """Remove a file; a folder is put aside first, whole, so that nobody ever finds a part of it."""
-    path = Path(root, found.path)
     if not found.path.startswith(f"{STAGE}/"):
-        path.unlink(missing_ok=True)
+        folder.remove(found.path)
         return
-    aside = Path(root, STAGE, f"{_GONE}{uuid4().hex}")
+    path, aside = Path(folder.root, found.path), Path(folder.root, STAGE, f"{_GONE}{uuid4().hex}")
     with suppress(FileNotFoundError):  # another cleaner, or the pass itself
         path.rename(aside)
     reach("store.clean.after_aside")
     stage.remove_tree(aside)
     with suppress(OSError):  # not empty, or the stage itself
-        if path.parent != Path(root, STAGE):
+        if path.parent != Path(folder.root, STAGE):
             path.parent.rmdir()

@@ -137,7 +137,7 @@ def _put_in_place(table: Table, run: Sequence[DataFile], written: list[DataFile]
 def _plan(table: Table, view: View, run: Run, written: list[DataFile]) -> tuple[Commit | None, bool]:
     if not _free(view, run):
         return None, False
-    written[:] = [files.renamed(table.root, file, prefix=_prefix(run)) for file in written]
+    written[:] = [files.renamed(table.folder, file, prefix=_prefix(run)) for file in written]
     return Commit("compact", add=tuple(written), remove=run, data_change=False), True
 
 
@@ -159,15 +159,15 @@ def _prefix(run: Run) -> str:
 def _written_messages(table: Table, run: Run) -> DataFile:
     import pyarrow as pa
 
-    rows = pa.concat_tables([files.read(table.root, file) for file in run]).sort_by([("lookup_id", "ascending")])
+    rows = pa.concat_tables([files.read(table.folder, file) for file in run]).sort_by([("lookup_id", "ascending")])
     _check(table, run, rows, distinct=len(rows.column("lookup_id").unique()))
-    return files.write_new(table.root, run[0].sub_queue, run[0].move_count, rows)
+    return files.write_new(table.folder, run[0].sub_queue, run[0].move_count, rows)
 
 
 def _written_events(table: Table, run: Run) -> DataFile:
-    rows = history.joined(table.root, run)
+    rows = history.joined(table.folder, run)
     _check(table, run, rows, distinct=rows.num_rows)
-    return files.write_new(table.root, EVENT, 0, rows, _prefix(run))
+    return files.write_new(table.folder, EVENT, 0, rows, _prefix(run))
 
 
 def _check(table: Table, run: Run, rows: pa.Table, *, distinct: int) -> None:
@@ -207,7 +207,7 @@ def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], *, m
             raise
         return Compacted()
     kept = _kept(table, rows, keep(rows)) if len(run) == len(known) else rows
-    written = [files.write_new(table.root, CONVERSATION, 0, kept)] if kept.num_rows else []
+    written = [files.write_new(table.folder, CONVERSATION, 0, kept)] if kept.num_rows else []
     reach("store.merge.after_files")
     return _put_in_place(table, run, written, lambda view: _merge_plan(table, view, run, written))
 
@@ -223,7 +223,7 @@ def _worth_joining(known: Sequence[DataFile]) -> list[DataFile]:
 def _joined(table: Table, run: Sequence[DataFile]) -> pa.Table:
     import pyarrow as pa
 
-    return newest(pa.concat_tables([files.read(table.root, file) for file in run]))
+    return newest(pa.concat_tables([files.read(table.folder, file) for file in run]))
 
 
 def _kept(table: Table, rows: pa.Table, kept: pa.Table) -> pa.Table:
@@ -239,7 +239,7 @@ def _kept(table: Table, rows: pa.Table, kept: pa.Table) -> pa.Table:
 def _merge_plan(table: Table, view: View, run: Sequence[DataFile], written: list[DataFile]) -> tuple[Commit | None, bool]:
     if not _there(view, run):
         return None, False
-    written[:] = [files.renamed(table.root, file) for file in written]
+    written[:] = [files.renamed(table.folder, file) for file in written]
     return Commit("merge", add=tuple(written), remove=[view.live[file.path] for file in run]), True
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_poison.core.events import Event
+    from airflow_poison.core.store.folder import Folder
 
     Bound = int | datetime | None
 
@@ -34,34 +33,32 @@ GROUP_ROWS = 10_000
 """Rows of a row group: whoever looks for a few rows reads no more than the groups that hold them."""
 
 
-def write(root: str, path: str, table: pa.Table) -> DataFile:
+def write(folder: Folder, path: str, table: pa.Table) -> DataFile:
     """Write the columns of ``message_schema()`` as a new file and describe it. Not yet durable: the commit makes it so."""
     import pyarrow.parquet as pq
 
-    target = Path(root, path)
+    target = Path(folder.root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.select(message_schema().names), target, row_group_size=GROUP_ROWS)
-    return describe(root, path)
+    return describe(target, path)
 
 
-def write_new(root: str, sub_queue: str, move_count: int, table: pa.Table, prefix: str = "") -> DataFile:
+def write_new(folder: Folder, sub_queue: str, move_count: int, table: pa.Table, prefix: str = "") -> DataFile:
     """Write a new file under a new name."""
-    return write(root, new_path(sub_queue, move_count, prefix), table)
+    return write(folder, new_path(sub_queue, move_count, prefix), table)
 
 
-def renamed(root: str, file: DataFile, place: str | None = None, prefix: str = "") -> DataFile:
+def renamed(folder: Folder, file: DataFile, place: str | None = None, prefix: str = "") -> DataFile:
     """Give a file that no version names yet a new name, in the same partition or another sub-queue's. Raises TableChangedError when it is gone.
 
     Each try of a commit does so after it has loaded the version that it builds on: so a file that the try adds was not there under that name
     before, and whoever cleans up (``cleaning``) can never have it in a list that is older than the version.
     """
     path = new_path(place or file.sub_queue, file.move_count, prefix)
-    target = Path(root, path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        Path(root, file.path).rename(target)
+        folder.rename(file.path, path)
     except FileNotFoundError as error:
-        raise TableChangedError(gone(root, file.path)) from error
+        raise TableChangedError(gone(folder.uri, file.path)) from error
     return replace(file, path=path, sub_queue=place or file.sub_queue)
 
 
@@ -73,23 +70,33 @@ def one_row(sub_queue: str, move_count: int = 0, **cells: object) -> pa.Table:
     return pa.Table.from_pylist([row], schema=table_schema())
 
 
-def read_columns(root: str, path: str, names: Sequence[str]) -> pa.Table:
-    """Return columns of a file as they are. Does not import pandas. Raises TableChangedError when the file is gone or damaged."""
+@contextmanager
+def opened(folder: Folder, path: str, buffer_size: int = 0) -> Iterator[pq.ParquetFile]:
+    """Open a committed file. Raises TableChangedError when it is gone or damaged.
+
+    :param buffer_size: bytes that are read at once; 0: whole column chunks.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(Path(root, path)) as parquet:
-            return parquet.read(list(names))
+        with pq.ParquetFile(folder.here(path), buffer_size=buffer_size) as parquet:
+            yield parquet
     except FileNotFoundError as error:
-        raise TableChangedError(gone(root, path)) from error
+        raise TableChangedError(gone(folder.uri, path)) from error
     except (pa.ArrowInvalid, OSError) as error:
-        raise TableChangedError(damaged(root, path, error)) from error
+        raise TableChangedError(damaged(folder.uri, path, error)) from error
 
 
-def read(root: str, file: DataFile) -> pa.Table:
+def read_columns(folder: Folder, path: str, names: Sequence[str]) -> pa.Table:
+    """Return columns of a file as they are. Does not import pandas. Raises TableChangedError when the file is gone or damaged."""
+    with opened(folder, path) as parquet:
+        return parquet.read(list(names))
+
+
+def read(folder: Folder, file: DataFile) -> pa.Table:
     """Return the rows of a file with the columns of ``table_schema()``. Raises TableChangedError when it is gone."""
-    return placed(file, read_columns(root, file.path, message_schema().names))
+    return placed(file, read_columns(folder, file.path, message_schema().names))
 
 
 def placed(file: DataFile, rows: pa.Table) -> pa.Table:
@@ -101,33 +108,33 @@ def placed(file: DataFile, rows: pa.Table) -> pa.Table:
     return table.append_column("move_count", pa.repeat(pa.scalar(file.move_count, pa.int32()), table.num_rows))
 
 
-def gone(root: str, path: str) -> str:
+def gone(uri: str, path: str) -> str:
     """Return the words for a file that should be there and is not."""
     return (
-        f"The file {path} of the queue table {root} is gone, and no verb of this package removed it. Restore it from a backup, "
+        f"The file {path} of the queue table {uri} is gone, and no verb of this package removed it. Restore it from a backup, "
         "or find what deletes files there (VACUUM with a short retention, a cleaning job) and stop that."
     )
 
 
-def damaged(root: str, path: str, why: object) -> str:
+def damaged(uri: str, path: str, why: object) -> str:
     """Return the words for a file that cannot be read, or is not what it was."""
     cause = next(iter(str(why).strip().splitlines()), type(why).__name__)[:200].rstrip(".")
     return (
-        f"The file {path} of the queue table {root} is damaged or cannot be read: {cause}. "
+        f"The file {path} of the queue table {uri} is damaged or cannot be read: {cause}. "
         "Nothing was changed. Put it back from a backup; if others cannot be read either, look at the disk and at this user's rights."
     )
 
 
-def describe(root: str, path: str, partition: tuple[str, int] | None = None) -> DataFile:
+def describe(target: Path, path: str, partition: tuple[str, int] | None = None) -> DataFile:
     """Return what the footer of a file says.
 
+    :param target: where it lies on this node.
     :param partition: its sub-queue and move count when its path does not say them.
     """
     import pyarrow.parquet as pq
 
     place = partition or partition_of(path)
     assert place is not None, path
-    target = Path(root, path)
     with pq.ParquetFile(target) as parquet:
         lookup, priority = _bounds(parquet, "lookup_id"), _bounds(parquet, "priority")
         enqueued, due = _bounds(parquet, "enqueued_at"), _bounds(parquet, "due_at")
@@ -240,40 +247,14 @@ def is_joined(path: str) -> bool:
 # A second name: how rows come to another partition without being written again ----------------------------------------
 
 
-def link(source: str | Path, target: str | Path) -> None:
-    """Give a file its name in another folder; nothing happens when an earlier, killed try did it. Raises FileNotFoundError.
-
-    The time of change is set to now: a vacuum by somebody else must not see an old file that no version names yet.
-    """
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        if not target.exists():
-            raise
-        return
-    except OSError:  # a file system without hard links
-        _copy(Path(source), target)
-    os.utime(target)
-
-
-def moved(root: str, file: DataFile, target: SubQueue, move_count: int) -> DataFile:
+def moved(folder: Folder, file: DataFile, target: SubQueue, move_count: int) -> DataFile:
     """Give a file a second name in its new place, another one for each try. Raises TableChangedError when it is gone."""
     new = replace(file, path=new_path(target, move_count), sub_queue=target.value, move_count=move_count)
     try:
-        link(Path(root, file.path), Path(root, new.path))
+        folder.link(file.path, new.path)
     except FileNotFoundError as error:
-        raise TableChangedError(gone(root, file.path)) from error
+        raise TableChangedError(gone(folder.uri, file.path)) from error
     return new
-
-
-def _copy(source: Path, target: Path) -> None:
-    beside = target.with_name(f".{uuid4().hex}")
-    shutil.copyfile(source, beside)
-    beside.replace(target)
 
 
 # Whether files are there, whole: what somebody does to them without a commit is noticed here --------------------------
@@ -282,40 +263,40 @@ def _copy(source: Path, target: Path) -> None:
 _COMPARED = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
 
 
-def check_there(root: str, found: Iterable[DataFile]) -> None:
+def check_there(folder: Folder, found: Iterable[DataFile]) -> None:
     """Raise TableChangedError for a file that is gone or has another size than the log says, StoreUnreachableError for one that cannot be seen."""
     for file in found:
         try:
-            size = Path(root, file.path).stat().st_size
+            size = folder.size(file.path)
         except FileNotFoundError as error:
-            raise TableChangedError(gone(root, file.path)) from error
+            raise TableChangedError(gone(folder.uri, file.path)) from error
         except OSError as error:
-            raise StoreUnreachableError(_unreadable(root, file, error)) from error
-        if size != file.size:
-            raise TableChangedError(changed(root, file, f"it has {size} bytes; expected {file.size}"))
+            raise StoreUnreachableError(_unreadable(folder.uri, file, error)) from error
+        if size not in {None, file.size}:
+            raise TableChangedError(changed(folder.uri, file, f"it has {size} bytes; expected {file.size}"))
 
 
-def check_whole(root: str, found: Iterable[DataFile]) -> None:
+def check_whole(folder: Folder, found: Iterable[DataFile]) -> None:
     """Raise TableChangedError for a file whose footer cannot be read or does not say what the log says."""
     for file in found:
-        difference = footer_difference(root, file)
+        difference = footer_difference(folder, file)
         if difference:
-            raise TableChangedError(changed(root, file, difference))
+            raise TableChangedError(changed(folder.uri, file, difference))
 
 
-def footer_difference(root: str, file: DataFile, names: Sequence[str] = _COMPARED) -> str:
+def footer_difference(folder: Folder, file: DataFile, names: Sequence[str] = _COMPARED) -> str:
     """Return how a file's footer differs from the log, in words; empty when it does not. Raises TableChangedError, StoreUnreachableError."""
     import pyarrow as pa
 
-    check_there(root, [file])
+    check_there(folder, [file])
     try:
-        footer = describe(root, file.path)
+        footer = describe(folder.here(file.path), file.path)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         return f"its footer cannot be read ({str(error).partition(chr(10))[0]})"
     except OSError as error:
         if error.errno is None:  # Arrow's word for a file that is no Parquet
             return f"its footer cannot be read ({str(error).partition(chr(10))[0]})"
-        raise StoreUnreachableError(_unreadable(root, file, error)) from error
+        raise StoreUnreachableError(_unreadable(folder.uri, file, error)) from error
     return "; ".join(
         f"its footer says {name.replace('_', ' ')} {getattr(footer, name)}; expected {getattr(file, name)}"
         for name in names
@@ -323,17 +304,17 @@ def footer_difference(root: str, file: DataFile, names: Sequence[str] = _COMPARE
     )
 
 
-def changed(root: str, file: DataFile, difference: str) -> str:
+def changed(uri: str, file: DataFile, difference: str) -> str:
     """Return the words for a file that is not what was committed."""
     return (
-        f"The file {file.path} of the queue table {root} is not what was committed: {difference}. Nothing was committed by this verb. Restore the "
+        f"The file {file.path} of the queue table {uri} is not what was committed: {difference}. Nothing was committed by this verb. Restore the "
         "file from a backup, find what writes there and stop that; 'airflow poison check' lists every such file."
     )
 
 
-def _unreadable(root: str, file: DataFile, error: OSError) -> str:
+def _unreadable(uri: str, file: DataFile, error: OSError) -> str:
     return (
-        f"The file {file.path} of the queue table {root} cannot be read: {error.strerror or error}. Nothing was committed by this verb. "
+        f"The file {file.path} of the queue table {uri} cannot be read: {error.strerror or error}. Nothing was committed by this verb. "
         "Give this user the right to read and write the table's folder again, then run the task again."
     )
 
@@ -346,14 +327,14 @@ CLAIM_COLUMNS = ("lookup_id", "message_id", "message_type", "body")
 _INSTANTS = ("min_enqueued_at", "min_due_at", "max_due_at")
 
 
-def write_events(root: str, version: int, told: Sequence[Event], part: int = 0) -> list[DataFile]:
+def write_events(folder: Folder, version: int, told: Sequence[Event], part: int = 0) -> list[DataFile]:
     """Write the events of the commit that makes ``version``; no file when there are none.
 
     :param part: orders several files of one commit.
     """
     if not told:
         return []
-    return [write_new(root, EVENT, 0, events_to_table(told), prefix=commit_prefix(version, part))]
+    return [write_new(folder, EVENT, 0, events_to_table(told), prefix=commit_prefix(version, part))]
 
 
 def file_to_dict(file: DataFile) -> dict[str, object]:

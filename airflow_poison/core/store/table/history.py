@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.events import Event, EventType
     from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.queue_table import Table
     from airflow_poison.core.store.table.row_groups import RowGroups
 
@@ -43,9 +44,9 @@ def events(table: Table, since_version: int = -1, *, until_version: int | None =
     wanted = range(since_version + 1, (state.version if until_version is None else until_version) + 1)
     recorded = [file.path for file in state.files if file.sub_queue == EVENT and _overlap(event_versions(file.path), wanted)]
     for path in sorted(recorded):
-        for event in table_to_events(_rows(table.root, path, wanted)):
+        for event in table_to_events(_rows(table.folder, path, wanted)):
             if types is None or event.type in types:
-                yield from _one_by_one(table.root, event)
+                yield from _one_by_one(table.folder, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +128,13 @@ def newest_events(
     found: list[Event] = []  # a row group's events in their order, before those of newer ones
     earlier = 0
     for path in sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True):
-        with row_groups.opened(table.root, path) as groups:
+        with row_groups.opened(table.folder, path) as groups:
             for together in _newest_first(groups):
                 if len(found) == limit and wanted.everything and all(groups.is_all(group, STANDS_FOR, 1) for group in together):
                     earlier += sum(map(groups.rows, together))
                     continue
                 rest, count = _newest_of(
-                    table.root, groups, [group for group in together if not wanted.excludes(groups, group)], limit - len(found), wanted
+                    table.folder, groups, [group for group in together if not wanted.excludes(groups, group)], limit - len(found), wanted
                 )
                 found[:0] = rest
                 earlier += count - len(rest)
@@ -157,29 +158,29 @@ def _newest_first(groups: RowGroups) -> Iterator[list[int]]:
         yield together
 
 
-def _newest_of(root: str, groups: RowGroups, together: Sequence[int], limit: int, wanted: _Wanted) -> tuple[list[Event], int]:
+def _newest_of(folder: Folder, groups: RowGroups, together: Sequence[int], limit: int, wanted: _Wanted) -> tuple[list[Event], int]:
     """Return the newest events of row groups in their order, at most ``limit``, and how many they hold."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = _weighed(groups, wanted.among(groups.columns(together, wanted.columns)), root, wanted)
+    rows = _weighed(groups, wanted.among(groups.columns(together, wanted.columns)), folder, wanted)
     held = sum(count or 0 for count in rows[_EVENTS].to_pylist())
     if not limit or not held:
         return [], held
     before = pc.less(pc.cumulative_sum(rows[_EVENTS]), pa.scalar(limit, pa.int64())).to_pylist().count(True)
     chosen = rows.slice(0, before + 1)
-    found = [each for event in table_to_events(groups.take(chosen, EVENT_COLUMNS)) for each in _one_by_one(root, event, wanted, limit)]
+    found = [each for event in table_to_events(groups.take(chosen, EVENT_COLUMNS)) for each in _one_by_one(folder, event, wanted, limit)]
     return found[-limit:], held
 
 
-def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: _Wanted) -> pa.Table:
+def _weighed(groups: RowGroups, rows: pa.Table, folder: Folder, wanted: _Wanted) -> pa.Table:
     """Return the rows that stand for wanted events, the newest first, and for how many each does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     one = pc.is_in(rows[STANDS_FOR], pa.array([1], pa.int32()))
     singles, others = rows.filter(one), rows.filter(pc.invert(one)).sort_by([(name, "ascending") for name in PLACE])
-    counts = [count for part in groups.portions(others, ["lookup_id", "body"]) for count in _counts(root, part, wanted)]
+    counts = [count for part in groups.portions(others, ["lookup_id", "body"]) for count in _counts(folder, part, wanted)]
     weighed = pa.concat_tables(
         [
             singles.append_column(_EVENTS, pa.repeat(pa.scalar(1, pa.int64()), singles.num_rows)),
@@ -189,7 +190,7 @@ def _weighed(groups: RowGroups, rows: pa.Table, root: str, wanted: _Wanted) -> p
     return weighed.filter(pc.greater(weighed[_EVENTS], pa.scalar(0))).sort_by([("priority", "descending")])
 
 
-def _counts(root: str, rows: pa.Table, wanted: _Wanted) -> list[int]:
+def _counts(folder: Folder, rows: pa.Table, wanted: _Wanted) -> list[int]:
     """Return for how many wanted events each row stands, by what its body says."""
     import pyarrow.compute as pc
 
@@ -198,8 +199,8 @@ def _counts(root: str, rows: pa.Table, wanted: _Wanted) -> list[int]:
     for row in (row for row, whole in enumerate(pc.match_substring(rows["body"], _COUNTED).to_pylist()) if whole):
         details = json.loads(bodies[row] or b"{}")
         if wanted.lookup_ids is None and _IDS not in details:
-            counts[row] = _rows_of_file(root, details) or 1
-        elif (lookup_ids := _messages(root, details)) is not None:
+            counts[row] = _rows_of_file(folder, details) or 1
+        elif (lookup_ids := _messages(folder, details)) is not None:
             counts[row] = len(wanted.of(lookup_ids))
     return counts
 
@@ -208,16 +209,16 @@ def _overlap(held: tuple[int, int], wanted: range) -> bool:
     return held[0] < wanted.stop and held[1] >= wanted.start
 
 
-def _rows(root: str, path: str, wanted: range) -> pa.Table:
+def _rows(folder: Folder, path: str, wanted: range) -> pa.Table:
     import pyarrow as pa
 
     if not is_joined(path):
-        return files.read_columns(root, path, EVENT_COLUMNS)
-    rows = files.read_columns(root, path, (*EVENT_COLUMNS, _ORIGIN))
+        return files.read_columns(folder, path, EVENT_COLUMNS)
+    rows = files.read_columns(folder, path, (*EVENT_COLUMNS, _ORIGIN))
     return rows.filter(pa.array([event_versions(origin or "")[0] in wanted for origin in rows.column(_ORIGIN).to_pylist()], pa.bool_()))
 
 
-def joined(root: str, recorded: Sequence[DataFile]) -> pa.Table:
+def joined(folder: Folder, recorded: Sequence[DataFile]) -> pa.Table:
     """Return the rows of event files, in the order of history, as the rows of one file.
 
     Each says in ``message_id`` which file it was in, and is numbered anew. An event of a whole file gets the ids of its messages: the file that
@@ -226,16 +227,16 @@ def joined(root: str, recorded: Sequence[DataFile]) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
-    rows = pa.concat_tables([_placed(root, file) for file in recorded])
+    rows = pa.concat_tables([_placed(folder, file) for file in recorded])
     numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
-    bodies = pa.array([_with_ids(root, body) for body in rows.column("body").to_pylist()], pa.binary())
+    bodies = pa.array([_with_ids(folder, body) for body in rows.column("body").to_pylist()], pa.binary())
     return _with(_with(rows, "priority", numbers), "body", bodies)
 
 
-def _placed(root: str, file: DataFile) -> pa.Table:
+def _placed(folder: Folder, file: DataFile) -> pa.Table:
     import pyarrow as pa
 
-    rows = files.read(root, file).sort_by("priority")
+    rows = files.read(folder, file).sort_by("priority")
     return rows if is_joined(file.path) else _with(rows, _ORIGIN, pa.repeat(pa.scalar(Path(file.path).stem), rows.num_rows))
 
 
@@ -243,30 +244,30 @@ def _with(rows: pa.Table, name: str, values: pa.Array[Any]) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
 
 
-def _with_ids(root: str, body: bytes | None) -> bytes | None:
+def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
     if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
-    lookup_ids = _ids_of(root, details)
+    lookup_ids = _ids_of(folder, details)
     return body if lookup_ids is None else json.dumps(details | {_IDS: as_ranges(lookup_ids)}).encode()
 
 
-def named_files(root: str, recorded: Sequence[DataFile]) -> set[str]:
+def named_files(folder: Folder, recorded: Sequence[DataFile]) -> set[str]:
     """Return the files that events of whole files need, to be told one by one."""
     found: set[str] = set()
     for path in (file.path for file in recorded if not is_joined(file.path)):
-        for body in files.read_columns(root, path, ["body"]).column("body").to_pylist():
+        for body in files.read_columns(folder, path, ["body"]).column("body").to_pylist():
             if body is not None and _COUNTED.encode() in body:
                 found.add(str(json.loads(body).get("path", "")))
     return found
 
 
-def _one_by_one(root: str, event: Event, wanted: _Wanted | None = None, most: int | None = None) -> Iterator[Event]:
+def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, most: int | None = None) -> Iterator[Event]:
     """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more.
 
     :param wanted: only those of these messages. :param most: only so many of them, the last ones.
     """
-    lookup_ids = _messages(root, event.details)
+    lookup_ids = _messages(folder, event.details)
     if lookup_ids is None:
         yield event
         return
@@ -276,30 +277,30 @@ def _one_by_one(root: str, event: Event, wanted: _Wanted | None = None, most: in
         yield replace(event, lookup_id=lookup_id, details=details)
 
 
-def _messages(root: str, details: Mapping[str, str]) -> Sequence[int] | None:
+def _messages(folder: Folder, details: Mapping[str, str]) -> Sequence[int] | None:
     """Return the messages of an event of a whole file; None for other events, and where they are not known any more."""
-    return from_ranges(details[_IDS]) if _IDS in details else _ids_of(root, details)
+    return from_ranges(details[_IDS]) if _IDS in details else _ids_of(folder, details)
 
 
-def _ids_of(root: str, details: Mapping[str, str]) -> list[int] | None:
+def _ids_of(folder: Folder, details: Mapping[str, str]) -> list[int] | None:
     """Return the messages of the file that an event is about, as they fall due; None for other events, and where the file is gone."""
     path = details.get("path", "")
     if "count" not in details or partition_of(path) is None:
         return None
     try:
-        rows = files.read_columns(root, path, ["lookup_id", "due_at"])
+        rows = files.read_columns(folder, path, ["lookup_id", "due_at"])
     except TableChangedError:
         return None
     return [number or 0 for number in rows.sort_by([("due_at", "ascending"), ("lookup_id", "ascending")]).column("lookup_id").to_pylist()]
 
 
-def _rows_of_file(root: str, details: Mapping[str, str]) -> int:
+def _rows_of_file(folder: Folder, details: Mapping[str, str]) -> int:
     """Return how many messages the file has that an event is about; 0 for other events, and where the file is gone."""
     path = details.get("path", "")
     if "count" not in details or partition_of(path) is None:
         return 0
     try:
-        with row_groups.opened(root, path) as groups:
+        with row_groups.opened(folder, path) as groups:
             return sum(map(groups.rows, range(len(groups))))
     except TableChangedError:
         return 0

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.schema import message_schema
-from airflow_poison.core.store.table.files import damaged, gone, placed
+from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table.files import placed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.queue_table import Table
 
 PORTION_ROWS = 1_024
@@ -113,18 +113,10 @@ class RowGroups:
 
 
 @contextmanager
-def opened(root: str, path: str) -> Iterator[RowGroups]:
+def opened(folder: Folder, path: str) -> Iterator[RowGroups]:
     """Open a file to read some of its rows. Raises TableChangedError when it is gone or damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(Path(root, path), buffer_size=_BUFFER_BYTES) as parquet:
-            yield RowGroups(parquet)
-    except FileNotFoundError as error:
-        raise TableChangedError(gone(root, path)) from error
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TableChangedError(damaged(root, path, error)) from error
+    with files.opened(folder, path, buffer_size=_BUFFER_BYTES) as parquet:
+        yield RowGroups(parquet)
 
 
 def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -134,7 +126,7 @@ def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | Non
     """
     import pyarrow as pa
 
-    with opened(table.root, file.path) as groups:
+    with opened(table.folder, file.path) as groups:
         best = groups.columns([], _RECEIVE_COLUMNS)
         for key, group in sorted((_first_key(groups, group), group) for group in range(len(groups))):
             if best.num_rows >= limit and key > _key(best.slice(limit - 1).to_pylist()[0]):
@@ -149,7 +141,7 @@ def select(table: Table, file: DataFile, lookup_ids: Collection[int], columns: S
     import pyarrow.compute as pc
 
     wanted = sorted(number for number in lookup_ids if abs(number) < 2**63)  # people type longer ones, too
-    with opened(table.root, file.path) as groups:
+    with opened(table.folder, file.path) as groups:
         parts = [groups.columns([], ["lookup_id"])]
         for group in range(len(groups)):
             if groups.may_hold(group, "lookup_id", wanted):

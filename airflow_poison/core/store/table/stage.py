@@ -7,7 +7,6 @@ put there before stays readable. A folder that such a holder makes anew under th
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shutil
@@ -21,7 +20,6 @@ from uuid import uuid4
 from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import DataFile, Manifest
 from airflow_poison.core.store.table.files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, new_path, partition_of
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.files import Claim
+    from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.queue_table import Table
 
 
@@ -96,14 +95,18 @@ def stage(table: Table, claim: Claim) -> str:
 
 def begin(table: Table, claim: Claim, note: str) -> None:
     """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
-    folder = own_folder(table.root, claim)
+    own = own_folder(table.root, claim)
     try:
-        (folder / BEGUN).write_text(note)
-        if table.durable:
-            disk.sync(folder / BEGUN)
-            disk.sync_up(folder, Path(table.root))
+        (own / BEGUN).write_text(note)
+        table.folder.share([f"{own.relative_to(table.root)}/{BEGUN}"])
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
+
+
+def leave(table: Table, claim: Claim) -> None:
+    """Take the note back: no journal of this try was lost, and each later holder of the claim can read them. Raises OSError."""
+    own = own_folder(table.root, claim)
+    table.folder.leave(str(own.relative_to(table.root)), BEGUN)
 
 
 def lost(claim: Claim) -> str:
@@ -114,22 +117,16 @@ def lost(claim: Claim) -> str:
     )
 
 
-def fence(root: str, claim: Claim) -> None:
+def fence(folder: Folder, claim: Claim) -> None:
     """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim. Raises OSError when one could not be shut out.
 
     Whatever such a holder has done is looked for behind the fence: to go on without would deliver it again. A journal that is about to get its
     name goes: the system may have found its folder before the fence, and give it the name afterwards.
     """
-    folder = Path(root, stage_folder(claim.key))
     for attempt in claim.earlier:
-        fenced = folder / (attempt + _FENCED)
-        try:
-            Path(folder, attempt).rename(fenced)
-        except OSError as error:
-            # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
-            if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
-                raise
-        for unnamed in Path(fenced, JOURNAL).glob(".*"):
+        before, fenced = folder_names(claim.key, attempt)
+        folder.shut_out(before, fenced)
+        for unnamed in Path(folder.root, fenced, JOURNAL).glob(".*"):
             unnamed.unlink(missing_ok=True)
 
 
@@ -151,9 +148,9 @@ def journals(table: Table, claim: Claim) -> Sequence[str]:
     return [str(folder / JOURNAL) for folder in earlier_folders(table.root, claim)]
 
 
-def clear(root: str, key: str) -> None:
+def clear(folder: Folder, key: str) -> None:
     """Remove everything staged under a run key; what cannot be removed is harmless (maintenance sweeps it)."""
-    remove_tree(Path(root, stage_folder(key)))
+    folder.remove_tree(stage_folder(key))
 
 
 def remove_tree(folder: Path) -> None:
@@ -214,7 +211,7 @@ def staged_difference(root: str, staged: str, file: DataFile) -> str:
     import pyarrow as pa
 
     try:
-        found = describe(str(Path(root, STAGE)), staged, (file.sub_queue, file.move_count))
+        found = describe(Path(root, STAGE, staged), staged, (file.sub_queue, file.move_count))
     except FileNotFoundError:
         return "it is gone"
     except (pa.ArrowException, OSError) as error:
@@ -234,14 +231,13 @@ def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, 
     staged = list(_staged(own))
     listed = Manifest(files=tuple(_listed(own, staged)), tallies=tuple(_tallies(own, staged)))
     made = replace(listed, result=dict(account(listed)))
-    if table.durable:
-        disk.sync_files(str(own), [name for name, _ in made.files])
+    prefix = own.relative_to(Path(table.root, STAGE))
+    table.folder.share([f"{STAGE}/{prefix}/{name}" for name, _ in made.files])
     reach("store.seal.before_manifest")
     try:
         _write(table, own, made)
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
-    prefix = own.relative_to(Path(table.root, STAGE))
     return replace(made, files=tuple((f"{prefix}/{name}", file) for name, file in made.files))
 
 
@@ -254,12 +250,7 @@ def _write(table: Table, own: Path, made: Manifest) -> None:
         "result": dict(made.result),
     }
     beside.write_text(json.dumps(body))
-    if table.durable:
-        disk.sync(beside)
-    reach("store.seal.before_rename")
-    beside.rename(own / MANIFEST)
-    if table.durable:
-        disk.sync_up(own, Path(table.root))
+    table.folder.place(beside, str((own / MANIFEST).relative_to(table.root)))
     reach("store.seal.after_rename")
 
 
@@ -282,7 +273,7 @@ def _listed(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterato
     for name, place in staged:
         if place[0] == TALLY:
             continue
-        file = describe(str(own), name, place)
+        file = describe(own / name, name, place)
         if file.rows:
             yield name, replace(file, path=new_path(*place))
 

@@ -1,0 +1,193 @@
+"""A queue table in an object store, as this node sees it: the objects, and a folder with copies of those that were needed here.
+
+Data files are immutable, so a copy is as good as its object. New files are written into the folder, and become objects before the commit that names
+them. The folder is a cache: it may be removed whenever nobody works with it, and it never outlives the boot of its machine (``node_folder``), so that
+no copy is one that a loss of power has cut short.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.errors import StoreUnreachableError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.machine import machine
+from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.folder import Found, LocalFolder, second_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_poison.core.store.bucket.objects import Objects
+
+SHUT_OUT = b'{"shut out": true}'
+"""What stands in the place of the manifest of a holder who must not put one there any more."""
+_MANIFEST = "manifest.json"
+
+
+def node_folder(uri: str) -> Path:
+    """Return the folder of this node and user for a store; another one after each boot of the machine. Raises StoreUnreachableError."""
+    base = Path(tempfile.gettempdir(), f"airflow-poison-{os.getuid()}")
+    with suppress(FileExistsError):
+        base.mkdir(mode=0o700)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():
+        raise StoreUnreachableError(f"{base} belongs to somebody else, so no copies of {uri} can be kept there. Remove it, or set TMPDIR.")
+    return base / sha256(f"{uri}\n{machine()}".encode()).hexdigest()[:20]
+
+
+def name_of(node: Path) -> str:
+    """Return the name of a node's folder, which it gets with the first look at it: containers of one machine have folders of their own."""
+    node.mkdir(parents=True, exist_ok=True)
+    place, beside = node / ".name", node / f".name-{uuid4().hex}"
+    if not place.exists():
+        beside.write_text(uuid4().hex)
+        second_name(beside, place)
+        beside.unlink()
+    return place.read_text()
+
+
+class BucketFolder:
+    """The files of a queue table in an object store.
+
+    :param objects: those of the table.
+    :param root: the folder on this node.
+    :param node: names the node's folder (``name_of``).
+    """
+
+    def __init__(self, objects: Objects, root: str, node: str) -> None:
+        self.objects, self.root, self._node = objects, root, node
+        self._local = LocalFolder(root, durable=False)
+        self._there: set[str] = set()
+        self._copied: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"BucketFolder({self.uri!r}, {self.root!r})"
+
+    @property
+    def uri(self) -> str:
+        """The table's URI."""
+        return self.objects.uri
+
+    @property
+    def node(self) -> str:
+        """The name of the node's folder."""
+        return self._node
+
+    def here(self, path: str) -> Path:
+        """Return the copy on this node; it is fetched where there is none. Raises FileNotFoundError, StoreUnreachableError."""
+        place = Path(self.root, path)
+        if not place.exists():
+            self.keep(path, self._got(path))
+        return place
+
+    def keep(self, path: str, content: bytes) -> None:
+        """Write a copy into the folder of this node, whole or not at all."""
+        place = Path(self.root, path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside = place.with_name(f".{uuid4().hex}")
+        beside.write_bytes(content)
+        beside.replace(place)
+
+    def _got(self, path: str) -> bytes:
+        content = self.objects.get(self._copied.get(path, path))
+        if content is None:
+            raise FileNotFoundError(path)
+        return content
+
+    def size(self, path: str) -> None:
+        """Return None: who reads a file sees whether it is whole."""
+        del path
+
+    def publish(self, paths: Sequence[str]) -> None:
+        """Make objects of new files; those that were linked are copied in the store. Raises FileNotFoundError."""
+        side_by_side(self._put, (path for path in paths if path not in self._there))
+
+    def _put(self, path: str) -> None:
+        source = self._copied.pop(path, None)
+        if source is None:
+            self.objects.put(path, Path(self.root, path).read_bytes())
+        else:
+            self.objects.copy(source, path)
+        self._there.add(path)
+
+    def link(self, source: str, target: str) -> None:
+        """Note that a file is to be copied when it is published; a copy on this node gets its second name now."""
+        with suppress(FileNotFoundError):
+            second_name(Path(self.root, source), Path(self.root, target))
+        self._copied[target] = source
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file that no version names. Raises FileNotFoundError."""
+        self._local.rename(source, target)
+        if source in self._there:  # an earlier try of its commit has made an object of it
+            self._there.discard(source)
+            self._copied[target] = source
+
+    def remove(self, path: str) -> None:
+        """Remove a file that no version needs: here, and in the store where it is an object."""
+        self._copied.pop(path, None)
+        self.forget(path)
+        self._there.discard(path)
+        self.objects.remove([path])
+
+    def forget(self, path: str) -> None:
+        """Remove the copy of this node."""
+        self._local.remove(path)
+
+    def share(self, paths: Sequence[str]) -> None:
+        """Make objects of files of the stage."""
+        side_by_side(lambda path: self.objects.put(path, Path(self.root, path).read_bytes()), paths)
+
+    def place(self, beside: Path, path: str) -> None:
+        """Make an object of a new file of the stage, unless its holder is shut out, and give the file its name. Raises FileNotFoundError."""
+        reach("store.seal.before_rename")
+        if not self.objects.create(path, beside.read_bytes()):
+            raise FileNotFoundError(path)
+        reach("store.seal.after_object")
+        beside.rename(Path(self.root, path))
+
+    def shut_out(self, holder: str, fenced: str) -> None:
+        """Take the place of a holder's manifest, or find that there is one; fetch what the holder has shared, if it was not on this node."""
+        self._local.shut_out(holder, fenced)
+        manifest = f"{holder}/{_MANIFEST}"
+        sealed = not self.objects.create(manifest, SHUT_OUT) and self.objects.get(manifest)
+        was_here = Path(self.root, fenced).is_dir()
+        if not was_here:
+            found = [each.path for each in self.objects.list(f"{holder}/") if each.path != manifest]
+            side_by_side(lambda path: self.keep(f"{fenced}{path.removeprefix(holder)}", self._got(path)), found)
+            Path(self.root, fenced, "journal").mkdir(parents=True, exist_ok=True)
+        if sealed and not Path(self.root, fenced, _MANIFEST).exists():
+            self.keep(f"{fenced}/{_MANIFEST}", sealed)
+
+    def leave(self, holder: str, note: str) -> None:
+        """Make objects of all that is in the holder's folder, and remove the note."""
+        place = Path(self.root, holder)
+        Path(place, note).unlink()
+        self.share([str(path.relative_to(self.root)) for path in sorted(place.rglob("*")) if path.is_file() and not path.name.startswith(".")])
+        self.objects.remove([f"{holder}/{note}"])
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder of the stage here, and its objects."""
+        self._local.remove_tree(path)
+        self.objects.remove([each.path for each in self.objects.list(f"{path}/")])
+
+    def data_files(self) -> Iterator[Found]:
+        """Yield the objects of all partitions."""
+        now = datetime.now(UTC)
+        for each in self.objects.list(""):
+            if each.path.startswith("sub_queue="):
+                yield Found(each.path, each.size, (now - each.changed_at).total_seconds())
+
+
+def boot_seconds() -> float:
+    """Return seconds that go on while the machine sleeps and while this process stands still."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)

@@ -1,0 +1,273 @@
+"""The Delta log of a table in an object store: read from the copy of it on this node, which every look brings up to date; committed by one request.
+
+Entry n+1 is made by a request that creates and never replaces. delta-rs reads the copy, and writes nothing but checkpoints into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from itertools import count, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import RLock
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from airflow_poison.core.errors import TableChangedError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store.bucket.folder import boot_seconds
+from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.delta import checkpoints, entries
+from airflow_poison.core.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, log, now_ms, partition_of, statistics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator, Mapping
+    from datetime import timedelta
+
+    from airflow_poison.core.store.bucket.folder import BucketFolder
+    from airflow_poison.core.store.delta.entries import DeltaState
+    from airflow_poison.core.store.files import DataFile, Shortened
+    from airflow_poison.core.store.log import Commit, LogState
+
+TRUSTED_SECONDS = 60.0
+"""For so long the newest known entry is taken to be still there: entries go when maintenance has kept them for days."""
+_ONE_BY_ONE = 4
+
+
+class BucketLog:
+    """The log of the table in ``folder``."""
+
+    def __init__(self, folder: BucketFolder) -> None:
+        self._folder, self._objects = folder, folder.objects
+        self._local = DeltaLog(folder.root, durable=False, uri=folder.uri)
+        self._looked_at = float("-inf")
+        self._lock = RLock()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table, as far as the last look has shown."""
+        return self._newest() >= 0
+
+    def identity(self) -> str:
+        """Return the id of the Delta table."""
+        return self._local.identity()
+
+    def load(self) -> DeltaState:
+        """Return the newest version. Raises TableChangedError, StoreUnreachableError."""
+        self.look()
+        try:
+            return self._local.load()
+        except TableChangedError:
+            self._forget()  # the copy may be at fault
+            self.look()
+            return self._local.load()
+
+    def look(self) -> None:
+        """Bring this node's copy of the log up to date: one request when nothing has happened, two after a while."""
+        with self._lock:
+            now, newest = boot_seconds(), self._newest()
+            if newest >= 0 and now - self._looked_at > TRUSTED_SECONDS and not self._is_as_it_was(newest):
+                self._forget()
+                newest = -1
+            if newest < 0:
+                self._fetch_all_since_checkpoint()
+            self._fetch_later(self._newest())
+            self._looked_at = now
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return what tells a version's entry from another one in its place, while no later one is there. One request."""
+        return None if self._objects.is_there(_name(version + 1)) else EntryFingerprint.of(self._folder.root, version)
+
+    def commit(self, base: LogState, commit: Commit) -> bool:
+        """Make the version after ``base``; False when somebody else has made it."""
+        version, loaded_at = base.version + 1, self._looked_at
+        try:
+            self._folder.publish([file.path for file in commit.add])
+        except FileNotFoundError as error:
+            raise TableChangedError(
+                f"{error} was to become part of the queue table {self._folder.uri} and has been removed by somebody else just before. Nothing was "
+                "committed. Find what deletes objects there (a lifecycle rule, a cleaning job) and stop that."
+            ) from error
+        reach(f"store.{commit.operation}.before_commit")
+        content = entry_of(commit)
+        if not self._objects.create(_name(version), content):
+            return False
+        if boot_seconds() - loaded_at > TRUSTED_SECONDS:
+            self._check_not_shortened(base.version)
+        self._folder.keep(_name(version), content)
+        reach(f"store.{commit.operation}.after_commit")
+        for file in commit.remove:
+            self._folder.forget(file.path)
+        self._checkpoint(version)
+        return True
+
+    def confirm(self, state: LogState) -> None:
+        """Do nothing: what an object store has answered is there to stay."""
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details committed with a version, none for a commit of somebody else; None when its entry was cleaned up."""
+        if not entries.entry_path(self._folder.root, version).exists():
+            content = self._objects.get(_name(version))
+            if content is None:
+                return None
+            self._folder.keep(_name(version), content)
+        return self._local.details(version)
+
+    def removals(self) -> Mapping[str, float]:
+        """Return when files were removed from the table, as far back as the log goes."""
+        with TemporaryDirectory(dir=self._folder.root) as copy:
+            self._copied(copy)
+            return checkpoints.removals(copy)
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
+        version = self.load().version
+        with TemporaryDirectory(dir=self._folder.root) as copy:
+            before = self._copied(copy)
+            shortened = checkpoints.shorten(copy, version, retention, durable=False)
+            after = set(entries.names(Path(copy, LOG)))
+            for name in sorted(after - before):
+                self._objects.create(f"{LOG}/{name}", Path(copy, LOG, name).read_bytes())
+            if HINT in after:
+                self._objects.put(f"{LOG}/{HINT}", Path(copy, LOG, HINT).read_bytes())
+        reach("store.log.before_remove")
+        self._objects.remove([f"{LOG}/{name}" for name in sorted(before - after)])
+        return shortened
+
+    def _copied(self, copy: str) -> set[str]:
+        """Copy the whole log into a folder, with the times of its objects; return its names."""
+        found = list(self._objects.list(f"{LOG}/"))
+        for each, content in zip(found, side_by_side(self._objects.get, [each.path for each in found]), strict=True):
+            place = Path(copy, each.path)
+            place.parent.mkdir(exist_ok=True)
+            if content is not None:
+                place.write_bytes(content)
+                os.utime(place, (each.changed_at.timestamp(),) * 2)
+        return set(entries.names(Path(copy, LOG)))
+
+    def _newest(self) -> int:
+        """Return the newest version of this node's copy; -1: there is none."""
+        return max(entries.versions(Path(self._folder.root, LOG)), default=-1)
+
+    def _is_as_it_was(self, version: int) -> bool:
+        """Whether the newest known entry is still there: else the copy may be of another table, or end where the log was shortened meanwhile."""
+        return self._objects.get(_name(version)) == entries.read_entry(entries.entry_path(self._folder.root, version))
+
+    def _forget(self) -> None:
+        shutil.rmtree(Path(self._folder.root, LOG), ignore_errors=True)
+
+    def _fetch_all_since_checkpoint(self) -> None:
+        """Fetch the last checkpoint that the log names, and all entries since."""
+        first = 0
+        with suppress(ValueError, KeyError, TypeError):  # no hint, or not a whole one
+            first = int(json.loads(self._objects.get(f"{LOG}/{HINT}") or b"")["version"])
+        content = self._objects.get(_checkpoint_name(first)) if first else None
+        if content is None:  # the hint may be an old one
+            found = (CHECKPOINT.fullmatch(_file(path)) for path in self._listed())
+            first = max((int(match[1]) for match in found if match), default=0)
+            content = self._objects.get(_checkpoint_name(first)) if first else None
+        if content is not None:
+            self._folder.keep(_checkpoint_name(first), content)
+            self._folder.keep(f"{LOG}/{HINT}", json.dumps({"version": first, "size": 1}).encode())
+        self._fetch_listed(first)
+
+    def _fetch_listed(self, first: int) -> None:
+        """Fetch the entries from a version on that a list knows, as far as none is missing: a list may be late."""
+        listed = self._listed(after=f"{LOG}/{first - 1:020d}.zzz" if first else None)
+        known = {int(match[1]) for path in listed if (match := ENTRY.fullmatch(_file(path)))}
+        versions = list(takewhile(known.__contains__, count(first)))
+        for version, content in zip(versions, side_by_side(self._objects.get, map(_name, versions)), strict=True):
+            if content is None:
+                return
+            self._folder.keep(_name(version), content)
+
+    def _fetch_later(self, newest: int) -> None:
+        """Fetch the entries behind the newest known one; where there are several, with the help of a list."""
+        for number in count():
+            newest = max(newest, self._newest())
+            if number == _ONE_BY_ONE:
+                self._fetch_listed(newest + 1)
+                continue
+            content = self._objects.get(_name(newest + 1))
+            if content is None:
+                return
+            self._folder.keep(_name(newest + 1), content)
+
+    def _listed(self, after: str | None = None) -> Iterator[str]:
+        return (each.path for each in self._objects.list(f"{LOG}/", after))
+
+    def _check_not_shortened(self, base: int) -> None:
+        """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it."""
+        if not self._objects.is_there(_name(base)):
+            raise TableChangedError(
+                f"The log of the queue table {self._folder.uri} was shortened beyond version {base} while this process stood still: whether its "
+                "change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer "
+                "than any process may stand still."
+            )
+
+    def _checkpoint(self, version: int) -> None:
+        """Keep opening cheap. Only a shortcut for readers: the commit counts without it."""
+        if version % CHECKPOINT_INTERVAL:
+            return
+        from deltalake.exceptions import DeltaError
+
+        from airflow_poison.core.errors import PoisonError
+
+        try:
+            self.look()
+            checkpoints.make(self._folder.root, version, durable=False)
+            made = checkpoints.checkpoint_path(self._folder.root, version)
+            if self._objects.create(f"{LOG}/{made.name}", made.read_bytes()):
+                self._objects.put(f"{LOG}/{HINT}", Path(self._folder.root, LOG, HINT).read_bytes())
+        except (DeltaError, PoisonError, OSError) as error:
+            log.warning("The checkpoint of version %d of %s could not be written; opening stays slower: %s", version, self._folder.uri, error)
+
+
+def _name(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _checkpoint_name(version: int) -> str:
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def _file(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# What a commit says ---------------------------------------------------------------------------------------------------
+
+
+def entry_of(commit: Commit) -> bytes:
+    """Return the entry of the log that makes a commit, as delta-rs writes it; each has a mark that no other one has."""
+    actions = [*_transactions(commit), *(_removed(file, commit) for file in commit.remove), *(_added(file, commit) for file in commit.add)]
+    details = {**commit.details, "operation": commit.operation, "mark": uuid4().hex, "actions": len(actions)}
+    info = {
+        "timestamp": now_ms(),
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Append"},
+        "engineInfo": "airflow-poison",
+        "userMetadata": json.dumps(details),
+    }
+    return b"".join(json.dumps(action).encode() + b"\n" for action in ({"commitInfo": info}, *actions))
+
+
+def _transactions(commit: Commit) -> Iterator[dict[str, object]]:
+    for name, number in commit.numbers.items():
+        yield {"txn": {"appId": name, "version": number, "lastUpdated": now_ms()}}
+    for name, number in commit.lasting.items():
+        yield {"txn": {"appId": name, "version": number}}
+
+
+def _added(file: DataFile, commit: Commit) -> dict[str, object]:
+    place = {"path": file.path, "partitionValues": partition_of(file), "size": file.size}
+    return {"add": {**place, "modificationTime": now_ms(), "dataChange": commit.data_change, "stats": statistics_of(file)}}
+
+
+def _removed(file: DataFile, commit: Commit) -> dict[str, object]:
+    place = {"path": file.path, "partitionValues": partition_of(file), "size": file.size}
+    return {"remove": {**place, "deletionTimestamp": now_ms(), "dataChange": commit.data_change, "extendedFileMetadata": True}}

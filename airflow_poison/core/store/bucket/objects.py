@@ -1,0 +1,211 @@
+"""The objects of a store: every request that is made, through obstore.
+
+What is written once is written with ``create``, which an answer that gets lost does not deceive: an object that is there already with the very same
+content is ours.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from airflow_poison.core.errors import StoreUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+SIDE_BY_SIDE = 16
+"""So many requests are under way at the same time where none needs another one's answer."""
+_TRIES, _PAUSE = 6, 0.1
+_CLIENT = re.compile(r"(?:aws_|google_|azure_)?(allow_http|allow_invalid_certificates|connect_timeout|timeout|proxy_url)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object as a list has it.
+
+    :param path: below the store's prefix.
+    :param size: bytes.
+    """
+
+    path: str
+    size: int
+    changed_at: datetime
+
+
+@dataclass(eq=False, slots=True)
+class Objects:
+    """The objects whose names begin with a prefix.
+
+    :param uri: ``s3://bucket/prefix``; what errors name.
+    :param client: obstore's.
+    :param prefix: of the names that ``client`` is given.
+    :ivar requests: how many there were, by kind.
+    """
+
+    uri: str
+    client: ObjectStore
+    prefix: str = ""
+    requests: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def at(cls, uri: str, options: Mapping[str, str]) -> Objects:
+        """Return the objects below a URI.
+
+        :param options: as Delta Lake's writers name them (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` …); others come from the environment.
+        Raises StoreUnreachableError for a URI or an option that nobody knows, and where obstore is not installed.
+        """
+        try:
+            from obstore.store import from_url
+        except ImportError as error:
+            raise StoreUnreachableError(
+                f"The store {uri} is in an object store, which needs the package obstore. Install airflow-poison[object-store] where the task runs."
+            ) from error
+        client = {match[1].lower(): _setting(value) for name, value in options.items() if (match := _CLIENT.fullmatch(name))}
+        config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
+        try:
+            made = from_url(
+                re.sub("^s3a://", "s3://", uri),
+                config=cast("Any", config),
+                client_options=cast("Any", {"timeout": "30s", "connect_timeout": "5s", **client}),
+                retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=30)},
+            )
+        except Exception as error:
+            raise StoreUnreachableError(
+                f"The store {uri} cannot be opened: {_first_line(error)}. Check the URI and the storage options of the connection."
+            ) from error
+        return cls(uri, made)
+
+    def below(self, name: str) -> Objects:
+        """Return the objects of a folder."""
+        return Objects(f"{self.uri}/{name}", self.client, f"{self.prefix}{name}/", self.requests)
+
+    def get(self, path: str) -> bytes | None:
+        """Return an object; None when there is none."""
+        import obstore
+
+        with self._named("get"):
+            try:
+                return bytes(obstore.get(self.client, self.prefix + path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is an object of this name."""
+        import obstore
+
+        with self._named("head"):
+            try:
+                obstore.head(self.client, self.prefix + path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write an object, also over another one."""
+        import obstore
+
+        with self._named("put"):
+            obstore.put(self.client, self.prefix + path, content)
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Write an object unless there is one of this name; True when it is there with this content.
+
+        An answer may be lost after the object was written: the same is written again, and what is there is compared with it.
+
+        :param content: with something in it that nobody else writes.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        for more in reversed(range(_TRIES)):
+            try:
+                with self._named("create"):
+                    obstore.put(self.client, self.prefix + path, content, mode="create")
+            except AlreadyExistsError:
+                return self.get(path) == content
+            except StoreUnreachableError:
+                if not more:
+                    raise
+                time.sleep(_PAUSE * (_TRIES - more))
+            else:
+                return True
+        raise AssertionError  # pragma: no cover  (the last try returns or raises)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object within the store. Raises FileNotFoundError."""
+        import obstore
+
+        with self._named("copy"):
+            obstore.copy(self.client, self.prefix + source, self.prefix + target)
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove objects; nothing happens for those that are gone."""
+        import obstore
+
+        if not paths:
+            return
+        with self._named("remove"):
+            try:
+                obstore.delete(self.client, [self.prefix + path for path in paths])
+            except FileNotFoundError:
+                if len(paths) > 1:
+                    for path in paths:
+                        self.remove([path])
+
+    def list(self, prefix: str, after: str | None = None) -> Iterator[Listed]:
+        """Yield the objects whose names begin with a folder's, in no order; a store may not have heard yet of the newest.
+
+        :param after: only those behind this name.
+        """
+        import obstore
+
+        with self._named("list"):
+            offset = None if after is None else self.prefix + after
+            for some in obstore.list(self.client, self.prefix + prefix, offset=offset, chunk_size=1_000):
+                for each in some:
+                    yield Listed(each["path"].removeprefix(self.prefix), each["size"], each["last_modified"])
+
+    @contextmanager
+    def _named(self, kind: str) -> Iterator[None]:
+        """Count a request, and turn what it raises into an error of this package. Raises FileNotFoundError and AlreadyExistsError as they are."""
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        self.requests[kind] += 1
+        try:
+            yield
+        except (FileNotFoundError, AlreadyExistsError):
+            raise
+        except (BaseError, OSError) as error:
+            raise StoreUnreachableError(
+                f"The object store {self.uri} does not answer as it should: {_first_line(error)}. Check the endpoint, the credentials "
+                "and their rights (get, put, list, delete), then run the task again: what has been committed counts, and nothing is done twice."
+            ) from error
+
+
+def side_by_side(act: Callable[[T], R], of: Iterable[T]) -> list[R]:
+    """Return what a function of requests returns for each of these, some at a time. Raises what the first of them raises."""
+    wanted = list(of)
+    if len(wanted) <= 1:
+        return [act(each) for each in wanted]
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)), "poison-objects") as pool:
+        return list(pool.map(act, wanted))
+
+
+def _setting(value: str) -> object:
+    return value.lower() == "true" if value.lower() in {"true", "false"} else value
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")

@@ -1,0 +1,108 @@
+"""The store of queue tables in an object store: a table below the prefix for each queue, and an object that names it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.errors import QueueNotFoundError
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.store import check_name
+from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
+from airflow_poison.core.store.bucket.log import BucketLog
+from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.core.store.control import FORMAT_VERSION
+from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.store import make_table
+from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
+from airflow_poison.core.store.table import changing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from airflow_poison.core.store.control import Control
+
+NAMES = ".queues"
+"""Where the objects are that name the queues: one list of them tells all, whatever else lies in the bucket."""
+
+
+@with_named_errors
+class BucketStore:
+    """Queues below a prefix of an object store.
+
+    :param uri: ``s3://bucket/prefix``, ``gs://…``, ``abfss://…``.
+    :param storage_options: see ``Objects.at``; what is not there comes from the environment.
+    :param node: the folder of this node, under ``node_folder`` by default.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None, node: Path | None = None, objects: Objects | None = None) -> None:
+        self._objects = objects or Objects.at(uri.rstrip("/"), storage_options or {})
+        self._node = node or node_folder(self._objects.uri)
+
+    def __repr__(self) -> str:
+        return f"BucketStore({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        """The URI of the prefix."""
+        return self._objects.uri
+
+    @property
+    def absence(self) -> str:
+        """Nothing: a prefix is there as soon as something is below it."""
+        return ""
+
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+        """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
+        del now
+        check_name(name)
+        first = f"{name}/{LOG}/{0:020d}.json"
+        if not self._objects.is_there(f"{NAMES}/{name}"):
+            with tempfile.TemporaryDirectory() as beside:
+                make_table(beside, control)
+                row = next(path for path in Path(beside).rglob("*.parquet"))
+                self._objects.put(f"{name}/{row.relative_to(beside)}", row.read_bytes())
+                reach("store.create.before_first_entry")
+                self._objects.create(first, _one_entry(beside))  # whoever is first makes all of it
+            reach("store.create.before_name")
+            self._objects.put(f"{NAMES}/{name}", b"")
+        return self.open(name)
+
+    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
+        """Return a queue; a table of an earlier format is upgraded first, in one commit.
+
+        :param upgrade: False: leave the table as it is, for those who only read.
+        Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError, TableChangedError.
+        """
+        folder = BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node))
+        log = BucketLog(folder)
+        log.look()
+        if not log.exists:
+            known = ", ".join(self.names()) or "none yet"
+            raise QueueNotFoundError(
+                f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
+            )
+        table = QueueTable(name, folder, log)
+        if upgrade and table.snapshot().control.format_version < FORMAT_VERSION:
+            changing.upgrade(table)
+        return table
+
+    def names(self) -> Sequence[str]:
+        """Return the queues' names, sorted. Raises StoreUnreachableError."""
+        return sorted(each.path.rpartition("/")[2] for each in self._objects.list(f"{NAMES}/"))
+
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:
+        """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""
+        del safe_age
+        return []
+
+
+def _one_entry(beside: str) -> bytes:
+    """Return the entries of a table that was just made as one: what it is, and its control row."""
+    lines = [json.loads(line) for path in sorted(Path(beside, LOG).glob("*.json")) for line in path.read_text().splitlines()]
+    newest = {name: line for line in lines for name in line if name in {"protocol", "metaData", "commitInfo"}}
+    others = [line for line in lines if not newest.keys() & line.keys()]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in (newest["commitInfo"], newest["protocol"], newest["metaData"], *others))
