@@ -60,7 +60,7 @@ def seal(queue: QueueTable, claimed: Claim, result: Mapping[str, object] | None 
 
 def copied(queue: QueueTable, root: str, *, durable: bool = True) -> QueueTable:
     """A copy of a queue with a history, alone in a store of its own: to make it again takes longer."""
-    table = Path(queue.uri)
+    table = Path(queue.root)
     shutil.copytree(table, Path(root, table.name))
     return DeltaStore(root, durable=durable).open(table.name)
 

@@ -50,7 +50,7 @@ def _newest(queue: QueueTable) -> int:
 
 
 def _checkpoints(queue: QueueTable) -> dict[int, Path]:
-    return {int(path.name[:20]): path for path in Path(queue.uri, "_delta_log").glob("*.checkpoint.parquet")}
+    return {int(path.name[:20]): path for path in Path(queue.root, "_delta_log").glob("*.checkpoint.parquet")}
 
 
 def _rows(path: Path) -> list[str]:
@@ -59,7 +59,7 @@ def _rows(path: Path) -> list[str]:
 
 def _shorten_to_the_checkpoint(queue: QueueTable, version: int) -> None:
     """Leave nothing of the log but a checkpoint and the entries from its version on."""
-    for path in Path(queue.uri, "_delta_log").iterdir():
+    for path in Path(queue.root, "_delta_log").iterdir():
         if path.name[:20].isdigit() and int(path.name[:20]) < version:
             path.unlink()
 

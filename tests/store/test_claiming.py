@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ def test_an_empty_queue_gives_no_claim_and_leaves_nothing_behind(queue: QueueTab
     version = queue.snapshot().version
     assert queue.claim("run", lease=LEASE, now=NOW, max_messages=10) is None
     assert queue.snapshot().version == version
-    assert not Path(queue.uri, "_stage", "run").exists()
+    assert not Path(queue.root, "_stage", "run").exists()
 
 
 def test_files_are_claimed_by_priority_then_lookup_id_while_they_fit(queue: QueueTable) -> None:
@@ -207,7 +208,7 @@ def test_released_files_can_be_claimed_by_others(queue: QueueTable) -> None:
     claimed = claim(queue)
     queue.release(claimed)
     assert queue.snapshot().claims == ()
-    assert not Path(queue.uri, "_stage", "run").exists()
+    assert not Path(queue.root, "_stage", "run").exists()
     assert claim(queue, "other").files == claimed.files
 
 
@@ -269,7 +270,8 @@ def test_a_zombie_that_makes_its_folder_anew_is_not_listened_to(queue: QueueTabl
     claim(queue)
     (stage / "journal").mkdir(parents=True)
     queue.stage_table(old, put(rows_of(queue, old), "poison"))
-    seal(queue, old, {"zombie": True})
+    with suppress(ClaimLostError):  # of an object store: the place of its manifest is taken
+        seal(queue, old, {"zombie": True})
     third = claim(queue)
     assert queue.manifest(third) is None
     assert all("fenced" in path for path in queue.journals(third))
@@ -308,13 +310,13 @@ def test_a_stage_folder_is_there_and_private_to_its_holder(queue: QueueTable) ->
     send(queue, 1, "2")
     one, two = claim(queue, "one", 1), claim(queue, "two", 1)
     assert queue.stage(one) == queue.stage(one) != queue.stage(two)
-    assert queue.stage(one).startswith(f"{queue.uri}/_stage/one/")
+    assert queue.stage(one).startswith(f"{queue.root}/_stage/one/")
 
 
 def test_a_key_that_cannot_be_a_folder_is_hashed(queue: QueueTable) -> None:
     send(queue, 1)
     claimed = claim(queue, "dag/run=2013-01-01T00:00:00+00:00/../task")
-    assert Path(queue.stage(claimed)).parent.parent == Path(queue.uri, "_stage")
+    assert Path(queue.stage(claimed)).parent.parent == Path(queue.root, "_stage")
     assert queue.finish(claimed, seal(queue, claimed), now=NOW)
 
 

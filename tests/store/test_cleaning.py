@@ -48,7 +48,7 @@ def clean(queue: QueueTable, retention: timedelta = NONE, safe_age: timedelta = 
 
 
 def on_disk(queue: QueueTable) -> set[str]:
-    return {str(path.relative_to(queue.uri)) for path in Path(queue.uri).glob("sub_queue=*/*/*")}
+    return {found.path for found in queue.folder.data_files()}
 
 
 def live(queue: QueueTable) -> set[str]:
@@ -56,7 +56,7 @@ def live(queue: QueueTable) -> set[str]:
 
 
 def orphan(queue: QueueTable, name: str = "left.parquet") -> Path:
-    path = Path(queue.uri, "sub_queue=main/move_count=0", name)
+    path = Path(queue.root, "sub_queue=main/move_count=0", name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left by a killed verb")
     return path
@@ -165,7 +165,7 @@ def test_two_cleaners_at_once_remove_the_same(queue: QueueTable, at_point: AtPoi
 
 
 def stages(queue: QueueTable) -> set[str]:
-    return {str(path.relative_to(Path(queue.uri, "_stage"))) for path in Path(queue.uri, "_stage").glob("*/*")}
+    return {str(path.relative_to(Path(queue.root, "_stage"))) for path in Path(queue.root, "_stage").glob("*/*")}
 
 
 def test_the_stage_of_a_living_claim_stays_with_those_of_its_earlier_holders(queue: QueueTable) -> None:
@@ -213,11 +213,11 @@ def test_the_stage_of_a_pass_that_has_ended_goes(queue: QueueTable, at_point: At
     with pytest.raises(KeyboardInterrupt):
         queue.finish(first, manifest, now=NOW)
     assert clean(queue, WEEK, DAY).stages == 1
-    assert not any(Path(queue.uri, "_stage").iterdir())
+    assert not any(Path(queue.root, "_stage").iterdir())
 
 
 def test_a_sends_stage_goes_when_it_is_old(queue: QueueTable) -> None:
-    folder = Path(queue.uri, "_stage", "send-abc")
+    folder = Path(queue.root, "_stage", "send-abc")
     folder.mkdir(parents=True)
     (folder / "part-0.parquet").write_bytes(b"12345")
     assert clean(queue, WEEK, DAY) == Cleaned(kept_young=1)
@@ -226,7 +226,7 @@ def test_a_sends_stage_goes_when_it_is_old(queue: QueueTable) -> None:
 
 
 def test_what_a_killed_cleaner_put_aside_goes(queue: QueueTable) -> None:
-    Path(queue.uri, "_stage", ".gone-1").mkdir(parents=True)
+    Path(queue.root, "_stage", ".gone-1").mkdir(parents=True)
     assert clean(queue, WEEK, DAY).stages == 1
 
 
@@ -346,7 +346,7 @@ def test_a_holder_that_was_shut_out_leaves_nothing_that_counts(queue: QueueTable
 
 
 def entries(queue: QueueTable) -> list[int]:
-    return sorted(int(path.stem) for path in Path(queue.uri, "_delta_log").glob("*.json"))
+    return sorted(int(path.stem) for path in Path(queue.root, "_delta_log").glob("*.json"))
 
 
 def many(queue: QueueTable, count: int) -> None:
@@ -512,9 +512,9 @@ def test_what_was_removed_within_the_retention_stays_where_somebody_has_deleted_
     gone = on_disk(queue) - live(queue)
     send(queue, 1, "two")
     version = queue.log.load().version
-    checkpoints.make(queue.uri, version, durable=False)
+    checkpoints.make(queue.root, version, durable=False)
     for folder in ("_delta_log", "_acknowledged"):
-        for path in Path(queue.uri, folder).glob("*.json"):
+        for path in Path(queue.root, folder).glob("*.json"):
             if int(path.name[:20]) < version:
                 path.unlink()
 

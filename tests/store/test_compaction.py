@@ -191,7 +191,7 @@ def live_paths(queue: QueueTable) -> list[str]:
 
 
 def on_disk(queue: QueueTable) -> int:
-    return len([path for path in Path(queue.uri).rglob("*.parquet") if "_delta_log" not in path.parts])
+    return len([path for path in Path(queue.root).rglob("*.parquet") if "_delta_log" not in path.parts])
 
 
 def test_joined_events_keep_their_order_and_their_versions(queue: QueueTable) -> None:
@@ -262,7 +262,7 @@ def test_a_moved_file_is_told_message_by_message_after_the_file_is_gone(queue: Q
     assert [event.lookup_id for event in before] == [1, 2, 3, 50, 51]
     queue.compact(min_files=2)
     for file in queue.snapshot().files:
-        Path(queue.uri, file.path).unlink()
+        queue.folder.remove(file.path)
     assert list(queue.events()) == before
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ TOLD = Event(EventType.DROPPED, NOW, 1)
 
 def files_of(queue: QueueTable) -> set[str]:
     """The data files in the folder, whether a version names them or not."""
-    return {path.relative_to(queue.uri).as_posix() for path in Path(queue.uri).glob("sub_queue=*/*/*.parquet")}
+    return {found.path for found in queue.folder.data_files()}
 
 
 def live(queue: QueueTable) -> set[str]:

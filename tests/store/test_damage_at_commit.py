@@ -32,7 +32,7 @@ def queue(tmp_path: Path) -> QueueTable:
 
 
 def entries_of(queue: QueueTable) -> list[Path]:
-    return sorted(Path(queue.uri, "_delta_log").glob("*.json"))
+    return sorted(Path(queue.root, "_delta_log").glob("*.json"))
 
 
 def dies_unmarked(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
     monkeypatch.setattr(DeltaLog, "_write", damaged)
     with pytest.raises(TableChangedError, match="somebody has changed, removed or replaced it"):
         send(queue, 1, key="again")
-    there = DeltaStore(str(Path(queue.uri).parent)).open("orders")
+    there = DeltaStore(str(Path(queue.root).parent)).open("orders")
     send(there, 1, key="again")
     assert ids(there, SubQueue.MAIN) == [1, 2, 3, 4, *([5] if damage is _replace else [])]
 
@@ -114,11 +114,11 @@ def test_what_strangers_build_upon_a_cut_entry_does_not_count_either(queue: Queu
     dies_unmarked(queue, monkeypatch)
     entries_of(queue)[-1].write_bytes(b"")
     DeltaTable(queue.uri).delete("sub_queue = 'main'")
-    there = DeltaStore(str(Path(queue.uri).parent)).open("orders")
+    there = DeltaStore(str(Path(queue.root).parent)).open("orders")
     assert ids(there, SubQueue.MAIN) == [1, 2, 3]
     send(there, 1, key="later")
     assert ids(there, SubQueue.MAIN) == [1, 2, 3, 4]
-    assert len([*Path(queue.uri, "_repaired").iterdir()]) == 2
+    assert len([*Path(queue.root, "_repaired").iterdir()]) == 2
 
 
 def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_what_ours_have_built_upon_a_cut_entry_is_not_taken_away_in_silence(queu
     entries_of(queue)[-2].write_bytes(b"")
     assert json.loads(entries_of(queue)[-1].read_text().splitlines()[0])
     with pytest.raises(PoisonError):
-        DeltaStore(str(Path(queue.uri).parent)).open("orders")
+        DeltaStore(str(Path(queue.root).parent)).open("orders")
     assert log_damage.set_aside(queue.uri) == []
 
 
@@ -154,7 +154,7 @@ def test_an_entry_that_is_damaged_only_while_it_is_read_is_read_again(
     queue: QueueTable, which: int, reads_on: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs takes an empty entry for a version in which nothing happened; a repair has put the entry back before anybody asks for its size."""
-    reading = DeltaStore(str(Path(queue.uri).parent)).open("orders")
+    reading = DeltaStore(str(Path(queue.root).parent)).open("orders")
     if reads_on == "from the last look":
         assert ids(reading, SubQueue.MAIN) == [1, 2, 3]
     send(queue, 1, key="later")

@@ -73,7 +73,7 @@ def test_places_that_the_log_would_look_for_elsewhere_are_refused(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("uri", ["file://host/a", "file://[bad", "s3://bucket/a", "s3a://", "://", "hdfs://n:1/x"])
+@pytest.mark.parametrize("uri", ["file://host/a", "file://[bad", "ftp://bucket/a", "://", "hdfs://n:1/x"])
 def test_places_that_are_no_folder_of_a_file_system_are_refused(uri: str) -> None:
     with pytest.raises(StoreUnreachableError, match="not supported"):
         open_store(uri)

@@ -253,7 +253,7 @@ def test_a_checkpoint_does_not_outlive_the_entry_of_somebody_else_that_it_covers
 
     log = Path(disk.after_power_loss(tmp_path / "after"), PLACE, "orders", "_delta_log")
     assert (log / f"{version:020d}.checkpoint.parquet").stat().st_size
-    assert (log / f"{version:020d}.json").read_bytes() == (Path(queue.uri) / "_delta_log" / f"{version:020d}.json").read_bytes()
+    assert (log / f"{version:020d}.json").read_bytes() == (Path(queue.root) / "_delta_log" / f"{version:020d}.json").read_bytes()
 
 
 def test_an_acknowledged_commit_has_its_mark_on_disk_and_one_that_nobody_was_told_of_has_none(disk: Disk, queue: QueueTable, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_the_stage_is_gone_after_the_final_commit(queue: QueueTable) -> None:
     send(queue, 1)
     claimed = claim(queue)
     queue.finish(claimed, seal(queue, claimed), now=NOW)
-    assert not Path(queue.uri, "_stage", "run").exists()
+    assert not Path(queue.root, "_stage", "run").exists()
 
 
 def test_a_staged_file_that_vanished_stops_the_final_commit(queue: QueueTable) -> None:
@@ -235,7 +235,7 @@ def test_a_staged_file_that_vanished_stops_the_final_commit(queue: QueueTable) -
     queue.stage_table(claimed, put(rows_of(queue, claimed), "poison"))
     manifest = seal(queue, claimed)
     ((staged, _),) = manifest.files
-    Path(queue.uri, "_stage", staged).unlink()
+    Path(queue.root, "_stage", staged).unlink()
     before = queue.snapshot()
     with pytest.raises(TableChangedError, match="Nothing was committed"):
         queue.finish(claimed, manifest, now=NOW)
@@ -249,7 +249,7 @@ def test_a_linked_file_that_vanishes_right_before_the_commit_stops_it(queue: Que
     queue.stage_table(claimed, put(rows_of(queue, claimed), "poison"))
     manifest = seal(queue, claimed)
     ((_, file),) = manifest.files
-    at_point.do("store.finish.after_links", Path(queue.uri, file.path).unlink)
+    at_point.do("store.finish.after_links", Path(queue.root, file.path).unlink)
     before = queue.snapshot()
     with pytest.raises(TableChangedError, match=file.path):
         queue.finish(claimed, manifest, now=NOW)

@@ -111,6 +111,7 @@ def test_an_upgrade_keeps_the_last_lookup_id_for_good(store: QueueStore, monkeyp
     """Format 1 let the log forget it; then the highest id among the files is what is known."""
     with monkeypatch.context() as format_1:
         format_1.setattr("airflow_poison.core.store.delta.store.FORMAT_VERSION", 1)
+        format_1.setattr("airflow_poison.core.store.bucket.store.FORMAT_VERSION", 1)
         format_1.setattr("airflow_poison.core.store.memory.FORMAT_VERSION", 1)
         format_1.setattr(appending, "SEQUENCE", "forgotten")
         send(store.create("orders", replace(CONTROL, format_version=1), NOW), 3)

@@ -105,7 +105,7 @@ def test_a_queue_that_is_enabled_right_before_the_commit_takes_them(queue: Queue
     at_point.do("store.append.before_commit", lambda: enable(queue))
     assert send(queue, 3).held == 0
     assert (ids(queue, MAIN), ids(queue, TRANSMISSION)) == ([1, 2, 3], [])
-    assert len(list(Path(queue.uri).rglob("sub_queue=transmission/**/*.parquet"))) == 0
+    assert len(list(Path(queue.root).rglob("sub_queue=transmission/**/*.parquet"))) == 0
 
 
 def test_a_send_that_is_overtaken_and_held_numbers_its_messages_anew(queue: QueueTable, at_point: AtPoint) -> None:
@@ -124,7 +124,7 @@ def test_a_send_right_before_the_commit_that_enables_comes_to_main_too(queue: Qu
     at_point.do("store.alter.before_commit", lambda: send(queue, 2, "2"))
     enable(queue)
     assert (ids(queue, MAIN), ids(queue, TRANSMISSION)) == ([1, 2, 3], [])
-    assert len(list(Path(queue.uri).rglob("sub_queue=main/**/*.parquet"))) == 2, "the overtaken try left a file"
+    assert len(list(Path(queue.root).rglob("sub_queue=main/**/*.parquet"))) == 2, "the overtaken try left a file"
 
 
 def test_nobody_receives_from_transmission(queue: QueueTable) -> None:

@@ -53,7 +53,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
     held = claim(queue, "living", 3)
     queue.stage_table(held, put(rows_of(queue, held), "poison"))
     seal(queue, held)
-    Path(queue.uri, "_stage", "ended", "0123", "journal").mkdir(parents=True)
+    Path(queue.root, "_stage", "ended", "0123", "journal").mkdir(parents=True)
     for number in range(10):
         send(queue, 1, f"more-{number}")
     return queue

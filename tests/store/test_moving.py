@@ -113,7 +113,7 @@ def test_a_return_is_one_row_a_file_and_stays_readable_when_the_file_is_gone(que
     park_all(queue)
     queue.move_files(PARKED, SubQueue.MAIN, LATER)
     (file,) = queue.snapshot().files
-    Path(queue.uri, file.path).unlink()
+    queue.folder.remove(file.path)
     details = {"count": "2", "max_lookup_id": "2", "path": file.path, "place": "main"}
     assert list(queue.events()) == [Event(EventType.RETURNED, LATER, 1, move_count=2, details=details)]
 
@@ -203,7 +203,7 @@ def test_a_split_that_loses_a_row_is_refused(queue: QueueTable) -> None:
     with pytest.raises(ConservationError, match="4 rows instead of 5"):
         queue.split_file(file, [queue.read(file).slice(0, 4)], NOW)
     assert queue.snapshot().files == (file,)
-    assert len(list(Path(queue.uri, "sub_queue=main").rglob("*.parquet"))) == 1
+    assert len(list(Path(queue.root, "sub_queue=main").rglob("*.parquet"))) == 1
 
 
 def test_a_claimed_file_cannot_be_split(queue: QueueTable) -> None:
@@ -229,7 +229,7 @@ def test_sent_outbox_files_are_removed_once(queue: QueueTable) -> None:
 def test_a_file_that_is_gone_is_told_when_it_is_read(queue: QueueTable) -> None:
     send(queue, 2)
     (file,) = queue.snapshot().files
-    Path(queue.uri, file.path).unlink()
+    queue.folder.remove(file.path)
     with pytest.raises(TableChangedError, match=file.path):
         queue.read(file)
     with pytest.raises(TableChangedError, match=file.path):

@@ -34,7 +34,7 @@ def files(queue: QueueTable) -> list[DataFile]:
 
 
 def on_disk(queue: QueueTable) -> int:
-    return len([path for path in Path(queue.uri).rglob("*.parquet") if "_delta_log" not in path.parts])
+    return len([path for path in Path(queue.root).rglob("*.parquet") if "_delta_log" not in path.parts])
 
 
 def test_rows_go_where_their_columns_say_in_one_commit_with_events_and_control_row(queue: QueueTable, files: list[DataFile]) -> None:

@@ -144,4 +144,4 @@ def test_statistics_tell_priority_and_age(queue: QueueTable) -> None:
 def _files_on_disk(queue: QueueTable) -> list[Path]:
     from pathlib import Path
 
-    return list(Path(queue.uri, "sub_queue=main").rglob("*.parquet"))
+    return list(Path(queue.root, "sub_queue=main").rglob("*.parquet"))

@@ -96,6 +96,9 @@ class Folder(Protocol):
     def data_files(self) -> Iterator[Found]:
         """Yield the files of all partitions, temporary ones (their names begin with a dot) too."""
 
+    def stages(self) -> Iterator[Found]:
+        """Yield the folders of the stage that lie elsewhere than on this node."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalFolder:
@@ -187,6 +190,10 @@ class LocalFolder:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and (found := look(self.root, Path(entry.path))) is not None:
                         yield found
+
+    def stages(self) -> Iterator[Found]:
+        """Yield nothing: everything is here."""
+        return iter(())
 
 
 def look(root: str, path: Path) -> Found | None:

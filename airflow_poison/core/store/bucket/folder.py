@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SHUT_OUT = b'{"shut out": true}'
 """What stands in the place of the manifest of a holder who must not put one there any more."""
-_MANIFEST = "manifest.json"
+_STAGE, _MANIFEST = "_stage", "manifest.json"
 
 
 def node_folder(uri: str) -> Path:
@@ -119,7 +119,13 @@ class BucketFolder:
         self._there.add(path)
 
     def link(self, source: str, target: str) -> None:
-        """Note that a file is to be copied when it is published; a copy on this node gets its second name now."""
+        """Note that a file is to be copied in the store when it is published; a copy on this node gets its second name now.
+
+        What comes from the stage is on this node.
+        """
+        if source.startswith(f"{_STAGE}/"):
+            second_name(Path(self.root, source), Path(self.root, target))
+            return
         with suppress(FileNotFoundError):
             second_name(Path(self.root, source), Path(self.root, target))
         self._copied[target] = source
@@ -180,11 +186,22 @@ class BucketFolder:
         self.objects.remove([each.path for each in self.objects.list(f"{path}/")])
 
     def data_files(self) -> Iterator[Found]:
-        """Yield the objects of all partitions."""
-        now = datetime.now(UTC)
+        """Yield the objects of all partitions, and what lies on this node without being one."""
+        now, there = datetime.now(UTC), set[str]()
         for each in self.objects.list(""):
             if each.path.startswith("sub_queue="):
+                there.add(each.path)
                 yield Found(each.path, each.size, (now - each.changed_at).total_seconds())
+        yield from (found for found in self._local.data_files() if found.path not in there)
+
+    def stages(self) -> Iterator[Found]:
+        """Yield the folders of holders and of sends that have objects, each as young as its youngest."""
+        now, found = datetime.now(UTC), dict[str, tuple[int, float]]()
+        for each in self.objects.list(f"{_STAGE}/"):
+            folder = "/".join(each.path.split("/")[:3])
+            size, age = found.get(folder, (0, float("inf")))
+            found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
+        yield from (Found(folder, size, age) for folder, (size, age) in found.items())
 
 
 def boot_seconds() -> float:

@@ -54,7 +54,7 @@ class _Listing:
         return cls(
             files=tuple(file for file in files if file.name.endswith(".parquet") and not file.name.startswith(".")),
             temporary=tuple(file for file in files if file.name.startswith(".")),
-            stages=tuple(_stages(folder.root)),
+            stages=tuple({found.path: found for found in (*folder.stages(), *_stages(folder.root))}.values()),
         )
 
 
@@ -195,6 +195,7 @@ def _remove(folder: Folder, found: Found) -> None:
         path.rename(aside)
     reach("store.clean.after_aside")
     stage.remove_tree(aside)
+    folder.remove_tree(found.path)
     with suppress(OSError):  # not empty, or the stage itself
         if path.parent != Path(folder.root, STAGE):
             path.parent.rmdir()
