@@ -264,7 +264,7 @@ def _spoil_row(queue: Queue, place: str) -> None:
     rows = pq.read_table(Path(queue.table.uri, old.path), partitioning=None)
     rows = rows.set_column(rows.schema.get_field_index("body"), "body", pa.array([b"no json"], pa.binary()))
     path = f"sub_queue={place}/move_count=0/{uuid4().hex}.parquet"
-    commit(queue, Commit("alter", add=[files.write(queue.table.uri, path, rows)], remove=[old]))
+    commit(queue, Commit("alter", add=[files.write(queue.table.folder, path, rows)], remove=[old]))
 
 
 def _claim_and_die(queue: Queue, *, late: timedelta = AN_HOUR) -> None:
