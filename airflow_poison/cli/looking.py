@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
@@ -181,7 +180,7 @@ def check(args: Namespace) -> None:
     Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
     checked.
     """
-    from airflow_poison.core.checking.check import check_folder, check_store
+    from airflow_poison.core.checking.check import check_queue, check_store
 
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
@@ -191,7 +190,7 @@ def check(args: Namespace) -> None:
     names = _names(store, args.queue)
     done, failed = _repaired(store, names, args, whole=not args.queue) if args.repair else ([], [])
     clock = system_clock()
-    results = [check_folder(name, str(Path(store.uri, name)), clock) for name in names] if args.queue else list(check_store(store, clock))
+    results = [check_queue(store, name, clock) for name in names] if args.queue else list(check_store(store, clock))
     for text in failed:
         say("error", text)
     if args.output == "json":

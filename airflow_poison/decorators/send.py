@@ -63,10 +63,10 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
         sent: dict[str, object] = QueueSendOperator.execute(self, context)
         return sent
 
-    def _batches(self, hook: QueueHook, uri: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
+    def _batches(self, hook: QueueHook, root: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages. Nothing is called before the first is asked for."""
         self._take(self._returned(hook))
-        yield from super()._batches(hook, uri, key, now)
+        yield from super()._batches(hook, root, key, now)
 
     def _returned(self, hook: QueueHook) -> object:
         if self.wants_spark:

@@ -6,7 +6,7 @@ claims and state as they are now. Nothing is repaired: see ``table_repair`` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,12 +68,19 @@ def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) ->
     """
     if not Path(table.root, LOG).is_dir():
         raise InputError(f"The queue {table.name!r} has no log: a check reads tables in Delta format, and the store in memory keeps no log.")
-    return check_folder(table.name, table.uri, clock, safe_age=safe_age)
+    return check_folder(table.name, table.root, clock, safe_age=safe_age)
+
+
+def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:
+    """Check a queue of a store, also one that no verb can open; of an object store a copy of all that is there. Raises InputError."""
+    with store.copied(name) as root:
+        found = check_folder(name, root, clock, safe_age=safe_age)
+    return replace(found, uri=f"{store.uri.rstrip('/')}/{name}")
 
 
 def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> tuple[CheckResult, ...]:
     """Check the store's own folder (under the name ``""``) and every queue in it, also those that no verb can open."""
-    queues = [check_folder(name, str(Path(store.uri, name)), clock, safe_age=safe_age) for name in store.names()]
+    queues = [check_queue(store, name, clock, safe_age=safe_age) for name in store.names()]
     left = tuple(_left_creations(Path(store.uri), safe_age))
     return (*([CheckResult("", store.uri, -1, left, Account())] if left else []), *queues)
 

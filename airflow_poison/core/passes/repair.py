@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.checking import table_repair
-from airflow_poison.core.checking.check import SAFE_AGE, CheckResult, check_folder
+from airflow_poison.core.checking.check import SAFE_AGE, CheckResult, check_queue
 from airflow_poison.core.checking.claims import worked
-from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.errors import InputError, PoisonError
 from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.store.control import FORMAT_VERSION
@@ -51,20 +51,22 @@ def repair(
     What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of somebody else are
     undone where that loses nothing; the table gets this version's format; the outbox is sent on, held messages come to ``main``; expired claims of
     which nothing was delivered are given back; orphans and stages without a claim are removed. Safe beside every other verb, and to repeat.
+    In an object store, whose log is not mended here, that begins with the format.
 
     :param accept: let what somebody else has committed stand, as it is now.
     :param accept_loss: go on without files of the table, and without the newest commits, that are damaged or gone and of which there is no copy.
         Their messages are lost. An event and the result tell the lookup ids; what is left of the files is kept in the folder ``_repaired``.
     """
-    root = str(Path(store.uri, name))
     done: list[str] = []
     failed: list[str] = []
     try:
-        with named(root):
-            done += table_repair.repair_log(root, accept_loss=accept_loss)
-        done += table_repair.settle_foreign(root, accept=accept)
-        if accept_loss:
-            done += table_repair.give_up_files(root, clock)
+        if store.is_folder:
+            done += _table(str(Path(store.uri, name)), clock, accept=accept, accept_loss=accept_loss)
+        elif accept or accept_loss:
+            raise InputError(
+                f"The queue {name!r} is in the object store {store.uri}: what somebody else has committed there, and what is lost, is no matter of a "
+                "repair. RESTORE the table to the last version of ours with any Delta writer, or put the objects back from a backup."
+            )
         older = store.open(name, upgrade=False).snapshot().control.format_version < FORMAT_VERSION
         table = store.open(name)
         if older:
@@ -77,7 +79,16 @@ def repair(
                 done += step
             except PoisonError as error:
                 failed.append(str(error))
-    return RepairResult(name, tuple(done), tuple(failed), check_folder(name, root, clock, safe_age=safe_age))
+    return RepairResult(name, tuple(done), tuple(failed), check_queue(store, name, clock, safe_age=safe_age))
+
+
+def _table(root: str, clock: Clock, *, accept: bool, accept_loss: bool) -> Iterator[str]:
+    """Mend the table itself, in the folder in which it lies."""
+    with named(root):
+        yield from table_repair.repair_log(root, accept_loss=accept_loss)
+    yield from table_repair.settle_foreign(root, accept=accept)
+    if accept_loss:
+        yield from table_repair.give_up_files(root, clock)
 
 
 def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, SparkJobError, recalled
+from airflow_poison.core.errors import PoisonError, SettingError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
 from airflow_poison.core.spark.executors import own_package, shippable
@@ -99,7 +99,9 @@ class Submission:
 
     @classmethod
     def of_queue(cls, table: QueueTable, key: str) -> Submission:
-        """Return the folder of a run key, for a new try."""
+        """Return the folder of a run key, for a new try. Raises SettingError for a queue whose folder only this node has."""
+        if table.node:
+            raise SettingError("store", table.uri, "a folder that the driver sees, too: queues in object stores are received from in the task so far")
         return cls(Path(table.root, "_stage", f"send-submitted-{key}"), f"{time.time_ns():020}-{token_hex(4)}")
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.delivery.transform import Transformation
+from airflow_poison.core.errors import SettingError
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.frames.claim import transform_claim
@@ -114,6 +115,12 @@ class SparkEngine:
 
         A transformation is called here, without messages. Raises TransformError.
         """
+        if table.node and not self.local:
+            raise SettingError(
+                "spark",
+                "a cluster",
+                f"local[*] or auto: queue {table.name!r} is in an object store, whose passes run on the machine of the task so far",
+            )
         if isinstance(handler, Transformation):
             self._executors.make_ready(table.root)
             check(self._spark, handler)
@@ -122,6 +129,8 @@ class SparkEngine:
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
+        for file in claim.files:
+            table.folder.here(file.path)
         if job.transform is not None:
             transform_claim(self._spark, self._executors.jobs, table, claim, job, keep_alive=keep_alive, tell=self._progress)
             return

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlparse
 
 from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once, check_priorities, expires_at
@@ -90,12 +89,12 @@ class SendStage:
     folder: Path
 
     @classmethod
-    def of_queue(cls, uri: str, key: str) -> SendStage:
-        """Return the stage of a send with this key. Raises InputError for a queue that is not on a local or mounted file system."""
-        parsed = urlparse(uri)
-        if parsed.scheme not in {"", "file"}:
-            raise InputError(f"A DataFrame can be sent only to a store on a local or mounted file system so far; this queue is at {uri}.")
-        return cls(Path(unquote(parsed.path) if parsed.scheme else uri) / "_stage" / f"send-{key}")
+    def of_queue(cls, root: str, key: str) -> SendStage:
+        """Return the stage of a send with this key.
+
+        :param root: the table's folder on this node.
+        """
+        return cls(Path(root) / "_stage" / f"send-{key}")
 
     def batches(self, frame: Callable[[], DataFrame], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a DataFrame. Nothing happens before the first is asked for; the folder is gone after the last.

@@ -15,6 +15,7 @@ from airflow_poison.core.errors import QueueNameError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
@@ -43,6 +44,10 @@ class QueueStore(Protocol):
         """The root."""
 
     @property
+    def is_folder(self) -> bool:
+        """Whether each queue is a folder below the root that everybody who uses the store sees."""
+
+    @property
     def absence(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
 
@@ -57,6 +62,9 @@ class QueueStore(Protocol):
 
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted."""
+
+    def copied(self, name: str) -> AbstractContextManager[str]:
+        """Yield a folder that has all of a queue's table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -24,6 +25,7 @@ from airflow_poison.core.store.table.files import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
@@ -142,6 +144,11 @@ class MemoryStore:
         return f"memory://{self._name}"
 
     @property
+    def is_folder(self) -> bool:
+        """No: nobody else sees its folder."""
+        return False
+
+    @property
     def absence(self) -> str:
         """Nothing: a store in memory is there as long as somebody has it."""
         return ""
@@ -178,6 +185,10 @@ class MemoryStore:
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted."""
         return sorted(self._queues)
+
+    def copied(self, name: str) -> AbstractContextManager[str]:
+        """Yield the folder of a queue's files, which has no log."""
+        return nullcontext(str(Path(self._folder.path, name)))
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: nobody sees a queue that is being made."""

@@ -289,5 +289,5 @@ def _holds(sight: Reading) -> bool:
 def _mark(table: QueueTable, snapshot: Snapshot) -> Hashable | None:
     try:
         return table.mark(snapshot.version)
-    except OSError:  # the next read says what is wrong with the folder
+    except (OSError, PoisonError):  # the next read says what is wrong
         return None

@@ -60,7 +60,7 @@ def send_frame(task: Task, key: str, *, path: str | None = None, table: str | No
     """Send a path, a table, or a DataFrame whose bodies a Python function makes on the executors."""
     source = FrameSource(path=path, table=table, dataframe=None if path or table else frame)
     queue, now = task.table(), SystemClock().now()
-    batches = SendStage.of_queue(queue.uri, key).batches(lambda: source.open(session()), ColumnMapping(body="body"), now)
+    batches = SendStage.of_queue(queue.root, key).batches(lambda: source.open(session()), ColumnMapping(body="body"), now)
     return send(queue, batches, key=key, clock=SystemClock())
 
 

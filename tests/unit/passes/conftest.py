@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from airflow_poison.core.policies.policy import Restart
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.memory import MemoryStore
+from tests.store.conftest import bucket_store
 from tests.store.points import AtPoint
 from tests.unit.passes.given import Handler, Queue, a_queue
 
@@ -32,8 +34,14 @@ POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=time
 AN_HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(params=["memory", "delta"])
+STORES = os.environ.get("POISON_STORES", "memory,delta").split(",")
+"""The stores that passes are tested on; ``make live`` has them all on an object store."""
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
+    if request.param == "bucket":
+        return bucket_store(tmp_path)
     return MemoryStore() if request.param == "memory" else DeltaStore(str(tmp_path / "store"), durable=False)
 
 

@@ -6,7 +6,6 @@ Entry n+1 is made by a request that creates and never replaces. delta-rs reads t
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from contextlib import suppress
 from itertools import count, takewhile
@@ -19,7 +18,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.bucket.folder import boot_seconds
-from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.bucket.objects import copy_of, side_by_side
 from airflow_poison.core.store.delta import checkpoints, entries
 from airflow_poison.core.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, log, now_ms, partition_of, statistics_of
@@ -139,14 +138,8 @@ class BucketLog:
         return shortened
 
     def _copied(self, copy: str) -> set[str]:
-        """Copy the whole log into a folder, with the times of its objects; return its names."""
-        found = list(self._objects.list(f"{LOG}/"))
-        for each, content in zip(found, side_by_side(self._objects.get, [each.path for each in found]), strict=True):
-            place = Path(copy, each.path)
-            place.parent.mkdir(exist_ok=True)
-            if content is not None:
-                place.write_bytes(content)
-                os.utime(place, (each.changed_at.timestamp(),) * 2)
+        """Copy the whole log into a folder; return its names."""
+        copy_of(self._objects, list(self._objects.list(f"{LOG}/")), copy)
         return set(entries.names(Path(copy, LOG)))
 
     def _newest(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,15 +13,16 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import check_name
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
-from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.core.store.bucket.objects import Objects, copy_of
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG
 from airflow_poison.core.store.delta.store import make_table
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import changing
+from airflow_poison.core.store.table.files import STAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
@@ -49,6 +51,11 @@ class BucketStore:
     def uri(self) -> str:
         """The URI of the prefix."""
         return self._objects.uri
+
+    @property
+    def is_folder(self) -> bool:
+        """No: there are objects."""
+        return False
 
     @property
     def absence(self) -> str:
@@ -93,6 +100,16 @@ class BucketStore:
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         return sorted(each.path.rpartition("/")[2] for each in self._objects.list(f"{NAMES}/"))
+
+    @contextmanager
+    def copied(self, name: str) -> Iterator[str]:
+        """Yield a copy of all objects of a queue's table. Raises StoreUnreachableError."""
+        objects = self._objects.below(check_name(name))
+        with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
+            copy_of(objects, list(objects.list("")), copy)
+            for holder in Path(copy, STAGE).glob("*/*"):
+                Path(holder, "journal").mkdir(exist_ok=True)  # the journals are on the nodes of their passes
+            yield copy
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""

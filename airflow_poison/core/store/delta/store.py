@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -28,6 +28,7 @@ from airflow_poison.core.store.table.stage import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
@@ -65,6 +66,11 @@ class DeltaStore:
     def uri(self) -> str:
         """The root's path."""
         return str(self._root)
+
+    @property
+    def is_folder(self) -> bool:
+        """It is."""
+        return True
 
     @property
     def absence(self) -> str:
@@ -135,6 +141,10 @@ class DeltaStore:
             return []
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
+
+    def copied(self, name: str) -> AbstractContextManager[str]:
+        """Yield the table's own folder."""
+        return nullcontext(str(self._root / name))
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
