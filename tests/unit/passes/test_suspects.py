@@ -115,7 +115,7 @@ def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
 
     queue = queue.having(policy=NO_RETRY.altered({"receive_retry_count": 3})).sent("good", "good")
     die(queue, {1: word(MessageState.TIMED_OUT, 2, 2)})
-    (log,) = Path(queue.table.uri).glob("_stage/*/*/journal/*.log")
+    (log,) = Path(queue.table.root).glob("_stage/*/*/journal/*.log")
     with log.open("ab") as file:
         for attempts in range(2):
             FailureLog(file.fileno()).append(Rollback(0, 0, 1, attempts, Failure(FailureKind.TIMEOUT, "transaction timeout")))
