@@ -45,13 +45,16 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
 
     :param master: where Spark runs, for example ``local[*]``, ``spark://host:7077``, or ``sc://host:15002`` for a Spark Connect server.
     :param conf: further settings; they win over the product's own. A session of a server takes only those that are a session's.
-    Raises JavaError and SparkDistributionError before a JVM is started, SparkConnectError when no server answers.
+    Raises JavaError and SparkDistributionError before a JVM is started, SparkConnectError when no server answers, SparkJobError when no master does.
     """
     check_distributions(classic=not master.startswith(SCHEME))
     if master.startswith(SCHEME):
         settings = {key: value for key, value in SETTINGS.items() if key.startswith("spark.sql.")}
         return connect_session(master, {**settings, **(conf or {})})
+    from py4j.protocol import Py4JError
     from pyspark.sql import SparkSession
+
+    from airflow_poison.core.spark.jobs import why
 
     running = running_session()
     if running is not None:
@@ -64,7 +67,12 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     for key, value in {**SETTINGS, **(conf or {})}.items():
         builder = builder.config(key, value)
     with jvm_output_logged():
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except Py4JError as error:
+            raise SparkJobError(
+                f"Spark cannot be started on {master!r}: {why(error)}\nCheck that the master is the right one and answers; nothing was claimed."
+            ) from error
 
 
 def running_session() -> SparkSession | None:

@@ -74,7 +74,10 @@ class Objects:
             raise StoreUnreachableError(
                 f"The store {uri} is in an object store, which needs the package obstore. Install airflow-poison[object-store] where the task runs."
             ) from error
-        client = {match[1].lower(): _setting(value) for name, value in options.items() if (match := _CLIENT.fullmatch(name))}
+        said = {**{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}, **options}
+        client = {match[1].lower(): _setting(value) for name, value in said.items() if (match := _CLIENT.fullmatch(name))}
+        if any(name.lower().endswith("endpoint_url") and value.startswith("http://") for name, value in said.items()):
+            client.setdefault("allow_http", True)  # that is what was asked for
         config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
         try:
             made = from_url(
