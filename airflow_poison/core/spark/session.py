@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, cast
 
-from airflow_poison.core.errors import JavaError, SettingError, SparkConnectError, SparkDistributionError
+from airflow_poison.core.errors import JavaError, SettingError, SparkConnectError, SparkDistributionError, SparkJobError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
