@@ -19,7 +19,7 @@ from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     import pyarrow as pa
@@ -72,6 +72,8 @@ class StageJob:
     :param key: of the pass, as rows say it that tell where they come from.
     :param transform: a function of a DataFrame that takes the handler's place; only an engine of Spark carries it out.
     :param deaths: of a transformation's suspects, by lookup id: at how many deaths of everything each was being transformed.
+    :param share: takes what stands in the journals, where they stay on a node that may be lost; None: everybody sees them.
+    :param sections: of suspects of a lost node, by lookup id: how many messages a section of the journal may have that holds one. Empty: none are.
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     :param batching: the handler gets frames of many messages; None: one message at a time.
     :param detection: of outages; None: every failure is charged.
@@ -103,6 +105,8 @@ class StageJob:
     closed: bool = False
     transform: Transformation | None = None
     deaths: Mapping[int, int] = field(default_factory=dict)
+    share: Callable[[str, int, bytes], None] | None = None
+    sections: Mapping[int, int] = field(default_factory=dict)
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
@@ -179,6 +183,8 @@ def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         return _slices(batches, 1)
     if job.forced and job.policy.stateless and job.dialogs is None:
         return _slices(batches, FORCED_ROWS, frozenset(job.alone))
+    if job.sections and job.policy.stateless and job.dialogs is None:
+        return _graded(batches, job.sections)
     if job.policy.sweeps:
         return _swept(batches)
     if job.batching is None:
@@ -200,6 +206,17 @@ def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] 
                 start = row + 1
         if start < batch.num_rows:
             yield batch.slice(start)
+
+
+def _graded(batches: Iterable[pa.RecordBatch], sizes: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+    """Cut batches into consecutive rows: suspects alike, at most as many as they may be, and all others between them."""
+    for batch in batches:
+        wanted = [sizes.get(lookup_id or 0, 0) for lookup_id in batch.column("lookup_id").to_pylist()]
+        start = 0
+        for row in range(1, batch.num_rows + 1):
+            if row == batch.num_rows or wanted[row] != wanted[start] or (wanted[start] and row - start == wanted[start]):
+                yield batch.slice(start, row - start)
+                start = row
 
 
 def _sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:

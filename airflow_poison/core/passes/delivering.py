@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ class Delivering:
             carry = story.carry
             if verdicts := [*filter(None, map(Verdict.read, folders))]:
                 return self._closed(job, carry, verdicts, keep_alive)
-            if story.alone and job.order is Order.NONE and job.transform is None:
+            if story.alone and not job.sections and job.order is Order.NONE and job.transform is None:
                 of.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
                 alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, carry=_saved(carry, stage))
                 engine.run(of.table, claim, alone, keep_alive=keep_alive)
@@ -170,6 +171,8 @@ class Delivering:
             detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
             transform=transform,
             deaths=story.deaths if transform is not None else {},
+            share=of.table.sharing(self.held.claim),
+            sections=_sections(story) if of.table.node else {},
         )
 
     def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:
@@ -207,7 +210,8 @@ class Delivering:
         folder, local, of = Path(job.journal_folder), self.engine.local, self.held.receiving
         machine = platform.machine() if local else ""
         sections = job.policy.stateless and job.dialogs is None and job.transform is None
-        forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else Forced.NOTHING
+        unforced = Forced.NOTHING if job.share is None else Forced.SHARED
+        forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else unforced
         of.table.begin(self.held.claim, TryNote(machine, forced, of.table.node).to_json())
         try:
             yield
@@ -218,6 +222,18 @@ class Delivering:
                     platform.force_files(folder, journals)
                     of.table.leave(self.held.claim)
             raise
+
+
+MOST_ALONE = 32
+"""So many suspects of a lost node are delivered alone; more are cut into so many parts first."""
+
+
+def _sections(story: ClaimHistory) -> dict[int, int]:
+    """Return how many messages a section with a suspect may have, by lookup id; those of most losses are cut finest. None: they come alone."""
+    if len(story.alone) <= MOST_ALONE:
+        return {}
+    together = Counter(story.deaths.values())
+    return {lookup_id: -(-together[deaths] // MOST_ALONE) if together[deaths] > MOST_ALONE else 1 for lookup_id, deaths in story.deaths.items()}
 
 
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:

@@ -20,7 +20,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,12 @@ class Folder(Protocol):
         """Shut an earlier holder of a claim out: from now on it places nothing, and what it has left lies under another name on this node.
 
         Safe to repeat. Raises OSError when that cannot be done.
+        """
+
+    def sharing(self, holder: str, folder: str) -> Callable[[str, int, bytes], None] | None:
+        """Return what takes pieces of the files of a holder's folder for other nodes: name, offset, content. None where everybody sees them.
+
+        It raises ClaimLostError once the holder is shut out.
         """
 
     def leave(self, holder: str, note: str) -> None:
@@ -174,6 +180,10 @@ class LocalFolder:
             # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
             if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
                 raise
+
+    def sharing(self, holder: str, folder: str) -> None:
+        """Return None."""
+        del holder, folder
 
     def leave(self, holder: str, note: str) -> None:
         """Remove the note."""

@@ -312,6 +312,7 @@ class QueueTable(Table):
     stage = stages.stage
     begin = stages.begin
     leave = stages.leave
+    sharing = stages.sharing
     journals = stages.journals
     stage_table = stages.stage_table
     unstage = stages.unstage

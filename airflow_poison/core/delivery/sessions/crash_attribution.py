@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -217,6 +217,7 @@ class Forced(StrEnum):
 
     NOTHING = "nothing"  # but the journal of messages that are delivered alone
     SECTIONS = "sections"  # each section before its first delivery
+    SHARED = "shared"  # nothing, but other nodes are told of each section before its first delivery
     MARKS = "marks"  # each message before it is with its handler
 
 
@@ -341,11 +342,12 @@ class _Attribution:
         if elsewhere:
             left.doubt_batches()
         judged = _TryAttribution(left, self.deaths)
-        if begun is not None and begun.forced is not Forced.NOTHING:
+        if begun is not None and begun.forced not in {Forced.NOTHING, Forced.SHARED}:
             self.careful = True
         if begun is not None and elsewhere and begun.forced is not Forced.MARKS:
             self.outdated = True
-            if not judged.judge_by_forced_sections(every=begun.forced is Forced.SECTIONS) and begun.forced is Forced.NOTHING:
+            every = begun.forced in {Forced.SECTIONS, Forced.SHARED}
+            if not judged.judge_by_forced_sections(every=every) and begun.forced is Forced.NOTHING:
                 self.unexplained.append(judged.suspect_by_old_marks())
         else:
             judged.judge_by_marks()
@@ -389,21 +391,23 @@ class _TryAttribution:
             self.suspects = self._in_flight(opens)
 
     def judge_by_forced_sections(self, *, every: bool) -> bool:
-        """Judge by the last section that was forced to disk; False when there is none, or all of it is settled.
+        """Judge by the last section of each task that was forced to disk; False when there is none, or all of them are settled.
 
-        :param every: all of them were; else only those of messages that were delivered alone, and none if others came after them.
+        :param every: all sections were; else only those of messages that were delivered alone, and none if others came after them.
         """
         sections = self._left.sections
         if not sections or not (every or all(section.alone for section in sections)):
             return False
-        ids, words = sections[-1].ids, sections[-1].words
-        rows = pending(words)
-        if len(ids) == 1 and len(rows):
+        last = {section.path: place for place, section in enumerate(sections)}.values()
+        opens = [place for place in last if len(pending(sections[place].words))]
+        if len(opens) == 1 and len(sections[opens[0]].ids) == 1:
+            words = sections[opens[0]].words
             words[0] = int(words[0]) & ~STATE_MASK | MessageState.IN_FLIGHT
-            self._charge_open(len(sections) - 1)
+            self._charge_open(opens[0])
         else:
-            self.suspects = frozenset(ids[rows].tolist())
-        return bool(len(rows))
+            suspected = (sections[place].ids[pending(sections[place].words)].tolist() for place in opens)
+            self.suspects = frozenset(chain.from_iterable(suspected))
+        return bool(opens)
 
     def suspect_by_old_marks(self) -> frozenset[int]:
         """Suspect whoever was in flight when the marks were written."""

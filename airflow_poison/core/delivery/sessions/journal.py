@@ -299,10 +299,22 @@ class Journal:
     :param forced: a section is on disk before it can be worked on, and what became of it before the next one begins.
     :param keeps_rows: there is a file of what deliveries return, too.
     :param at_most_once: what is committed stays so, whether it is known what it returned or not.
+    :param share: called with the name of a file, an offset and what stands there, where other nodes are to see how far the try is: with each
+        section before it can be worked on, and with what became of it before the next one begins.
     :ivar rows_descriptor: of that file; -1: there is none.
     """
 
-    def __init__(self, folder: Path, partition: str, *, forced: bool = False, keeps_rows: bool = False, at_most_once: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        partition: str,
+        *,
+        forced: bool = False,
+        keeps_rows: bool = False,
+        at_most_once: bool = False,
+        share: Callable[[str, int, bytes], None] | None = None,
+    ) -> None:
+        self._share, self._told, self._open = share, dict[str, int](), (0, 0)
         self.forced, self._magic = forced, KEEPS_ROWS if keeps_rows and not at_most_once else MAGIC
         name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
@@ -333,6 +345,7 @@ class Journal:
     def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
         """Begin the section of one batch. Raises ServerSessionError when the disk is full."""
         self.force()
+        self._share_what_is_new()
         messages = len(lookup_ids)
         end = self._end + section_size(messages)
         try:
@@ -342,7 +355,9 @@ class Journal:
         reach("delivery.journal.before_section")
         section = Section(self.descriptor, self._sections, self._end, messages)
         section.begin(lookup_ids, words, self._magic)
+        self._open = (self._end, (end + HEADER + STEP - 1) // STEP * STEP)  # to the end of the file
         self.force()
+        self._share_what_is_new()
         reach("delivery.journal.after_section")
         self._end, self._sections = end, self._sections + 1
         return section
@@ -359,6 +374,20 @@ class Journal:
                     f"The attempt journal {str(self.path)!r} cannot be forced to disk: {why(error)}. Nothing is lost; look at that disk, then run "
                     "the task again."
                 ) from error
+            if self._end:
+                self._share_what_is_new()
+
+    def _share_what_is_new(self) -> None:
+        """Share texts and returned rows, and then the words of the last section, which need them."""
+        if self._share is None or self.descriptor < 0:
+            return
+        for descriptor, path in ((self.log_descriptor, self.log_path), (self.rows_descriptor, rows_beside(self.path))):
+            begin, end = self._told.get(path.name, 0), os.fstat(descriptor).st_size if descriptor >= 0 else 0
+            if end > begin:
+                self._share(path.name, begin, _content(descriptor, begin, end))
+                self._told[path.name] = end
+        if self._open[1]:
+            self._share(self.path.name, self._open[0], _content(self.descriptor, *self._open))
 
     def _cannot_grow(self, error: OSError) -> ServerSessionError:
         return ServerSessionError(
@@ -370,6 +399,7 @@ class Journal:
         """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
         try:
             self.force()
+            self._share_what_is_new()
             if self.descriptor >= 0:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
         finally:
@@ -386,6 +416,14 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _content(descriptor: int, begin: int, end: int) -> bytes:
+    pieces = []
+    while begin < end and (piece := os.pread(descriptor, end - begin, begin)):
+        pieces.append(piece)
+        begin += len(piece)
+    return b"".join(pieces)
 
 
 def rows_beside(journal: Path) -> Path:

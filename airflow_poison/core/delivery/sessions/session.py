@@ -256,7 +256,9 @@ def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_han
     :raises ClaimLostError: the journal folder is gone.
     """
     at_most_once = not all(getattr(job.policy, name, True) for name in ("exactly_once", "transaction_scope_required"))
-    journal = Journal(Path(job.journal_folder), partition, forced=job.forced, keeps_rows=bool(job.outputs), at_most_once=at_most_once)
+    journal = Journal(
+        Path(job.journal_folder), partition, forced=job.forced, keeps_rows=bool(job.outputs), at_most_once=at_most_once, share=job.share
+    )
     stateless = job.policy.stateless and at_hand is None
     try:
         callers: Callers

@@ -79,7 +79,7 @@ def transform_claim(
     def told(line: str) -> None:
         tell(f"{name}: {line}")
 
-    with Journal(Path(job.journal_folder), _TASK, forced=True) as journal:
+    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal:
         outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so

@@ -8,16 +8,18 @@ no copy is one that a loss of power has cut short.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.errors import StoreUnreachableError
+from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.machine import machine
 from airflow_poison.core.store.bucket.objects import side_by_side
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 SHUT_OUT = b'{"shut out": true}'
 """What stands in the place of the manifest of a holder who must not put one there any more."""
 _STAGE, _MANIFEST = "_stage", "manifest.json"
+_PIECE = re.compile(r"(.+)\.at-(\d{12})")
 
 
 def node_folder(uri: str) -> Path:
@@ -167,11 +170,13 @@ class BucketFolder:
         sealed = not self.objects.create(manifest, SHUT_OUT) and self.objects.get(manifest)
         was_here = Path(self.root, fenced).is_dir()
         if not was_here:
-            found = [each.path for each in self.objects.list(f"{holder}/") if each.path != manifest]
-            side_by_side(lambda path: self.keep(f"{fenced}{path.removeprefix(holder)}", self._got(path)), found)
-            Path(self.root, fenced, "journal").mkdir(parents=True, exist_ok=True)
+            self._fetch_shared(holder, fenced, manifest)
         if sealed and not Path(self.root, fenced, _MANIFEST).exists():
             self.keep(f"{fenced}/{_MANIFEST}", sealed)
+
+    def sharing(self, holder: str, folder: str) -> Sharing:
+        """Return what makes objects of pieces of files."""
+        return Sharing(self.objects, holder, folder)
 
     def leave(self, holder: str, note: str) -> None:
         """Make objects of all that is in the holder's folder, and remove the note."""
@@ -179,6 +184,25 @@ class BucketFolder:
         Path(place, note).unlink()
         self.share([str(path.relative_to(self.root)) for path in sorted(place.rglob("*")) if path.is_file() and not path.name.startswith(".")])
         self.objects.remove([f"{holder}/{note}"])
+
+    def _fetch_shared(self, holder: str, fenced: str, manifest: str) -> None:
+        """Fetch what a holder on another node has shared; pieces become files again. Whole files, which were shared last, win."""
+        found = sorted(each.path for each in self.objects.list(f"{holder}/") if each.path != manifest)
+        files, whole = dict[str, bytearray](), dict[str, bytes]()
+        for path, content in zip(found, side_by_side(self._got, found), strict=True):
+            piece = _PIECE.fullmatch(path)
+            if piece is None:
+                whole[path] = content
+                continue
+            file, begin = files.setdefault(piece[1], bytearray()), int(piece[2])
+            file.extend(bytes(max(0, begin + len(content) - len(file))))
+            file[begin : begin + len(content)] = content
+        Path(self.root, fenced, "journal").mkdir(parents=True, exist_ok=True)
+        for path, file in files.items():
+            if path not in whole:
+                self.keep(f"{fenced}{path.removeprefix(holder)}", bytes(file))
+        for path, content in whole.items():
+            self.keep(f"{fenced}{path.removeprefix(holder)}", content)
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder of the stage here, and its objects."""
@@ -202,6 +226,27 @@ class BucketFolder:
             size, age = found.get(folder, (0, float("inf")))
             found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
         yield from (Found(folder, size, age) for folder, (size, age) in found.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Makes objects of pieces of a holder's files: how far the holder may be, and what is known, when its node is lost.
+
+    A piece that begins says what may be delivered from now on. It is an object before anybody looks whether the holder is shut out; who shuts it out
+    looks at the pieces after that. So one of the two sees the other.
+    """
+
+    objects: Objects
+    holder: str
+    folder: str
+
+    def __call__(self, name: str, offset: int, content: bytes) -> None:
+        """Make an object of a piece. Raises ClaimLostError when the holder is shut out."""
+        self.objects.put(f"{self.holder}/{self.folder}/{name}.at-{offset:012d}", content)
+        if self.objects.get(f"{self.holder}/{_MANIFEST}") == SHUT_OUT:
+            raise ClaimLostError(
+                f"The holder {self.holder} of the claim in {self.objects.uri} is shut out: a later one goes on. Nothing more is delivered here."
+            )
 
 
 def boot_seconds() -> float:

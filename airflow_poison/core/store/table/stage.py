@@ -103,6 +103,11 @@ def begin(table: Table, claim: Claim, note: str) -> None:
         raise ClaimLostError(lost(claim)) from error
 
 
+def sharing(table: Table, claim: Claim) -> Callable[[str, int, bytes], None] | None:
+    """Return what takes the journals of this holder for other nodes; None where everybody sees them."""
+    return table.folder.sharing(f"{stage_folder(claim.key)}/{claim.attempt}", JOURNAL)
+
+
 def leave(table: Table, claim: Claim) -> None:
     """Take the note back: no journal of this try was lost, and each later holder of the claim can read them. Raises OSError."""
     own = own_folder(table.root, claim)
