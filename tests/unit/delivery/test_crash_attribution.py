@@ -261,6 +261,32 @@ def test_a_section_of_one_message_names_the_culprit(tries: Tries) -> None:
     assert story.alone == tuple(range(3, 65))
 
 
+def test_of_a_lost_node_the_last_section_of_each_task_that_others_were_told_of_is_suspected_and_nobody_needs_more_care(tries: Tries) -> None:
+    lost = TryNote("another machine", Forced.SHARED, "its folder")
+    story = tries.ended(("0", {1: DONE, 2: DONE, 3: DONE, 4: NOTHING}), ("1", {5: NOTHING, 6: NOTHING}), begun=lost, size=2).story()
+
+    assert story.alone == (4, 5, 6)
+    assert counts(story, 3, 4, 5, 6) == [(0, 0)] * 4
+    assert states(story, 1, 2, 3) == [MessageState.CARRIED] * 3
+    assert not story.careful
+
+
+def test_of_a_lost_node_the_only_message_that_others_were_told_of_is_charged_with_every_loss(tries: Tries) -> None:
+    lost = TryNote(platform.machine(), Forced.SHARED, "a folder of another container")
+    tries.ended(("0", {1: NOTHING, 2: NOTHING}), begun=lost)
+    tries.ended(("0", {1: DONE, 2: NOTHING}), begun=lost, size=1)
+
+    story = tries.story()
+
+    assert counts(story, 1, 2) == [(0, 0), (2, 2)]
+
+
+def test_in_a_folder_of_this_node_marks_are_true_whoever_was_told(tries: Tries) -> None:
+    tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), begun=TryNote(platform.machine(), Forced.SHARED, "here"))
+
+    assert counts(read_history(tries.journals, node="here"), 1, 2, 3) == [(0, 0), (1, 1), (0, 0)]
+
+
 def test_where_each_mark_was_forced_to_disk_marks_are_true(tries: Tries) -> None:
     tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), begun=TryNote("a third machine", Forced.MARKS))
 

@@ -59,6 +59,34 @@ def test_more_settled_and_then_more_attempts_win_when_journals_meet(tmp_path: Pa
     assert carry.words.tolist() == [word(MessageState.ENDED, 1), word(MessageState.CRASHED, 2, 1), word(MessageState.COMMITTED)]
 
 
+@pytest.mark.parametrize("rows", [1, 5_000, 20_000])
+def test_what_others_are_told_piece_by_piece_is_the_journal(tmp_path: Path, rows: int) -> None:
+    """The section that is open is among it before anybody works on it; what became of the earlier ones, too."""
+    told = dict[str, bytearray]()
+
+    def share(name: str, offset: int, content: bytes) -> None:
+        file = told.setdefault(name, bytearray())
+        file.extend(bytes(max(0, offset + len(content) - len(file))))
+        file[offset : offset + len(content)] = content
+
+    (tmp_path / "there").mkdir()
+    (tmp_path / "lost").mkdir()
+    with Journal(tmp_path / "lost", "0", share=share) as journal:
+        first = journal.append(np.arange(rows, dtype=np.int64), np.zeros(rows, np.int32))
+        first.as_array()[:] = word(MessageState.ENDED, 1)
+        FailureLog(journal.log_descriptor).append(Rollback(0, 0, 0, 0, Failure(FailureKind.EXCEPTION, "ValueError", "no")))
+        journal.append(ids(rows, rows + 1), words(0, 0))
+        assert len(told[journal.path.name]) % (64 * 1024) == 0
+        for name, content in told.items():
+            (tmp_path / "there" / name).write_bytes(content)
+
+    carry = read_journals([tmp_path / "there"])
+
+    assert carry.lookup_ids.tolist() == [*range(rows + 2)]
+    assert carry.words_for(ids(0, rows)).tolist() == [word(MessageState.ENDED, 1), 0]
+    assert carry.failures[0].text == "no"
+
+
 def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:
     read_journals([]).save(tmp_path / "carry.npy")
 

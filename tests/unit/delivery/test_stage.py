@@ -10,8 +10,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.delivery import stage
 from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory
+from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.stage import StageJob, deliver_partition
+from airflow_poison.core.passes import delivering
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import TALLY, message_schema
 
@@ -83,3 +87,26 @@ def test_another_partition_knows_nothing_of_it(job: StageJob) -> None:
     list(deliver_partition(job, "1", iter([messages(range(1, 5))])))
 
     assert CALLS == [1, 2, 3, 4]
+
+
+# Suspects of a lost node ---------------------------------------------------------------------------------------------
+
+
+def test_suspects_of_a_lost_node_come_in_sections_of_their_own() -> None:
+    """As large as they may be; neighbours of another size, and those that are no suspects, are in others."""
+    rows = pa.record_batch({"lookup_id": pa.array(range(1, 11), pa.int64())})
+    sizes = {3: 2, 4: 2, 5: 2, 6: 1, 7: 1}
+
+    cut = [batch.column("lookup_id").to_pylist() for batch in stage._graded([rows], sizes)]
+
+    assert cut == [[1, 2], [3, 4], [5], [6], [7], [8, 9, 10]]
+
+
+def test_many_suspects_are_cut_and_those_of_more_losses_finer() -> None:
+    deaths = {**dict.fromkeys(range(1, 1_001), 1), **dict.fromkeys(range(1, 41), 2), 1: 3}
+    story = ClaimHistory(RecoveredAttempts(), alone=tuple(deaths), deaths=deaths)
+
+    sizes = delivering._sections(story)
+
+    assert (sizes[1], sizes[2], sizes[1_000]) == (1, 2, 30)
+    assert delivering._sections(ClaimHistory(RecoveredAttempts(), alone=(1, 2), deaths={1: 1, 2: 1})) == {}
