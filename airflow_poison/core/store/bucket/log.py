@@ -53,7 +53,7 @@ class BucketLog:
 
     def identity(self) -> str:
         """Return the id of the Delta table."""
-        return self._local.identity()
+        return str(self.load().table.metadata().id)
 
     def load(self) -> DeltaState:
         """Return the newest version. Raises TableChangedError, StoreUnreachableError."""
