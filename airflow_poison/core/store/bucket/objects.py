@@ -29,8 +29,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 SIDE_BY_SIDE = 16
 """So many requests are under way at the same time where none needs another one's answer."""
-_TRIES, _PAUSE = 6, 0.1
-_CLIENT = re.compile(r"(?:aws_|google_|azure_)?(allow_http|allow_invalid_certificates|connect_timeout|timeout|proxy_url)", re.IGNORECASE)
+_TRIES, _PAUSE, _PATIENCE = 6, 0.1, 10.0
+_CLIENT = re.compile(
+    r"(?:aws_|google_|azure_)?(allow_http|allow_invalid_certificates|connect_timeout|read_timeout|timeout|proxy_url|proxy_ca_certificate|proxy_excludes"
+    r"|root_certificate|user_agent|default_content_type|http1_only|http2_only|http2_keep_alive_interval|http2_keep_alive_timeout"
+    r"|http2_keep_alive_while_idle|pool_idle_timeout|pool_max_idle_per_host|randomize_addresses)",
+    re.IGNORECASE,
+)
+"""Options of the HTTP client: Delta Lake's writers have them among those of the store, obstore has them apart."""
+_OF_AN_OBJECT = frozenset({"get", "head", "copy", "remove"})
+"""Requests for which 404 may mean that there is no such object; for others there is no such bucket."""
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MEANINGS = {
+    "builder error": "an endpoint without TLS needs the storage option AWS_ALLOW_HTTP: true",
+    "/latest/api/token": "there are no credentials, neither in the storage options nor in the environment nor on this machine",
+    "NoSuchBucket": "there is no such bucket",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,8 @@ class Objects:
     def at(cls, uri: str, options: Mapping[str, str]) -> Objects:
         """Return the objects below a URI.
 
-        :param options: as Delta Lake's writers name them (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` …); others come from the environment.
+        :param options: as Delta Lake's writers name them (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` …), in capitals or not; others come from the
+            environment.
         Raises StoreUnreachableError for a URI or an option that nobody knows, and where obstore is not installed.
         """
         try:
@@ -79,11 +94,13 @@ class Objects:
         if any(name.lower().endswith("endpoint_url") and value.startswith("http://") for name, value in said.items()):
             client.setdefault("allow_http", True)  # that is what was asked for
         config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
+        if (endpoint := config.pop("aws_endpoint_url_s3", None)) is not None:  # obstore does not know it under this name
+            config["aws_endpoint"] = endpoint
         try:
             made = from_url(
                 re.sub("^s3a://", "s3://", uri),
                 config=cast("Any", config),
-                client_options=cast("Any", {"timeout": "30s", "connect_timeout": "5s", **client}),
+                client_options=cast("Any", {"timeout": "30s", "connect_timeout": "2s", **client}),
                 retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=30)},
             )
         except Exception as error:
@@ -134,6 +151,7 @@ class Objects:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
+        until = time.monotonic() + _PATIENCE
         for more in reversed(range(_TRIES)):
             try:
                 with self._named("create"):
@@ -141,7 +159,7 @@ class Objects:
             except AlreadyExistsError:
                 return self.get(path) == content
             except StoreUnreachableError:
-                if not more:
+                if not more or time.monotonic() > until:
                     raise
                 time.sleep(_PAUSE * (_TRIES - more))
             else:
@@ -190,11 +208,13 @@ class Objects:
         self.requests[kind] += 1
         try:
             yield
-        except (FileNotFoundError, AlreadyExistsError):
+        except AlreadyExistsError:
             raise
         except (BaseError, OSError) as error:
+            if isinstance(error, FileNotFoundError) and kind in _OF_AN_OBJECT and "NoSuchBucket" not in str(error):
+                raise
             raise StoreUnreachableError(
-                f"The object store {self.uri} does not answer as it should: {_first_line(error)}. Check the endpoint, the credentials "
+                f"The object store {self.uri} does not answer as it should: {_cause(error)}. Check the endpoint, the bucket, the credentials "
                 "and their rights (get, put, list, delete), then run the task again: what has been committed counts, and nothing is done twice."
             ) from error
 
@@ -223,6 +243,14 @@ def copy_of(objects: Objects, found: Sequence[Listed], folder: str) -> None:
 
 def _setting(value: str) -> object:
     return value.lower() == "true" if value.lower() in {"true", "false"} else value
+
+
+def _cause(error: BaseException) -> str:
+    """Return what an answer says, without its XML, and what that means where it does not say so itself."""
+    text = str(error)
+    code = "".join(_CODE.findall(text)[:1])
+    meant = next((f"; {meaning}" for sign, meaning in _MEANINGS.items() if sign in text), "")
+    return _first_line(error).partition("<")[0].rstrip(" :") + (f" ({code})" if code else "") + meant
 
 
 def _first_line(error: BaseException) -> str:
