@@ -82,7 +82,7 @@ compat: setup  ## the installed wheel in the oldest and the newest Airflow, Pyth
 
 faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
-	@$(PYTEST) -q tests/spark tests/unit/passes/test_outage.py -m campaign
+	@$(PYTEST) -q tests/spark tests/unit/passes/test_outage.py tests/store/s3 -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
 
 docs: setup  ## build the documentation's site into site, and fail at any warning

@@ -1,0 +1,55 @@
+"""Nodes that are killed with their disks: nothing is lost, and the message that does it is found and charged alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.schema import SubQueue
+from tests.store.s3 import receiver
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.store.s3.conftest import Bucket
+
+
+@pytest.mark.parametrize(("innocents", "retries"), [(5, 1), pytest.param(50, 5, marks=pytest.mark.campaign)])
+def test_a_message_that_takes_each_node_with_it_is_found_and_charged_alone(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, innocents: int, retries: int
+) -> None:
+    """Each try is on a new node. Six suspects come alone at once, 51 in twos first."""
+    clock, calls = SystemClock(), tmp_path / "calls"
+    monkeypatch.setenv(receiver.CALLS, str(calls))
+    sender = declare(bucket.store("sender"), "orders", receiver.policy(retries), clock)
+    bodies = [f"good {number}" for number in range(innocents)]
+    bodies.insert(3, "kill")
+    send(sender, messages_to_batches(bodies), key="all", clock=clock)
+
+    ends = []
+    for number in range(12):
+        node = tmp_path / f"lost {number}"
+        command = [sys.executable, "-m", receiver.__name__, f"s3://{bucket.name}/queues", str(node), json.dumps(bucket.options), "run", str(retries)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        ends.append(done.returncode)
+        shutil.rmtree(node)  # with its journals
+        if done.returncode == 0:
+            break
+
+    (poisoned,) = [row for file in sender.snapshot().files for row in sender.read(file).to_pylist()]
+    assert poisoned["body"] == b"kill"
+    assert poisoned["sub_queue"] == SubQueue.POISON
+    called = Counter(calls.read_text().splitlines())
+    assert ends == [-9] * called["kill"] + [0]
+    assert called["kill"] == retries + 1
+    assert set(called) == set(bodies)
+    assert max(number for text, number in called.items() if text != "kill") <= 3, "of the first two losses each repeats a section at most"
