@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
-LIVE := test-live test-places test-tutorial
+LIVE := test-live test-places test-tutorial test-buckets
 .PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
 
 VENV := .venv
@@ -52,13 +52,16 @@ test-passes: setup
 	$(IN_MEMORY) $(PYTEST) tests/unit/passes -m "not campaign"
 
 test-store: setup
-	$(IN_MEMORY) $(PYTEST) tests/store
+	$(IN_MEMORY) $(PYTEST) tests/store -m "not campaign"
 
 test-spark: setup
 	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
 
 test-places: setup  # a Spark cluster, a Spark Connect server
 	$(PYTEST) tests/spark/places tests/airflow/test_submit.py
+
+test-buckets: setup  # passes over queues in an object store
+	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
 
 test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions
@@ -75,7 +78,7 @@ test-docs: setup
 test-tutorial: setup  # every command of the tutorial, in a real Airflow
 	$(PYTEST) tests/docs/test_tutorial.py
 
-live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes, Spark clusters, a Spark Connect server, and the tutorial
+live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes, Spark clusters, a Spark Connect server, passes over queues in an object store, and the tutorial
 
 compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
 	@bash tools/compat.sh
