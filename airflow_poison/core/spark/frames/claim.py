@@ -21,6 +21,7 @@ from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import LOOKUP_ID, message_schema
+from airflow_poison.core.spark.frames.failures import expected
 from airflow_poison.core.spark.frames.units import SparkUnits
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
@@ -79,7 +80,7 @@ def transform_claim(
     def told(line: str) -> None:
         tell(f"{name}: {line}")
 
-    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal:
+    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
         outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.spark.jobs import why
+from airflow_poison.core.spark.jobs import is_connect, why
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)(?=\n\s*at |\nCaused by:|\Z)", re.DOTALL)
 _WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
@@ -23,6 +31,42 @@ def lost(error: Exception) -> bool:
     if "SparkContext was shut down" in str(error) or "stopped SparkContext" in str(error):
         return True
     return session.is_of_connect(error) and ("has ended" in session.why(error) or "cannot be reached" in session.why(error))
+
+
+_TOLD = (
+    "util.Utils",
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "sql.execution.datasources.FileFormatWriter",
+    "sql.execution.datasources.v2.DataWritingSparkTask",
+    "sql.execution.datasources.v2.OverwriteByExpressionExec",
+)
+"""Loggers of Spark that tell of a failed task with all stacks, each again."""
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that do so, by release."""
+
+
+@contextmanager
+def expected(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and what one says is told once."""
+    python = [logging.getLogger(name) for name in _QUERY_LOGS]
+    before = [log.disabled for log in python]
+    jvm = None if is_connect(spark) else spark.sparkContext._jvm  # noqa: SLF001  (there is no public way)
+    log4j = None if jvm is None else jvm.org.apache.logging.log4j
+    names = [] if log4j is None else [f"org.apache.spark.{name}" for name in _TOLD]
+    levels = [log4j.LogManager.getLogger(name).getLevel() for name in names] if log4j is not None else []
+    try:
+        for log in python:
+            log.disabled = True
+        for name in names:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)  # type: ignore[union-attr]  # names are empty without it
+        yield
+    finally:
+        for log, disabled in zip(python, before, strict=True):
+            log.disabled = disabled
+        with suppress(Exception):  # the JVM may be gone; what ended the block says so
+            for name, level in zip(names, levels, strict=True):
+                log4j.core.config.Configurator.setLevel(name, level)  # type: ignore[union-attr]
 
 
 def failure_of_job(error: Exception) -> Failure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import threading
@@ -252,8 +251,6 @@ class SparkUnits:
             context.setLocalProperty(_INTERRUPT, "true")
             context.setLocalProperty(_POOL, f"poison-{threading.get_ident()}")
         self._running[number] = running
-        query_log = logging.getLogger("DataFrameQueryContextLogger")  # tells of each failure with all stacks, and most are expected here
-        query_log.disabled = True
         try:
             yield
         finally:
