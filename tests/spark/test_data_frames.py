@@ -80,11 +80,16 @@ def test_whom_a_verdict_names_is_poison_and_nobody_else_is_run_again(tmp_path: P
     assert "in 2 units" in lines[-1], "one job, and one for those that are tried again"
 
 
-def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, spark: SparkSession) -> None:
+def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(
+    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     lines: list[str] = []
     work = sent(tmp_path, bodies(MESSAGES, TEN))
 
     result = received(work, spark, Transformation(transforms.cast, SCHEMA), lines)
+
+    told = "".join((caplog.text, *capfd.readouterr()))
+    assert "org.apache.spark.SparkNumberFormatException" not in told, "of dozens of failed tasks with all their stacks"
 
     assert (result.settled, result.poisoned, result.rollbacks) == (MESSAGES - 10, 10, 20)
     assert sorted(work.rows()) == sorted(TEN)
