@@ -84,6 +84,7 @@ class Proxy:
 
     :ivar requests: how many there were, by kind.
     :ivar delay: seconds before each request goes on.
+    :ivar rounds: how often one came when no other one was under way: so many delays somebody waits for who asks side by side where that is possible.
     :ivar plan: says of each request what happens to it.
     :ivar harmed: what has happened.
     :ivar hidden: so many of the objects written last are in no list.
@@ -94,10 +95,12 @@ class Proxy:
     url: str = ""
     requests: Counter[str] = field(default_factory=Counter)
     delay: float = 0.0
+    rounds: int = 0
     plan: Callable[[Request], Harm | None] = lambda _: None
     harmed: Counter[Harm] = field(default_factory=Counter)
     hidden: int = 0
     denies: bool = False
+    _under_way: int = 0
     _written: dict[str, None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _writing: Lock = field(default_factory=Lock)
@@ -111,6 +114,16 @@ class Proxy:
 
     def answer(self, request: Request) -> Answer | None:
         """Return what is answered; None: the line is cut."""
+        with self._lock:
+            self.rounds += not self._under_way
+            self._under_way += 1
+        try:
+            return self._answer(request)
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def _answer(self, request: Request) -> Answer | None:
         with self._lock:
             self.requests[request.kind] += 1
             harm = self.plan(request)

@@ -127,11 +127,12 @@ def test_an_option_that_nobody_knows(bucket: Bucket) -> None:
     [
         {"AWS_ENDPOINT_URL": "{url}", "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"},
         {"aws_endpoint": "{url}", "allow_http": "True", "aws_access_key_id": "x", "aws_secret_access_key": "x", "aws_default_region": "us-east-1"},
-        {"endpoint": "{url}", "ALLOW_HTTP": "1", "access_key_id": "x", "SECRET_ACCESS_KEY": "x", "region": "us-east-1", "session_token": "x"},
+        {"endpoint": "{url}", "access_key_id": "x", "SECRET_ACCESS_KEY": "x", "region": "us-east-1", "session_token": "x"},
         {
             "AWS_ENDPOINT_URL_S3": "{url}",
             "aws_allow_http": "true",
-            "AWS_SKIP_SIGNATURE": "true",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false",
             "AWS_CONDITIONAL_PUT": "etag",
             "timeout": "20s",

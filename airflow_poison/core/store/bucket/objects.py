@@ -37,6 +37,7 @@ _CLIENT = re.compile(
     re.IGNORECASE,
 )
 """Options of the HTTP client: Delta Lake's writers have them among those of the store, obstore has them apart."""
+_ENDPOINT = re.compile(r"(?:aws_|azure_(?:storage_)?)?endpoint(?:_url(?:_s3)?)?", re.IGNORECASE)
 _OF_AN_OBJECT = frozenset({"get", "head", "copy", "remove"})
 """Requests for which 404 may mean that there is no such object; for others there is no such bucket."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -91,7 +92,7 @@ class Objects:
             ) from error
         said = {**{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}, **options}
         client = {match[1].lower(): _setting(value) for name, value in said.items() if (match := _CLIENT.fullmatch(name))}
-        if any(name.lower().endswith("endpoint_url") and value.startswith("http://") for name, value in said.items()):
+        if any(_ENDPOINT.fullmatch(name) and value.startswith("http://") for name, value in said.items()):
             client.setdefault("allow_http", True)  # that is what was asked for
         config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
         if (endpoint := config.pop("aws_endpoint_url_s3", None)) is not None:  # obstore does not know it under this name
@@ -246,12 +247,13 @@ def _setting(value: str) -> object:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what an answer says, without its XML, and what that means where it does not say so itself."""
+    """Return what an answer says, without its XML and what is said twice, and what that means where it does not say so itself."""
     text = str(error)
     code = "".join(_CODE.findall(text)[:1])
     meant = next((f"; {meaning}" for sign, meaning in _MEANINGS.items() if sign in text), "")
-    return _first_line(error).partition("<")[0].rstrip(" :") + (f" ({code})" if code else "") + meant
+    said = re.sub("^.*(?=Error performing )", "", _first_line(error, 1_000)).partition("<")[0].rstrip(" :")
+    return said[:500] + (f" ({code})" if code else "") + meant
 
 
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")
+def _first_line(error: BaseException, most: int = 300) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:most].rstrip(".")
