@@ -109,12 +109,15 @@ def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, sp
     assert units < 60, "marks name the suspects; halving needs more than a hundred"
 
 
-def test_python_functions_that_raise_and_die_are_found_by_halves(tmp_path: Path, spark: SparkSession) -> None:
+def test_python_functions_that_raise_and_die_are_found_by_the_task_that_failed(tmp_path: Path, spark: SparkSession) -> None:
+    lines: list[str] = []
     culprits = {7: "raise", 201: "die"}
     work = sent(tmp_path, bodies(300, culprits))
 
-    result = received(work, spark, Transformation(transforms.in_python, SCHEMA))
+    result = received(work, spark, Transformation(transforms.in_python, SCHEMA), lines)
 
+    units = int(lines[-1].split(" messages transformed in ")[1].split()[0])
+    assert units < 18, "halving needs more than twenty"
     assert (result.settled, result.poisoned, result.crashes) == (298, 2, 2)
     assert errors(work) == {"ValueError": 1, "crashed": 1}
     failed = work.rows()[7]["last_error"]

@@ -30,6 +30,7 @@ from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.schema import EVENT, TALLY, table_schema
+from airflow_poison.core.spark.frames.messages import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -202,6 +203,45 @@ def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp
     assert rows[7]["last_error"]["type"] == "CAST_INVALID_INPUT"  # type: ignore[index]
     assert rows[31]["reason"] == "_poison: no such carrier"
     assert (tally.counts["committed"], tally.counts["parked"], tally.counts["timeouts"]) == (36, 4, 3)
+
+
+class Spread(Played):
+    """With a trace it tells of the messages of the task that failed."""
+
+    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        end = super().run(lookup_ids, lands=lands, traced=traced)
+        if isinstance(end, Ran) or len(lookup_ids) == 1:
+            return end
+        if not traced:
+            return replace(end, traceable=len(lookup_ids) <= 4_000)
+        bad = next(place for place, number in enumerate(lookup_ids.tolist()) if self.script.get(number) in {"raise", "hang"})
+        return replace(end, suspects=tuple(lookup_ids[shares(lookup_ids) == shares(lookup_ids)[bad]].tolist()))
+
+
+@pytest.mark.parametrize("number", [2_000, 20_000])
+def test_ten_culprits_are_found_in_few_jobs_where_a_failed_task_tells_of_its_messages(tmp_path: Path, number: int) -> None:
+    culprits = set(range(7, number, number // 10))
+    played = Spread(dict.fromkeys(culprits, "raise"))
+
+    outcome, _, _ = deliver(tmp_path, played, messages(number), replace(MOVE, receive_retry_count=0), rules=UnitRules())
+
+    assert charged(outcome) == dict.fromkeys(culprits, 1)
+    assert played.landed == sorted({*range(1, number + 1)} - culprits)
+    assert len(played.units) <= 50, "a culprit costs a unit that fails, one that tells which message, and the message alone"
+
+
+def test_a_task_that_tells_of_the_wrong_messages_costs_jobs_and_nobody_is_charged_for_it(tmp_path: Path) -> None:
+    class Wrong(Played):
+        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            end = super().run(lookup_ids, lands=lands, traced=traced)
+            return replace(end, suspects=tuple(range(100, 120))) if isinstance(end, Broke) else end
+
+    played = Wrong({7: "raise", 110: "raise"})
+
+    outcome, _, _ = deliver(tmp_path, played, messages(300), replace(MOVE, receive_retry_count=0), rules=UnitRules())
+
+    assert charged(outcome) == {7: 1, 110: 1}
+    assert played.landed == sorted({*range(1, 301)} - {7, 110})
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -66,6 +66,9 @@ class Stub:
     def stage(self, _claim: object) -> str:
         return ""
 
+    def raw(self, *_: object, spread: bool) -> None:
+        del spread
+
 
 @pytest.mark.parametrize("times", [0.98, 1.05], ids=["in time", "late"])
 @pytest.mark.parametrize(

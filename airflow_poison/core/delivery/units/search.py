@@ -33,6 +33,8 @@ MOST_SEARCHES = 1_000
 """So many culprits are looked for in a pass. What is left of the units that failed stays in the queue for the next one, uncounted."""
 WAYS_AFTER_HANG = 16
 """Into so many parts a unit that took too long is cut: each step costs a timeout."""
+FEW = 4
+"""So many suspects are tried alone; of more, fewer are found first."""
 ASKED = 5
 """So many messages of a unit that fails are tried alone to see whether it is an outage: each is a job."""
 TOLD_SECONDS = 10.0
@@ -163,7 +165,7 @@ class UnitSearch:
         Of a unit that is cut in two, the second part must be it when the first one succeeds.
         """
         self._searches += 1
-        suspects = np.intersect1d(rows, list(self._counts.rows_of(broke.suspects).values())).tolist()
+        suspects, rows = self._fewer(rows, broke)
         found = {row: why for row in suspects if (why := self._failure_alone(row)) is not None}
         if found:
             return found
@@ -180,6 +182,22 @@ class UnitSearch:
         row = int(rows[0])
         failure = failure or self._failure_alone(row)
         return {} if failure is None else {row: failure}
+
+    def _fewer(self, rows: Rows, broke: Broke) -> tuple[list[int], Rows]:
+        """Return the suspects that are left when units of them have told of fewer, and the rows among which a culprit is."""
+        suspects = self._among(rows, broke)
+        while len(suspects) > FEW:
+            _, end = self.run(suspects, traced=True)
+            if isinstance(end, Ran):
+                return [], rows
+            rows, before, suspects = suspects, len(suspects), self._among(suspects, end)
+            if len(suspects) == before:
+                break
+        return suspects.tolist(), rows
+
+    def _among(self, rows: Rows, broke: Broke) -> Rows:
+        """Return the suspects of a unit."""
+        return rows[np.isin(self._counts.lookup_ids[rows], broke.suspects)]
 
     def judge(self, rows: Rows, failure: Failure) -> None:
         """Raise OutageFound when other messages of a unit that has failed do so alone, and alike. A pass that probes tries all it has."""

@@ -20,6 +20,7 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)(?=\n\s*at
 _WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\s+at |\Z)", re.DOTALL)
 _DIED = re.compile(r"(Python worker exited unexpectedly[^\n.]*|ExecutorLostFailure[^\n]*|Python worker failed to connect back[^\n]*)")
+_TASK = re.compile(r"Task (\d+) in stage \S+ failed")
 
 
 def lost(error: Exception) -> bool:
@@ -90,6 +91,12 @@ def failure_of_job(error: Exception) -> Failure:
             said = re.sub(r" SQLSTATE: \w+$", "", said)
             return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
     return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
+
+
+def failed_task(error: Exception) -> int | None:
+    """Return the number of the task that failed a job; None where the error does not tell. PySpark hides that behind what a function raised."""
+    found = _TASK.search(f"{error}\n{error.__context__}")
+    return None if found is None else int(found[1])
 
 
 def first_line(error: Exception) -> str:

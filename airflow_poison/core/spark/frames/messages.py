@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 BODY = "_poison_body"
 """The column of ``parsed`` that has the body as it is stored."""
 _PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
+SPREAD = 64
+"""Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is."""
+_KEYS = """
+38, 64, 57, 80, 37, 29, 32, 35, 13, 62, 191, 7, 177, 192, 28, 0, 67, 74, 5, 143, 65, 44, 2, 75, 148, 17, 76, 41, 25, 15, 239, 116,
+12, 138, 10, 1, 50, 20, 183, 216, 107, 6, 98, 189, 73, 30, 36, 24, 186, 16, 205, 69, 109, 54, 22, 87, 198, 39, 49, 33, 52, 43, 4, 21
+"""
+"""Integers that Spark's hash puts into partition 0, 1, and so on of ``SPREAD``: only so can a partition be chosen."""
 _LISTED = 1_000
 """So many lookup ids stand in a filter; more are joined with."""
 
@@ -55,10 +62,11 @@ class ClaimFrames:
         self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
         self._stored = given_schema(None)
 
-    def raw(self, lookup_ids: NDArray[np.int64], mark: str | None = None) -> DataFrame:
+    def raw(self, lookup_ids: NDArray[np.int64], mark: str | None = None, *, spread: bool = False) -> DataFrame:
         """Return messages with the columns ``FRAME_COLUMNS``.
 
         :param lookup_ids: ascending.
+        :param spread: each task has those of its number in ``shares``; otherwise a message that is alone is one task's, which costs least.
         :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
         """
         from pyspark.sql import functions as f
@@ -74,6 +82,11 @@ class ClaimFrames:
         assert frame is not None, "a unit has at least one message"
         if sum(file.rows for file in files) != len(lookup_ids):
             frame = self._only(frame, lookup_ids)
+        if spread:
+            share = f"({LOOKUP_ID} - {lookup_ids[0]}L) * {SPREAD} div {lookup_ids[-1] - lookup_ids[0] + 1}L"
+            frame = frame.repartition(SPREAD, f.expr(f"element_at(array({_KEYS}), cast({share} as int) + 1)"))
+        elif len(lookup_ids) == 1:
+            frame = frame.coalesce(1)
         if mark is not None:
             noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
             frame = frame.where(f"coalesce({noted}, '') != '-'")
@@ -133,6 +146,12 @@ class ClaimFrames:
             if not field.nullable:
                 bad |= f.col(f"{_PARSED}.`{field.name}`").isNull()
         return frame, bad
+
+
+def shares(lookup_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the tasks that have these messages when they are spread."""
+    found: NDArray[np.int64] = (lookup_ids - lookup_ids[0]) * SPREAD // (lookup_ids[-1] - lookup_ids[0] + 1)
+    return found
 
 
 def body_error(body: bytes | None, schema: pa.Schema) -> BodyError:

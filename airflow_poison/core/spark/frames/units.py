@@ -20,9 +20,9 @@ from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
-from airflow_poison.core.spark.frames.failures import failure_of_job, first_line, lost
+from airflow_poison.core.spark.frames.failures import failed_task, failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
-from airflow_poison.core.spark.frames.messages import BODY, ClaimFrames, body_error
+from airflow_poison.core.spark.frames.messages import BODY, SPREAD, ClaimFrames, body_error, shares
 from airflow_poison.core.spark.frames.plan import has_python
 from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from numpy.typing import NDArray
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.outputs import Output
@@ -104,6 +104,7 @@ class SparkUnits:
             mine = self._began
         mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
         number = len(lookup_ids)
+        spread = traced and self._spreads(number)
         group = f"poison-{self._claim.key}-{self._token}-{mine}"
         try:
             watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}")
@@ -115,7 +116,7 @@ class SparkUnits:
         running = _Running(watched, began, self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
             try:
-                ran = self._ran(lookup_ids, lands, mark)
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, mark, spread=spread))
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:
@@ -124,7 +125,8 @@ class SparkUnits:
                 if running.late:
                     text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
                     failure = Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
-                return Broke(failure, self._marked(mark), traceable=bool(self._marks) and mark is None and number > 1)
+                traceable = number > 1 and (mark is None if self._marks else not traced and not running.late and self._spreads(number))
+                return Broke(failure, self._share(lookup_ids, error) if spread else self._marked(mark), traceable)
             finally:
                 self._forget_marks(mark)
         if number >= ENOUGH:
@@ -189,10 +191,9 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, mark: str | None) -> Ran:
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame) -> Ran:
         from pyspark.sql import Observation
 
-        raw = self._frames.raw(lookup_ids, mark)
         observed = Observation(f"poison_{token_hex(4)}") if lands is not None and self._transformation.schema is not None else None
         result = called(self._function, self._frames.given(raw, observed), self._transformation)
         if self._marks is None:
@@ -233,7 +234,8 @@ class SparkUnits:
         verdicts: dict[int, Failure] = {}
         for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
             verdicts = {**verdicts_in(path), **verdicts}
-        strange = np.setdiff1d(np.array(list(verdicts), np.int64), lookup_ids)
+        told = np.fromiter(verdicts, np.int64, len(verdicts))
+        strange = told[~np.isin(told, lookup_ids)]  # setdiff1d sorts all of the unit
         if len(strange):
             raise TransformError(
                 f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
@@ -267,7 +269,17 @@ class SparkUnits:
             "then is transformed in small units first, so that a message that ends Spark is found."
         )
 
-    # Marks
+    # Who was worked on when a unit failed
+
+    def _spreads(self, number: int) -> bool:
+        """Whether a unit without marks is spread over tasks, so that the one that fails tells of a few: two such steps find the message."""
+        tells = self._marks is False and isinstance(self._jobs, ClassicJobs)
+        return tells and not self._transformation.mixes_rows and 1 < number <= SPREAD**2
+
+    @staticmethod
+    def _share(lookup_ids: NDArray[np.int64], error: Exception) -> tuple[int, ...]:
+        """Return the messages of the task that failed; where the plan spreads them anew they are the wrong ones, which their own run shows."""
+        return tuple(lookup_ids[shares(lookup_ids) == failed_task(error)].tolist())
 
     def _marked(self, mark: str | None) -> tuple[int, ...]:
         """Return the messages at which the tasks of a unit stood."""
