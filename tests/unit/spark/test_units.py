@@ -54,7 +54,7 @@ class Watched:
 class Stub:
     """Stands for Spark's jobs, the queue's table and the claim."""
 
-    local, key, name, uri, files = True, "run", "orders", "", ()
+    local, key, name, root, files = True, "run", "orders", "", ()
 
     def __init__(self, *_: object) -> None:
         self.watched: list[Watched] = []
