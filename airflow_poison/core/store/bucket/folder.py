@@ -26,7 +26,7 @@ from airflow_poison.core.store.bucket.objects import side_by_side
 from airflow_poison.core.store.folder import Found, LocalFolder, second_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_poison.core.store.bucket.objects import Objects
 
@@ -88,19 +88,27 @@ class BucketFolder:
         """Return the copy on this node; it is fetched where there is none. Raises FileNotFoundError, StoreUnreachableError."""
         place = Path(self.root, path)
         if not place.exists():
-            self.keep(path, self._got(path))
+            self._bring(path, lambda beside: self.objects.download(self._copied.get(path, path), beside))
         return place
 
     def keep(self, path: str, content: bytes) -> None:
-        """Write a copy into the folder of this node, whole or not at all."""
+        """Write a copy into the folder of this node."""
+        self._bring(path, lambda beside: beside.write_bytes(content))
+
+    def _bring(self, path: str, write: Callable[[Path], object]) -> None:
+        """Put a file into the folder of this node, whole or not at all."""
         place = Path(self.root, path)
         place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_name(f".{uuid4().hex}")
-        beside.write_bytes(content)
-        beside.replace(place)
+        try:
+            write(beside)
+            beside.replace(place)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
 
     def _got(self, path: str) -> bytes:
-        content = self.objects.get(self._copied.get(path, path))
+        content = self.objects.get(path)
         if content is None:
             raise FileNotFoundError(path)
         return content
@@ -116,7 +124,7 @@ class BucketFolder:
     def _put(self, path: str) -> None:
         source = self._copied.pop(path, None)
         if source is None:
-            self.objects.put(path, Path(self.root, path).read_bytes())
+            self.objects.upload(path, Path(self.root, path))
         else:
             self.objects.copy(source, path)
         self._there.add(path)
@@ -153,7 +161,7 @@ class BucketFolder:
 
     def share(self, paths: Sequence[str]) -> None:
         """Make objects of files of the stage."""
-        side_by_side(lambda path: self.objects.put(path, Path(self.root, path).read_bytes()), paths)
+        side_by_side(lambda path: self.objects.upload(path, Path(self.root, path)), paths)
 
     def place(self, beside: Path, path: str) -> None:
         """Make an object of a new file of the stage, unless its holder is shut out, and give the file its name. Raises FileNotFoundError."""

@@ -38,6 +38,7 @@ _CLIENT = re.compile(
 )
 """Options of the HTTP client: Delta Lake's writers have them among those of the store, obstore has them apart."""
 _ENDPOINT = re.compile(r"(?:aws_|azure_(?:storage_)?)?endpoint(?:_url(?:_s3)?)?", re.IGNORECASE)
+_PART = 8 * 1024 * 1024
 _OF_AN_OBJECT = frozenset({"get", "head", "copy", "remove"})
 """Requests for which 404 may mean that there is no such object; for others there is no such bucket."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -141,6 +142,21 @@ class Objects:
 
         with self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
+
+    def upload(self, path: str, file: Path) -> None:
+        """Write an object with the content of a file, a large one in parts: memory stays at a few of them."""
+        import obstore
+
+        with self._named("put"):
+            obstore.put(self.client, self.prefix + path, file)
+
+    def download(self, path: str, file: Path) -> None:
+        """Write the content of an object into a new file, part by part. Raises FileNotFoundError."""
+        import obstore
+
+        with self._named("get"), file.open("wb") as target:
+            for part in obstore.get(self.client, self.prefix + path).stream(min_chunk_size=_PART):
+                target.write(part)
 
     def create(self, path: str, content: bytes) -> bool:
         """Write an object unless there is one of this name; True when it is there with this content.
