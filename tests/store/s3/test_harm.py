@@ -13,7 +13,9 @@ import pytest
 
 from airflow_poison.core.errors import StoreUnreachableError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.bucket.folder import BucketFolder
 from airflow_poison.core.store.bucket.log import BucketLog
+from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.log import Commit
 from tests.store.given import LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
 from tests.store.s3.proxy import LATE_SECONDS, Harm, Request, Seeded
@@ -104,6 +106,8 @@ def test_a_new_node_sees_the_newest_version_though_the_list_lacks_the_newest_ent
     for number in range(9):
         send(queue, 1, str(number))
     bucket.proxy.hidden = 5
+    objects = Objects.at(bucket.store().uri, bucket.options).below("orders")
+    assert BucketLog(BucketFolder(objects, str(bucket.folder / "looks once"), "node")).load().version == 9
     seen = bucket.queue("b")
     assert seen.snapshot().version == 9
     assert ids(seen) == list(range(1, 10))
