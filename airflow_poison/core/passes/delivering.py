@@ -219,7 +219,7 @@ class Delivering:
             journals = [*folder.glob("*.journal")]
             if (local or not journals) and (not of.table.node or _quiet(folder)):  # what others are given must not change any more
                 with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
-                    platform.force_files(folder, journals)
+                    platform.force_files(folder, [*folder.glob("*.log"), *folder.glob("*.rows"), *journals])  # words last: they need the others
                     of.table.leave(self.held.claim)
             raise
 

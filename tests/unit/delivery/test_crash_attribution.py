@@ -17,6 +17,7 @@ from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_history, read_partition
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
+from airflow_poison.core.delivery.sessions.returned import RowsWriter
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -69,6 +70,38 @@ def counts(story: ClaimHistory, *ids: int) -> list[tuple[int, int]]:
 
 def states(story: ClaimHistory, *ids: int) -> list[MessageState]:
     return [state_of(story.carry.word_of(number)) for number in ids]
+
+
+def try_with_rows(tries: Tries, words: Mapping[int, int], records: Sequence[tuple[int, int, bytes]]) -> None:
+    """A try whose committed messages have records of what they returned: lookup id, attempts before it, rows."""
+    folder = tries.root / str(len(tries.journals)) / "journal"
+    folder.mkdir(parents=True)
+    with Journal(folder, "0", keeps_rows=True) as journal:
+        RowsWriter(journal.rows_descriptor).append(records)
+        journal.append(np.array(list(words), np.int64), np.array(list(words.values()), np.int32))
+    tries.journals.append(folder)
+
+
+def test_a_message_that_an_earlier_try_has_committed_is_delivered_again_when_what_it_returned_is_lost(tries: Tries) -> None:
+    """The words of a later try, which were on disk when the power failed, outlive the record of the earlier one, which was not."""
+    carried = word(MessageState.CARRIED, 1)
+    try_with_rows(tries, {1: DONE, 2: word(MessageState.COMMITTED, 1), 3: DONE}, [(1, 0, b"one")])
+    try_with_rows(tries, {1: word(MessageState.CARRIED), 2: carried, 3: word(MessageState.CARRIED), 4: DONE}, [(4, 0, b"four")])
+
+    story = tries.story()
+
+    assert states(story, 1, 4) == [MessageState.CARRIED] * 2
+    assert states(story, 2, 3) == [MessageState.UNTOUCHED] * 2
+    assert counts(story, 2, 3) == [(1, 0), (0, 0)]
+    assert sorted(rows for _, _, rows in story.carry.returned.read(np.array([1, 2, 3, 4]))) == [b"four", b"one"]
+
+
+def test_a_message_that_was_committed_when_nothing_was_kept_of_what_it_returned_stays_so(tries: Tries) -> None:
+    """An output that is declared for a later try of the claim has nothing of it, and it is not delivered again."""
+    tries.ended(("0", {1: DONE, 2: NOTHING}))
+    try_with_rows(tries, {1: word(MessageState.CARRIED), 2: DONE}, [(2, 0, b"two")])
+
+    assert states(tries.story(), 1, 2) == [MessageState.CARRIED] * 2
 
 
 # On one machine -------------------------------------------------------------------------------------------------------

@@ -351,7 +351,7 @@ class _Attribution:
                 self.unexplained.append(judged.suspect_by_old_marks())
         else:
             judged.judge_by_marks()
-        self.carry = self.carry.merged(judged.carry())
+        self.carry = self.carry.merged(judged.carry(self.carry))
         self.deaths.update(judged.suspects)
         self.counted |= {lookup_id: attempts_of(value) for lookup_id, value in self._words_of(judged.suspects).items()}
         if judged.charged is not None:
@@ -414,12 +414,15 @@ class _TryAttribution:
         self.suspects = self._in_flight(self._left.opens())
         return self.suspects
 
-    def carry(self) -> RecoveredAttempts:
-        """Return what the try says of its messages, nothing open any more."""
+    def carry(self, earlier: RecoveredAttempts) -> RecoveredAttempts:
+        """Return what the try says of its messages, nothing open any more.
+
+        :param earlier: what earlier tries say.
+        """
         left = self._left
         for section in left.sections:
             release(section.words)
-        returned = _returned(left.sections)
+        returned = _returned(left.sections, earlier)
         ids = np.concatenate([np.empty(0, np.int64), *(section.ids for section in left.sections)])
         words = np.concatenate([np.empty(0, np.int32), *(section.words for section in left.sections)])
         texts = Texts({**left.texts.failures, **self._failures}, left.texts.halts, effects=left.texts.effects)
@@ -440,8 +443,11 @@ class _TryAttribution:
                 words[row] = counted(int(words[row]), MessageState.CRASHED, crash=True)
 
 
-def _returned(found: Iterable[ReadSection]) -> ReturnedRows:
-    """Return what committed messages returned. A message whose record was lost with a machine is taken back: it is delivered again."""
+def _returned(found: Iterable[ReadSection], earlier: RecoveredAttempts) -> ReturnedRows:
+    """Return what committed messages returned. A message whose record was lost with a machine is taken back: it is delivered again.
+
+    One that an earlier try has committed has its record there; the words of this try that say so may be all that is left of it.
+    """
     returned = ReturnedRows()
     for path, of_journal in groupby(found, lambda section: section.path):
         records = Records.of(rows_beside(path))
@@ -452,6 +458,10 @@ def _returned(found: Iterable[ReadSection]) -> ReturnedRows:
             if section.keeps_rows:
                 section.words[committed[~there]] = words[~there] & ~STATE_MASK | MessageState.UNTOUCHED
             returned = returned.merged(rows)
-            early = section.words & STATE_MASK == MessageState.CARRIED  # by an earlier try, or in this one before its turn
+            early = np.flatnonzero(section.words & STATE_MASK == MessageState.CARRIED)  # by an earlier try, or in this one before its turn
             returned = returned.merged(records.of_committed(section.ids[early], attempts_of(section.words[early]))[0])
+            if section.keeps_rows:
+                known = earlier.words_for(section.ids[early]) & STATE_MASK == MessageState.CARRIED
+                lost = early[~known & ~np.isin(section.ids[early], returned.table[0])]
+                section.words[lost] = section.words[lost] & ~STATE_MASK | MessageState.UNTOUCHED
     return returned
