@@ -16,7 +16,16 @@ from tests.faults.world import queues
 
 _ENOUGH = 1_000
 """Kills from which on every point must have been visited."""
-_ELSEWHERE = ("pass.decide.", "pass.backlog.", "pass.land.before_deliver", "store.lose.", "delivery.batch.", "frames.", "delivery.outage.", "pass.outage.")
+_ELSEWHERE = (
+    "pass.decide.",
+    "pass.backlog.",
+    "pass.land.before_deliver",
+    "store.lose.",
+    "delivery.batch.",
+    "frames.",
+    "delivery.outage.",
+    "pass.outage.",
+)
 """Points of what nobody does in the campaign. Unit tests die at each of them and go on: tests/unit/passes/test_decide.py for decisions of people
 (test_recover_conversations.py for those that end a conversation), tests/unit/passes/test_backlog.py for alerts of backlogs,
 tests/unit/passes/test_results.py for a function that takes rows, tests/unit/passes/test_ways_back_killed.py for messages that people give up,

@@ -27,8 +27,9 @@ def named_points() -> frozenset[str]:
 
 
 def _sources() -> Iterator[Path]:
-    for path in Path(airflow_poison.__file__).parent.rglob("*.py"):
-        if NOT_ON_DISK.isdisjoint(path.parts):
+    package = Path(airflow_poison.__file__).parent
+    for path in package.rglob("*.py"):
+        if NOT_ON_DISK.isdisjoint(path.relative_to(package).parts):
             yield path
 
 
