@@ -187,6 +187,19 @@ def test_a_move_needs_no_copy_on_the_node(one: QueueTable, two: QueueTable, obje
     assert ids(one, SubQueue.POISON) == [1, 2, 3]
 
 
+def test_a_node_forgets_what_others_have_taken_out_of_the_table_when_it_sees_that(one: QueueTable, two: QueueTable) -> None:
+    send(one, 3)
+    assert ids(two) == [1, 2, 3]
+    (path,) = [file.path for file in two.snapshot().files]
+    claimed = claim(one)
+    one.finish(claimed, seal(one, claimed), now=NOW)
+    assert Path(two.root, path).exists()
+
+    assert ids(two) == []
+    assert not Path(two.root, path).exists()
+    assert two.folder.here(path).exists(), "an older version has it still"
+
+
 def test_a_node_forgets_what_nobody_needs_when_it_cleans(one: QueueTable, two: QueueTable) -> None:
     send(one, 3)
     assert ids(two) == [1, 2, 3]

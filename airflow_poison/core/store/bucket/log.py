@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 from uuid import uuid4
 
 from airflow_poison.core.errors import TableChangedError
@@ -176,7 +177,7 @@ class BucketLog:
         for version, content in zip(versions, side_by_side(self._objects.get, map(_name, versions)), strict=True):
             if content is None:
                 return
-            self._folder.keep(_name(version), content)
+            self._take(version, content)
 
     def _fetch_later(self, newest: int) -> None:
         """Fetch the entries behind the newest known one; where there are several, with the help of a list."""
@@ -188,7 +189,14 @@ class BucketLog:
             content = self._objects.get(_name(newest + 1))
             if content is None:
                 return
-            self._folder.keep(_name(newest + 1), content)
+            self._take(newest + 1, content)
+
+    def _take(self, version: int, content: bytes) -> None:
+        """Put an entry into this node's copy, and forget what it takes out of the table."""
+        self._folder.keep(_name(version), content)
+        for line in content.splitlines():
+            if b'"remove"' in line and (gone := json.loads(line).get("remove")) is not None:
+                self._folder.forget(unquote(gone["path"]))
 
     def _listed(self, after: str | None = None) -> Iterator[str]:
         return (each.path for each in self._objects.list(f"{LOG}/", after))

@@ -77,15 +77,24 @@ def opened(folder: Folder, path: str, buffer_size: int = 0) -> Iterator[pq.Parqu
     :param buffer_size: bytes that are read at once; 0: whole column chunks.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(folder.here(path), buffer_size=buffer_size) as parquet:
+        with _parquet(folder, path, buffer_size) as parquet:
             yield parquet
     except FileNotFoundError as error:
         raise TableChangedError(gone(folder.uri, path)) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise TableChangedError(damaged(folder.uri, path, error)) from error
+
+
+def _parquet(folder: Folder, path: str, buffer_size: int) -> pq.ParquetFile:
+    """Open a file; again when its copy on this node has gone since it was looked for. Raises FileNotFoundError."""
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size)
+    except FileNotFoundError:
+        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size)
 
 
 def read_columns(folder: Folder, path: str, names: Sequence[str]) -> pa.Table:
