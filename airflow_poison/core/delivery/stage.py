@@ -190,7 +190,7 @@ def _cut(job: StageJob, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
     if job.batching is None:
         return iter(batches)
     size = job.batching.size
-    return _sized(batches, size * max(1, BATCH_SIZE // size))
+    return sized(batches, size * max(1, BATCH_SIZE // size))
 
 
 def _slices(batches: Iterable[pa.RecordBatch], most: int, alone: frozenset[int] = frozenset()) -> Iterator[pa.RecordBatch]:
@@ -219,7 +219,7 @@ def _graded(batches: Iterable[pa.RecordBatch], sizes: Mapping[int, int]) -> Iter
                 start = row
 
 
-def _sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """Put batches together, and cut them, so that each has so many messages, fewer where they are large."""
     held: list[pa.RecordBatch] = []
     rows = 0

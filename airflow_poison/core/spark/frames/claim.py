@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from airflow_poison.core.delivery.sessions.journal import Journal
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.rows import BatchEntry
+from airflow_poison.core.delivery.stage import sized
 from airflow_poison.core.delivery.units.account import open_ids, settled
 from airflow_poison.core.delivery.units.counts import LARGEST_BODY
 from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
@@ -80,6 +81,10 @@ def transform_claim(
     def told(line: str) -> None:
         tell(f"{name}: {line}")
 
+    def alive(batch: pa.RecordBatch) -> pa.RecordBatch:
+        keep_alive()
+        return batch
+
     with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
         outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:
@@ -87,7 +92,8 @@ def transform_claim(
         told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
         reach("frames.outcome.before")
         with OutcomeWriter(stage / "out", _TASK) as writer:
-            messages_left = _chosen(table.root, claim.files, open_ids(job, outcome))
+            chosen = map(alive, _chosen(table.root, claim.files, open_ids(job, outcome)))
+            messages_left = sized(chosen, _BATCH_ROWS)  # each batch that is settled costs the same, however small
             for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
                 keep_alive()
                 writer.write(pa.Table.from_batches([rows]))
