@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from airflow_poison.core.clock import SystemClock
@@ -21,6 +22,7 @@ from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.frames.failures import _TOLD, expected
+from airflow_poison.core.spark.frames.messages import SPREAD, ClaimFrames, shares
 from airflow_poison.core.spark.frames.results import UNFIT
 from tests.spark import transforms
 from tests.spark.drivers import Ahead, Work, told
@@ -123,6 +125,19 @@ def test_python_functions_that_raise_and_die_are_found_by_the_task_that_failed(t
     failed = work.rows()[7]["last_error"]
     assert failed["message"] == "no such amount: bad"  # type: ignore[index]
     assert "in _checked" in failed["trace"]  # type: ignore[index]
+
+
+def test_a_unit_is_spread_as_it_is_said(tmp_path: Path, spark: SparkSession) -> None:
+    """Spark's hash decides, of numbers that were chosen for it."""
+    work = sent(tmp_path, bodies(300))
+    ids = np.setdiff1d(np.arange(1, 301), [3, 4, 250])
+    table = work.table()
+
+    frame = ClaimFrames(spark, table.root, table.snapshot().files, np.arange(1, 301), SCHEMA).raw(ids, spread=True)
+
+    found = {row["lookup_id"]: row["task"] for row in frame.selectExpr("lookup_id", "spark_partition_id() AS task").collect()}
+    assert found == dict(zip(ids.tolist(), shares(ids).tolist(), strict=True))
+    assert {*found.values()} == {*range(SPREAD)}
 
 
 def test_a_function_that_hangs_is_a_timeout_of_its_message(tmp_path: Path, spark: SparkSession) -> None:

@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 BODY = "_poison_body"
 """The column of ``parsed`` that has the body as it is stored."""
 _PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
-SPREAD = 64
-"""Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is."""
-_KEYS = """
-38, 64, 57, 80, 37, 29, 32, 35, 13, 62, 191, 7, 177, 192, 28, 0, 67, 74, 5, 143, 65, 44, 2, 75, 148, 17, 76, 41, 25, 15, 239, 116,
-12, 138, 10, 1, 50, 20, 183, 216, 107, 6, 98, 189, 73, 30, 36, 24, 186, 16, 205, 69, 109, 54, 22, 87, 198, 39, 49, 33, 52, 43, 4, 21
-"""
+SPREAD, LARGEST_SPREAD = 8, 100_000
+"""Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is. Each that runs Python costs a quarter of a
+second. And so large may the unit be: its bodies are shuffled."""
+_KEYS = "12, 6, 5, 1, 25, 15, 2, 0"
 """Integers that Spark's hash puts into partition 0, 1, and so on of ``SPREAD``: only so can a partition be chosen."""
 _LISTED = 1_000
 """So many lookup ids stand in a filter; more are joined with."""

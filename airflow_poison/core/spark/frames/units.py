@@ -22,7 +22,7 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import failed_task, failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
-from airflow_poison.core.spark.frames.messages import BODY, SPREAD, ClaimFrames, body_error, shares
+from airflow_poison.core.spark.frames.messages import BODY, LARGEST_SPREAD, ClaimFrames, body_error, shares
 from airflow_poison.core.spark.frames.plan import has_python
 from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
@@ -272,9 +272,9 @@ class SparkUnits:
     # Who was worked on when a unit failed
 
     def _spreads(self, number: int) -> bool:
-        """Whether a unit without marks is spread over tasks, so that the one that fails tells of a few: two such steps find the message."""
+        """Whether a unit without marks is spread over tasks, so that the one that fails tells of an eighth."""
         tells = self._marks is False and isinstance(self._jobs, ClassicJobs)
-        return tells and not self._transformation.mixes_rows and 1 < number <= SPREAD**2
+        return tells and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
 
     @staticmethod
     def _share(lookup_ids: NDArray[np.int64], error: Exception) -> tuple[int, ...]:
