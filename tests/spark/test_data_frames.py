@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from pyspark.logger import PySparkLogger
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
@@ -93,9 +93,9 @@ def test_while_failures_are_looked_for_spark_does_not_log_each_with_all_its_stac
     before = levels()
     with expected(spark):
         assert levels() == {"OFF"}
-        assert logging.getLogger("SQLQueryContextLogger").disabled
+        assert PySparkLogger.getLogger("SQLQueryContextLogger").disabled
     assert levels() == before
-    assert not logging.getLogger("SQLQueryContextLogger").disabled
+    assert not PySparkLogger.getLogger("SQLQueryContextLogger").disabled
 
 
 def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, spark: SparkSession) -> None:

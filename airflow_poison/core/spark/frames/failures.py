@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -50,7 +49,9 @@ _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 @contextmanager
 def expected(spark: SparkSession) -> Iterator[None]:
     """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and what one says is told once."""
-    python = [logging.getLogger(name) for name in _QUERY_LOGS]
+    from pyspark.logger import PySparkLogger
+
+    python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: whoever asks first decides which
     before = [log.disabled for log in python]
     jvm = None if is_connect(spark) else spark.sparkContext._jvm  # noqa: SLF001  (there is no public way)
     log4j = None if jvm is None else jvm.org.apache.logging.log4j
