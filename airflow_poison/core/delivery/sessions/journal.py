@@ -345,7 +345,6 @@ class Journal:
     def append(self, lookup_ids: NDArray[np.int64], words: NDArray[np.int32]) -> Section:
         """Begin the section of one batch. Raises ServerSessionError when the disk is full."""
         self.force()
-        self._share_what_is_new()
         messages = len(lookup_ids)
         end = self._end + section_size(messages)
         try:
@@ -357,13 +356,12 @@ class Journal:
         section.begin(lookup_ids, words, self._magic)
         self._open = (self._end, (end + HEADER + STEP - 1) // STEP * STEP)  # to the end of the file
         self.force()
-        self._share_what_is_new()
         reach("delivery.journal.after_section")
         self._end, self._sections = end, self._sections + 1
         return section
 
     def force(self) -> None:
-        """Force what was stored so far to disk, where that is wanted; texts and returned rows come before the words that need them."""
+        """Force what was stored so far to disk, and tell others, where that is wanted; texts and returned rows come before words, which need them."""
         if self.forced and self.descriptor >= 0:
             try:
                 for descriptor in (self.log_descriptor, self.rows_descriptor, self.descriptor):
@@ -374,8 +372,7 @@ class Journal:
                     f"The attempt journal {str(self.path)!r} cannot be forced to disk: {why(error)}. Nothing is lost; look at that disk, then run "
                     "the task again."
                 ) from error
-            if self._end:
-                self._share_what_is_new()
+        self._share_what_is_new()
 
     def _share_what_is_new(self) -> None:
         """Share texts and returned rows, and then the words of the last section, which need them."""
@@ -399,7 +396,6 @@ class Journal:
         """Let go of the files; the mapped sections stay valid. The caller has ended every process that could still write."""
         try:
             self.force()
-            self._share_what_is_new()
             if self.descriptor >= 0:
                 fcntl.flock(self.descriptor, fcntl.LOCK_UN)  # a mapped section holds a descriptor of its own, and the lock with it
         finally:
