@@ -233,7 +233,7 @@ def _sections(story: ClaimHistory) -> dict[int, int]:
     if len(story.alone) <= MOST_ALONE:
         return {}
     together = Counter(story.deaths.values())
-    return {lookup_id: -(-together[deaths] // MOST_ALONE) if together[deaths] > MOST_ALONE else 1 for lookup_id, deaths in story.deaths.items()}
+    return {lookup_id: -(-together[deaths] // MOST_ALONE) for lookup_id, deaths in story.deaths.items()}
 
 
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:

@@ -399,14 +399,14 @@ class _TryAttribution:
         if not sections or not (every or all(section.alone for section in sections)):
             return False
         last = {section.path: place for place, section in enumerate(sections)}.values()
-        opens = [place for place in last if len(pending(sections[place].words))]
-        if len(opens) == 1 and len(sections[opens[0]].ids) == 1:
-            words = sections[opens[0]].words
+        opens = {place: rows for place in last if len(rows := pending(sections[place].words))}
+        only = next(iter(opens), 0)
+        if len(opens) == 1 and len(sections[only].ids) == 1:
+            words = sections[only].words
             words[0] = int(words[0]) & ~STATE_MASK | MessageState.IN_FLIGHT
-            self._charge_open(opens[0])
+            self._charge_open(only)
         else:
-            suspected = (sections[place].ids[pending(sections[place].words)].tolist() for place in opens)
-            self.suspects = frozenset(chain.from_iterable(suspected))
+            self.suspects = frozenset(chain.from_iterable(sections[place].ids[rows].tolist() for place, rows in opens.items()))
         return bool(opens)
 
     def suspect_by_old_marks(self) -> frozenset[int]:
