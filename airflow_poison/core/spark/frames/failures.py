@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.core.failures import Failure, FailureKind
@@ -53,22 +53,29 @@ def expected(spark: SparkSession) -> Iterator[None]:
 
     python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: whoever asks first decides which
     before = [log.disabled for log in python]
-    jvm = None if is_connect(spark) else spark.sparkContext._jvm  # noqa: SLF001  (there is no public way)
-    log4j = None if jvm is None else jvm.org.apache.logging.log4j
-    names = [] if log4j is None else [f"org.apache.spark.{name}" for name in _TOLD]
-    levels = [log4j.LogManager.getLogger(name).getLevel() for name in names] if log4j is not None else []
+    for log in python:
+        log.disabled = True
     try:
-        for log in python:
-            log.disabled = True
-        for name in names:
-            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)  # type: ignore[union-attr]  # names are empty without it
-        yield
+        with nullcontext() if is_connect(spark) else _silent(spark.sparkContext._jvm.org.apache.logging.log4j):  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+            yield
     finally:
         for log, disabled in zip(python, before, strict=True):
             log.disabled = disabled
+
+
+@contextmanager
+def _silent(log4j: Any) -> Iterator[None]:
+    """Switch loggers of the driver's JVM off while the block runs."""
+    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in (f"org.apache.spark.{each}" for each in _TOLD)}
+    set_level = log4j.core.config.Configurator.setLevel
+    for name in levels:
+        set_level(name, log4j.Level.OFF)
+    try:
+        yield
+    finally:
         with suppress(Exception):  # the JVM may be gone; what ended the block says so
-            for name, level in zip(names, levels, strict=True):
-                log4j.core.config.Configurator.setLevel(name, level)  # type: ignore[union-attr]
+            for name, level in levels.items():
+                set_level(name, level)
 
 
 def failure_of_job(error: Exception) -> Failure:
