@@ -144,11 +144,11 @@ class Objects:
             obstore.put(self.client, self.prefix + path, content)
 
     def upload(self, path: str, file: Path) -> None:
-        """Write an object with the content of a file, a large one in parts: memory stays at a few of them."""
+        """Write an object with the content of a file, a large one in parts: memory stays at a few of them. Raises FileNotFoundError."""
         import obstore
 
-        with self._named("put"):
-            obstore.put(self.client, self.prefix + path, file)
+        with file.open("rb") as content, self._named("put"):
+            obstore.put(self.client, self.prefix + path, content)
 
     def download(self, path: str, file: Path) -> None:
         """Write the content of an object into a new file, part by part. Raises FileNotFoundError."""
