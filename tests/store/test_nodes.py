@@ -12,7 +12,6 @@ import pytest
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.bucket import log as logs
-from airflow_poison.core.store.bucket.folder import boot_seconds
 from airflow_poison.core.store.bucket.objects import Objects
 from tests.store.conftest import bucket_store
 from tests.store.given import CONTROL, LATER, LEASE, NOW, claim, ids, outcome_of_a_third, rows_of, seal, send
@@ -216,7 +215,7 @@ def test_a_node_forgets_what_nobody_needs_when_it_cleans(one: QueueTable, two: Q
 
 def slept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let so much time go by that a node looks at its newest entry again."""
-    real = boot_seconds
+    real = logs.boot_seconds
     monkeypatch.setattr(logs, "boot_seconds", lambda: real() + 10 * logs.TRUSTED_SECONDS)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +23,8 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.machine import machine
 from airflow_poison.core.store.bucket.objects import side_by_side
 from airflow_poison.core.store.folder import Found, LocalFolder, second_name
+from airflow_poison.core.store.table.files import MANIFEST, STAGE
+from airflow_poison.core.store.table.stage import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 SHUT_OUT = b'{"shut out": true}'
 """What stands in the place of the manifest of a holder who must not put one there any more."""
-_STAGE, _MANIFEST = "_stage", "manifest.json"
 _PIECE = re.compile(r"(.+)\.at-(\d{12})")
 
 
@@ -134,7 +134,7 @@ class BucketFolder:
 
         What comes from the stage is on this node.
         """
-        if source.startswith(f"{_STAGE}/"):
+        if source.startswith(f"{STAGE}/"):
             second_name(Path(self.root, source), Path(self.root, target))
             return
         with suppress(FileNotFoundError):
@@ -174,13 +174,13 @@ class BucketFolder:
     def shut_out(self, holder: str, fenced: str) -> None:
         """Take the place of a holder's manifest, or find that there is one; fetch what the holder has shared, if it was not on this node."""
         self._local.shut_out(holder, fenced)
-        manifest = f"{holder}/{_MANIFEST}"
+        manifest = f"{holder}/{MANIFEST}"
         sealed = not self.objects.create(manifest, SHUT_OUT) and self.objects.get(manifest)
         was_here = Path(self.root, fenced).is_dir()
         if not was_here:
             self._fetch_shared(holder, fenced, manifest)
-        if sealed and not Path(self.root, fenced, _MANIFEST).exists():
-            self.keep(f"{fenced}/{_MANIFEST}", sealed)
+        if sealed and not Path(self.root, fenced, MANIFEST).exists():
+            self.keep(f"{fenced}/{MANIFEST}", sealed)
 
     def sharing(self, holder: str, folder: str) -> Sharing:
         """Return what makes objects of pieces of files."""
@@ -205,7 +205,7 @@ class BucketFolder:
             file, begin = files.setdefault(piece[1], bytearray()), int(piece[2])
             file.extend(bytes(max(0, begin + len(content) - len(file))))
             file[begin : begin + len(content)] = content
-        Path(self.root, fenced, "journal").mkdir(parents=True, exist_ok=True)
+        Path(self.root, fenced, JOURNAL).mkdir(parents=True, exist_ok=True)
         for path, file in files.items():
             if path not in whole:
                 self.keep(f"{fenced}{path.removeprefix(holder)}", bytes(file))
@@ -229,7 +229,7 @@ class BucketFolder:
     def stages(self) -> Iterator[Found]:
         """Yield the folders of holders and of sends that have objects, each as young as its youngest."""
         now, found = datetime.now(UTC), dict[str, tuple[int, float]]()
-        for each in self.objects.list(f"{_STAGE}/"):
+        for each in self.objects.list(f"{STAGE}/"):
             folder = "/".join(each.path.split("/")[:3])
             size, age = found.get(folder, (0, float("inf")))
             found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
@@ -251,13 +251,7 @@ class Sharing:
     def __call__(self, name: str, offset: int, content: bytes) -> None:
         """Make an object of a piece. Raises ClaimLostError when the holder is shut out."""
         self.objects.put(f"{self.holder}/{self.folder}/{name}.at-{offset:012d}", content)
-        if self.objects.get(f"{self.holder}/{_MANIFEST}") == SHUT_OUT:
+        if self.objects.get(f"{self.holder}/{MANIFEST}") == SHUT_OUT:
             raise ClaimLostError(
                 f"The holder {self.holder} of the claim in {self.objects.uri} is shut out: a later one goes on. Nothing more is delivered here."
             )
-
-
-def boot_seconds() -> float:
-    """Return seconds that go on while the machine sleeps and while this process stands still."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)

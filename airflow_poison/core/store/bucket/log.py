@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from contextlib import suppress
 from itertools import count, takewhile
 from pathlib import Path
@@ -16,13 +17,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.core.errors import TableChangedError
+from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store.bucket.folder import boot_seconds
 from airflow_poison.core.store.bucket.objects import copy_of, side_by_side
 from airflow_poison.core.store.delta import checkpoints, entries
 from airflow_poison.core.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, log, now_ms, partition_of, statistics_of
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, details_text, log, now_ms, partition_of, shortened_told, statistics_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -98,10 +98,8 @@ class BucketLog:
             return False
         if boot_seconds() - loaded_at > TRUSTED_SECONDS:
             self._check_not_shortened(base.version)
-        self._folder.keep(_name(version), content)
+        self._take(version, content)
         reach(f"store.{commit.operation}.after_commit")
-        for file in commit.remove:
-            self._folder.forget(file.path)
         self._checkpoint(version)
         return True
 
@@ -140,7 +138,7 @@ class BucketLog:
 
     def _copied(self, copy: str) -> set[str]:
         """Copy the whole log into a folder; return its names."""
-        copy_of(self._objects, list(self._objects.list(f"{LOG}/")), copy)
+        copy_of(self._objects, f"{LOG}/", copy)
         return set(entries.names(Path(copy, LOG)))
 
     def _newest(self) -> int:
@@ -204,19 +202,13 @@ class BucketLog:
     def _check_not_shortened(self, base: int) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it."""
         if not self._objects.is_there(_name(base)):
-            raise TableChangedError(
-                f"The log of the queue table {self._folder.uri} was shortened beyond version {base} while this process stood still: whether its "
-                "change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer "
-                "than any process may stand still."
-            )
+            raise TableChangedError(shortened_told(self._folder.uri, base))
 
     def _checkpoint(self, version: int) -> None:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it."""
         if version % CHECKPOINT_INTERVAL:
             return
         from deltalake.exceptions import DeltaError
-
-        from airflow_poison.core.errors import PoisonError
 
         try:
             self.look()
@@ -226,6 +218,12 @@ class BucketLog:
                 self._objects.put(f"{LOG}/{HINT}", Path(self._folder.root, LOG, HINT).read_bytes())
         except (DeltaError, PoisonError, OSError) as error:
             log.warning("The checkpoint of version %d of %s could not be written; opening stays slower: %s", version, self._folder.uri, error)
+
+
+def boot_seconds() -> float:
+    """Return seconds that go on while the machine sleeps and while this process stands still."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
 
 
 def _name(version: int) -> str:
@@ -246,13 +244,12 @@ def _file(path: str) -> str:
 def entry_of(commit: Commit) -> bytes:
     """Return the entry of the log that makes a commit, as delta-rs writes it; each has a mark that no other one has."""
     actions = [*_transactions(commit), *(_removed(file, commit) for file in commit.remove), *(_added(file, commit) for file in commit.add)]
-    details = {**commit.details, "operation": commit.operation, "mark": uuid4().hex, "actions": len(actions)}
     info = {
         "timestamp": now_ms(),
         "operation": "WRITE",
         "operationParameters": {"mode": "Append"},
         "engineInfo": "airflow-poison",
-        "userMetadata": json.dumps(details),
+        "userMetadata": details_text(commit, uuid4().hex),
     }
     return b"".join(json.dumps(action).encode() + b"\n" for action in ({"commitInfo": info}, *actions))
 
@@ -265,10 +262,12 @@ def _transactions(commit: Commit) -> Iterator[dict[str, object]]:
 
 
 def _added(file: DataFile, commit: Commit) -> dict[str, object]:
-    place = {"path": file.path, "partitionValues": partition_of(file), "size": file.size}
-    return {"add": {**place, "modificationTime": now_ms(), "dataChange": commit.data_change, "stats": statistics_of(file)}}
+    return {"add": {**_place(file), "modificationTime": now_ms(), "dataChange": commit.data_change, "stats": statistics_of(file)}}
 
 
 def _removed(file: DataFile, commit: Commit) -> dict[str, object]:
-    place = {"path": file.path, "partitionValues": partition_of(file), "size": file.size}
-    return {"remove": {**place, "deletionTimestamp": now_ms(), "dataChange": commit.data_change, "extendedFileMetadata": True}}
+    return {"remove": {**_place(file), "deletionTimestamp": now_ms(), "dataChange": commit.data_change, "extendedFileMetadata": True}}
+
+
+def _place(file: DataFile) -> dict[str, object]:
+    return {"path": file.path, "partitionValues": partition_of(file), "size": file.size}

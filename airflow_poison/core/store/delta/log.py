@@ -175,12 +175,7 @@ class DeltaLog:
         for longer than the retention can come too late.
         """
         if base.has_entry and not entry_path(self._root, base.version).exists():
-            message = (
-                f"The log of the queue table {self._uri} was shortened beyond version {base.version} while this process stood still: whether "
-                f"its change counts cannot be told. Run the task again: what was done before is not done twice. Keep the retention of maintenance "
-                "longer than any process may stand still."
-            )
-            raise TableChangedError(message)
+            raise TableChangedError(shortened_told(self._uri, base.version))
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
         """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
@@ -222,8 +217,6 @@ class DeltaLog:
     def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
         from deltalake.transaction import CommitProperties, PostCommitHookProperties
 
-        actions_in_it = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
-        details = {**commit.details, "operation": commit.operation, "mark": mark, "actions": actions_in_it}
         table = base.table
         table.create_write_transaction(
             actions_of(commit),
@@ -233,7 +226,7 @@ class DeltaLog:
             commit_properties=CommitProperties(
                 max_commit_retries=0,
                 app_transactions=transactions_of(commit),
-                custom_metadata={"userMetadata": json.dumps(details)},
+                custom_metadata={"userMetadata": details_text(commit, mark)},
             ),
             # What may fail must not come between a commit and its acknowledgement.
             post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
@@ -257,6 +250,14 @@ class DeltaLog:
             checkpoints.make(self._root, version, durable=self._durable)
         except (DeltaError, TableChangedError, OSError) as error:
             log.warning("The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._uri, error)
+
+
+def shortened_told(uri: str, base: int) -> str:
+    """Return the words for a commit that came when the log had been cut behind the version that it was built on."""
+    return (
+        f"The log of the queue table {uri} was shortened beyond version {base} while this process stood still: whether its change counts cannot be "
+        "told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer than any process may stand still."
+    )
 
 
 def _first_line(error: Exception) -> str:
@@ -284,6 +285,12 @@ def transactions_of(commit: Commit) -> list[Transaction]:
 
     numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
     return numbers + [Transaction(name, number) for name, number in commit.lasting.items()]
+
+
+def details_text(commit: Commit, mark: str) -> str:
+    """Return what a commit of ours says of itself, as JSON; how many actions it has tells when some of them are missing."""
+    actions = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
+    return json.dumps({**commit.details, "operation": commit.operation, "mark": mark, "actions": actions})
 
 
 def partition_of(file: DataFile) -> dict[str, str | None]:
