@@ -158,9 +158,8 @@ class LocalFolder:
         Path(self.root, path).unlink(missing_ok=True)
 
     def share(self, paths: Sequence[str]) -> None:
-        """Force files, and the folders that name them, to disk."""
-        if self.durable:
-            disk.sync_files(self.root, paths)
+        """Force files to disk: whoever takes over sees them here."""
+        self.publish(paths)
 
     def place(self, beside: Path, path: str) -> None:
         """Rename the file, with what is in it on disk before, and its name after."""

@@ -245,17 +245,20 @@ def side_by_side(act: Callable[[T], R], of: Iterable[T]) -> list[R]:
         return list(pool.map(act, wanted))
 
 
-def copy_of(objects: Objects, found: Sequence[Listed], folder: str) -> None:
+def copy_of(objects: Objects, prefix: str, folder: str) -> None:
     """Copy objects into a folder, with the times at which they were written; those that go meanwhile are left out."""
 
     def fetch(each: Listed) -> None:
-        content, place = objects.get(each.path), Path(folder, each.path)
-        if content is not None:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
+        place = Path(folder, each.path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            objects.download(each.path, place)
+        except FileNotFoundError:
+            place.unlink()
+        else:
             os.utime(place, (each.changed_at.timestamp(),) * 2)
 
-    side_by_side(fetch, found)
+    side_by_side(fetch, objects.list(prefix))
 
 
 def _setting(value: str) -> object:

@@ -20,6 +20,7 @@ from airflow_poison.core.store.delta.store import make_table
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import changing
 from airflow_poison.core.store.table.files import STAGE
+from airflow_poison.core.store.table.stage import JOURNAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ class BucketStore:
             with tempfile.TemporaryDirectory() as beside:
                 make_table(beside, control)
                 row = next(path for path in Path(beside).rglob("*.parquet"))
-                self._objects.put(f"{name}/{row.relative_to(beside)}", row.read_bytes())
+                self._objects.upload(f"{name}/{row.relative_to(beside)}", row)
                 reach("store.create.before_first_entry")
                 self._objects.create(first, _one_entry(beside))  # whoever is first makes all of it
             reach("store.create.before_name")
@@ -106,9 +107,9 @@ class BucketStore:
         """Yield a copy of all objects of a queue's table. Raises StoreUnreachableError."""
         objects = self._objects.below(check_name(name))
         with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
-            copy_of(objects, list(objects.list("")), copy)
+            copy_of(objects, "", copy)
             for holder in Path(copy, STAGE).glob("*/*"):
-                Path(holder, "journal").mkdir(exist_ok=True)  # the journals are on the nodes of their passes
+                Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
             yield copy
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
