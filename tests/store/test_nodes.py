@@ -249,6 +249,23 @@ def test_a_commit_that_comes_when_its_place_was_cut_off_is_an_error(
     assert len(ids(one)) == 47
 
 
+def test_a_commit_for_a_place_that_another_thread_saw_taken_and_cut_off_is_made_later(
+    one: QueueTable, two: QueueTable, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(two, 1, "first")
+
+    def meanwhile() -> None:
+        for number in range(45):
+            send(one, 1, str(number))
+        one.shorten_log(retention=NOW - NOW)
+        slept(monkeypatch)
+        assert len(ids(two)) == 46  # another thread of the same process
+
+    at_point.do("store.append.after_numbering", meanwhile)
+    send(two, 1, "late")
+    assert len(ids(one)) == 47
+
+
 def test_a_queue_that_was_made_anew_under_its_name_is_seen_as_it_is(
     one: QueueTable, two: QueueTable, node: Node, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,8 @@ class BucketLog:
     def commit(self, base: LogState, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
         version, loaded_at = base.version + 1, self._looked_at
+        if self._newest() > base.version:  # as another thread's look has shown: what was there may be cut off by now
+            return False
         try:
             self._folder.publish([file.path for file in commit.add])
         except FileNotFoundError as error:
