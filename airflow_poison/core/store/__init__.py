@@ -11,7 +11,7 @@ import re
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_poison.core.errors import QueueNameError
+from airflow_poison.core.errors import QueueNameError, QueueNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +103,16 @@ def _warn_once(uri: str) -> None:
             return
         _warned.add(uri)
     _logger.warning("The store %s is opened with durable=False: after a loss of power, messages that were acknowledged may be gone.", uri)
+
+
+def no_such_queue(store: QueueStore, name: str) -> QueueNotFoundError:
+    """Return the error for a queue that is not there, with those that are."""
+    if store.absence:
+        return QueueNotFoundError(f"There is no queue {name!r}: {store.absence}.")
+    known = ", ".join(store.names()) or "none yet"
+    return QueueNotFoundError(
+        f"There is no queue {name!r} in {store.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
+    )
 
 
 def check_name(name: str) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import QueueNotFoundError, TableChangedError
+from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import check_name
+from airflow_poison.core.store import check_name, no_such_queue
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Shortened
 from airflow_poison.core.store.folder import LocalFolder
@@ -175,9 +175,7 @@ class MemoryStore:
         check_name(name)
         queue = self._queues.get(name)
         if queue is None:
-            known = ", ".join(self.names()) or "none yet"
-            message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name."
-            raise QueueNotFoundError(message)
+            raise no_such_queue(self, name)
         if upgrade and queue.snapshot().control.format_version < FORMAT_VERSION:
             changing.upgrade(queue)
         return queue

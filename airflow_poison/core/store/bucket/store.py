@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import check_name
+from airflow_poison.core.store import check_name, no_such_queue
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
 from airflow_poison.core.store.bucket.objects import Objects, copy_of
@@ -89,10 +88,7 @@ class BucketStore:
         log = BucketLog(folder)
         log.look()
         if not log.exists:
-            known = ", ".join(self.names()) or "none yet"
-            raise QueueNotFoundError(
-                f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
-            )
+            raise no_such_queue(self, name)
         table = QueueTable(name, folder, log)
         if upgrade and table.snapshot().control.format_version < FORMAT_VERSION:
             changing.upgrade(table)

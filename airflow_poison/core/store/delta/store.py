@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, QueueNotFoundError, StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import table_schema
-from airflow_poison.core.store import check_name, disk
+from airflow_poison.core.store import check_name, disk, no_such_queue
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
@@ -111,11 +111,7 @@ class DeltaStore:
         """
         place = self._root / check_name(name)
         if not self._is_there(name):
-            known = ", ".join(self.names()) or "none yet"
-            if self.absence:
-                raise QueueNotFoundError(f"There is no queue {name!r}: {self.absence}.")
-            message = f"There is no queue {name!r} in {self.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
-            raise QueueNotFoundError(message)
+            raise no_such_queue(self, name)
         log = DeltaLog(str(place), durable=self._durable)
         table = QueueTable(name, LocalFolder(str(place), self._durable), log)
         try:
