@@ -9,7 +9,7 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
-from airflow_poison.core.delivery.handlers import check_given
+from airflow_poison.core.delivery.handlers import check_deliver, check_given
 from airflow_poison.core.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.outputs import outputs_of
@@ -62,8 +62,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
     :param evolve: columns that an output does not have are added.
     :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
-    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called in the task after the commit that settled
-        their messages, again with the same key when it failed.
+    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called after the commit that settled their
+        messages, again with the same key when it failed: in the task, or in the driver where that is submitted.
     :param batch: ``arrow``, ``pandas`` or ``polars``: the handler is called with a frame of many messages; None: with one message. A frame is one
         transaction; where it fails, the messages that are to blame are searched for, and only they are charged. Not with ``max_batch_size``.
     :param batch_size: how many messages a frame has at most.
@@ -106,6 +106,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
         super().__init__(**kwargs)
         self.outputs = output  # Airflow's operators have an output of their own
         self.output_settings = {"schema": output_schema, "keys": output_keys, "evolve": evolve, "provenance": provenance}
+        if deliver is not None:
+            check_deliver(deliver)
         self.deliver = deliver
         if output is None or isinstance(output, str | Mapping):
             self._add_outlets(self.declared_outputs())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_handler
+from airflow_poison.core.delivery.handlers import resolve_deliver, resolve_handler
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import SettingError, SparkDistributionError
 from airflow_poison.core.passes.delivering import expire_now
@@ -103,11 +103,11 @@ class Try:
         if isinstance(given, Transformation):
             self._handler: HandlerRef | Transformation = replace(given, function=given.ref())
         else:
-            self._handler = resolve_handler(given, returns_rows=bool(task.outputs))
+            self._handler = resolve_handler(given, returns_rows=bool(task.declared_outputs()))
         self._order = self._ordered(key)
 
     def before_submission(self) -> ReceiveResult | None:
-        """Return what an earlier try has left to be read, or what needs no Spark. Raises QueueHaltedError and the other errors of ReceivePass."""
+        """Return what an earlier try has left to be read, or what needs no driver. Raises QueueHaltedError and the other errors of ReceivePass."""
         task = self._task
         receiving = ReceivePass(
             table=self.table,
@@ -124,19 +124,30 @@ class Try:
             store=self._hook.store(),
             outage=task.outage,
         )
-        return self.submission.left() or without_spark(receiving, self._order.key)
+        if (left := self.submission.left()) is not None:
+            return left
+        if task.deliver is not None and self.table.snapshot().landings:
+            return None  # the driver calls it, also with the rows that a dead one has left
+        return without_spark(receiving, self._order.key)
 
     def write(self) -> None:
         """Write the order, with all that goes with it."""
         self.submission.write(self._order, self._hook.shipped(self._task.py_files or ()))
 
     def told(self) -> ReceiveResult | None:
-        """Return what the driver has told, or what the queue has recorded of its pass; None: neither. Raises what the driver raised."""
-        return self.submission.outcome() or self._recorded()
+        """Return what the driver has told, or what the queue has recorded of its pass. Raises what the driver raised.
+
+        None: neither, or the driver has died between its commit and its last row's landing, which the next try makes up for.
+        """
+        return self.submission.outcome() or (None if self.table.snapshot().landings else self._recorded())
 
     def all_told(self, result: ReceiveResult) -> ReceiveResult:
-        """Return a result, or what the queue has recorded of this run key where that is more: drivers of several tries may have met."""
-        return fullest([result, self._recorded()]) or result
+        """Return a result, or what the queue has recorded of this run key where that is more: drivers of several tries may have met.
+
+        What has landed only the one knows who has seen to it: this result.
+        """
+        full = fullest([result, self._recorded()]) or result
+        return full if full is result else replace(full, landed=result.landed)
 
     def give_up(self) -> None:
         """Give the run's claim up, when nobody works on it any more."""
@@ -167,4 +178,4 @@ class Try:
             schema=task.schema,
             outage=None if task.outage is None else task.outage.to_dict(),
         )
-        return order.handled_by(self._handler)
+        return order.handled_by(self._handler).delivered_by(None if task.deliver is None else resolve_deliver(task.deliver))

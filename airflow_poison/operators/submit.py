@@ -73,8 +73,6 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        if kwargs.get("deliver") is not None:
-            raise SettingError("deliver", kwargs["deliver"], "nothing: the driver is elsewhere; declare output=..., or use QueueReceiveOperator")
         for name in _OURS:
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")

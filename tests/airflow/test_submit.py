@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
@@ -30,6 +30,7 @@ from .conftest import define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    import pyarrow as pa
     from airflow.sdk import Context
     from pyspark.sql import DataFrame
 
@@ -222,6 +223,41 @@ def test_a_submitted_transformation_lands_its_rows_and_names_its_culprits(
     assert landed["until"].to_pylist() == [datetime(9999, 12, 31, tzinfo=UTC)] * 5
     [poison] = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
     assert poison["last_error"]["type"] == "ValueError"
+
+
+@pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
+def test_a_driver_that_is_killed_while_it_gives_rows_to_a_function_is_followed_by_one_that_gives_them_with_the_same_key(
+    submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, tmp_path: Path, deploy_mode: str
+) -> None:
+    """As a DAG file has them: handler and function travel by value."""
+    name = str(tmp_path / "taken")
+
+    def text_of(message: Message) -> dict[str, object]:
+        return {"text": message.text}
+
+    def take(rows: pa.Table, key: str) -> None:
+        import os
+        import signal
+        from pathlib import Path
+
+        again = Path(name).exists()
+        with Path(name).open("a") as file:
+            file.write(f"{key} {sorted(rows['text'].to_pylist())}\n")
+        if not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sent(store, "one", "two")
+    known = Store()
+    with pytest.raises((AirflowException, RuntimeError)):
+        submitted(text_of, deploy_mode, deliver=take).execute(context(known))
+    assert store.open("orders").snapshot().depth("main", SystemClock().now()).messages == 0
+    numbers = submitted(text_of, deploy_mode, deliver=take).execute(context(known))
+
+    assert (numbers["received"], numbers["settled"], numbers["landed"]) == (2, 2, {"output": 2})
+    first, second = (tmp_path / "taken").read_text().splitlines()
+    assert first == second
+    assert first.endswith(" ['one', 'two']")
+    assert submitted(text_of, deploy_mode, deliver=take).execute(context(known))["landed"] == {}
 
 
 def test_a_pass_that_halts_its_queue_fails_the_task_for_good(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 import signal
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -18,7 +21,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError, SparkDistributionError
 from airflow_poison.core.passes.alter import alter, declare
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.core.passes.submitted import carry_out
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
@@ -29,6 +34,9 @@ from .test_submit import POLICY, Store, context, sent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pyarrow as pa
+
+    from airflow_poison.core.message import Message
     from airflow_poison.core.store import QueueStore
 
     from .conftest import Ran
@@ -258,3 +266,114 @@ def test_a_cluster_that_cannot_be_asked_is_no_reason_for_another_driver(
     with pytest.raises(ConnectionError, match="nobody"):
         submitted(deploy_mode="cluster").execute(context(Store(spark_job_id="driver-1")))
     assert told == []
+
+
+# Rows that go to a function
+
+
+TAKEN: list[tuple[str, list[object]]] = []
+
+
+def text_of(message: Message) -> dict[str, object]:
+    return {"text": message.text}
+
+
+def take(rows: pa.Table, key: str) -> None:
+    TAKEN.append((key, rows["text"].to_pylist()))
+    if len(TAKEN) == 1:
+        raise KeyboardInterrupt  # as a driver that is killed: it tells nothing
+
+
+def of_this_dag(rows: pa.Table, key: str) -> None:
+    """Stand for a function of a DAG file."""
+
+
+@pytest.fixture
+def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand for ``spark-submit``, which runs the driver here; return the orders that it was given."""
+    orders: list[str] = []
+    TAKEN.clear()
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
+    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: LocalEngine())
+
+    def submit(hook: SparkSubmitHook, _application: str) -> None:
+        [order] = hook._application_args or []
+        orders.append(order)
+        try:
+            carry_out(Path(order))
+        except KeyboardInterrupt:
+            raise OSError("the driver is gone") from None
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit)
+    return orders
+
+
+def test_the_order_carries_a_function_that_takes_rows_by_name_or_by_value(
+    submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, told: list[SparkSubmitHook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ordered(deliver: object) -> dict[str, Any]:
+        with pytest.raises(OSError, match="no cluster"):
+            submitted(deliver=deliver).execute(context())
+        order = order_of(store)
+        for folder in Path(store.open("orders").uri, "_stage").glob("send-submitted-*/*"):
+            folder.rename(folder.parents[2] / f"seen-{folder.name}")
+        return order
+
+    by_name = ordered(take)
+    assert (by_name["deliver"], by_name["deliver_by_value"]) == (f"{__name__}:take", "")
+    monkeypatch.setattr(of_this_dag, "__module__", "__main__")
+    by_value = ordered(of_this_dag)
+    assert by_value["deliver"] == "__main__:of_this_dag"
+    assert pickle.loads(base64.b64decode(by_value["deliver_by_value"])).__doc__ == of_this_dag.__doc__
+    assert len(told) == 2
+
+
+def test_a_function_that_cannot_travel_is_told_here(submitted: Callable[..., QueueReceiveSubmitOperator], told: list[SparkSubmitHook]) -> None:
+    lock = threading.Lock()
+
+    def upsert(rows: object, key: str) -> None:
+        with lock:
+            pass
+
+    with pytest.raises(SettingError, match=r"deliver='.*upsert' is not allowed; .* carried to the driver, .*lock.* or open connections inside it"):
+        submitted(deliver=upsert).execute(context())
+    assert told == []
+
+
+def test_a_task_whose_driver_died_before_it_delivered_fails_and_its_next_try_has_a_driver_deliver_with_the_same_key(
+    submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, driven: list[str]
+) -> None:
+    """The pass has committed; nothing is left to be received."""
+
+    def once_more() -> dict[str, object]:
+        return submitted(handler=text_of, deliver=take, isolation="none").execute(context())
+
+    with pytest.raises(OSError, match="the driver is gone"):
+        once_more()
+    assert [file.rows for file in store.open("orders").snapshot().files] == []
+    numbers = once_more()
+
+    assert TAKEN[0] == TAKEN[1] == (TAKEN[0][0], ["one"])
+    assert (numbers["received"], numbers["settled"], numbers["landed"]) == (1, 1, {"output": 1})
+    assert (once_more()["received"], len(TAKEN), len(driven)) == (0, 2, 2), "nothing waits: nothing is submitted"
+
+
+def test_a_task_whose_driver_died_before_its_rows_landed_fails_and_its_next_try_says_how_many_have(
+    submitted: Callable[..., QueueReceiveSubmitOperator], driven: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "landed")
+
+    def once_more() -> dict[str, object]:
+        return submitted(handler=text_of, output=output, isolation="none").execute(context())
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_poison.core.store.delta.output_table.land", die)
+        with pytest.raises(OSError, match="the driver is gone"):
+            once_more()
+    numbers = once_more()
+
+    assert (numbers["received"], numbers["landed"]) == (1, {"output": 1})
+    assert len(driven) == 1, "rows for a table need no driver"

@@ -74,6 +74,14 @@ def by_submission(**given: Any) -> Any:
     return QueueReceiveSubmitOperator(task_id="receive", queue_name="orders", policy=POLICY, handler="json:loads", **given)
 
 
+def upsert(rows: object, key: str) -> None:
+    """Take rows."""
+
+
+async def soon(rows: object, key: str) -> None:
+    """Run never."""
+
+
 WAYS = [by_operator, by_function, by_cycle, by_submission]
 
 
@@ -84,6 +92,13 @@ def test_every_way_to_receive_takes_the_settings_of_a_pass(way: Any) -> None:
     assert {name: getattr(receives, KEPT_AS.get(name, name)) for name in GIVEN.keys() - of_output} | of_output == GIVEN
     assert {"queue_name", "handler", "max_messages", "outputs", "py_files", "conn_id"} <= set(receives.template_fields)
     assert [asset.uri for asset in receives.outlets] == ["file:///lake/landed"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_receive_gives_rows_to_a_function(way: Any) -> None:
+    receives = way(deliver=upsert)
+    assert receives.deliver is upsert
+    assert [output.uri for output in receives.declared_outputs()] == [""]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -103,6 +118,13 @@ def test_every_way_to_receive_takes_batches(way: Any) -> None:
         ({"batch": "arrow", "schema": "a flot"}, "'flot' stands"),
         ({"batch": "arrow", "services": GIVEN["services"]}, "it has conversations"),
         ({"mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
+        ({"deliver": upsert, "output": "/lake/landed"}, "an output or a deliver function, not both"),
+        ({"deliver": "shop:upsert"}, "deliver='shop:upsert' is not allowed; allowed: a function of an Arrow table and a key"),
+        ({"deliver": "shop:upsert"}, "give the function itself, not its name"),
+        ({"deliver": 7}, "deliver=7 is not allowed; allowed: a function of an Arrow table and a key, like 'def deliver(rows, key)'."),
+        ({"deliver": len}, "this cannot be called so (too many positional arguments)"),
+        ({"deliver": dict}, "this is a class, and calling it would deliver nothing: give a function, or an object of it"),
+        ({"deliver": soon}, "this is a coroutine function, and calling it would deliver nothing: write it as a plain function"),
     ],
 )
 def test_every_way_to_receive_refuses_what_does_not_go_together(way: Any, given: dict[str, Any], text: str) -> None:
@@ -216,7 +238,7 @@ def test_the_decorator_wants_no_name_of_a_transformation() -> None:
 
 def test_these_are_all_settings_that_a_pass_has() -> None:
     """Another one has to be given to every way, and to be shown here."""
-    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy"}
-    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*of_all, "queue_name", "handler", "deliver"}
-    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id", "deliver"} == {*of_all, "queue_name", "handler"}
-    assert {*of_all, *ALERTS, "deliver"} <= set(inspect.signature(retry_cycle).parameters)
+    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy", "deliver"}
+    assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*of_all, "queue_name", "handler"}
+    assert own(QueueReceiveSubmitOperator) - {"spark_conn_id"} == {*of_all, "queue_name", "handler"}
+    assert {*of_all, *ALERTS} <= set(inspect.signature(retry_cycle).parameters)

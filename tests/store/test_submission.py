@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.errors import ClaimLostError, SparkJobError
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
+from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
+from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.passes.submitted import OUTCOME, PassOrder, Submission, carry_out
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.delta.store import DeltaStore
@@ -20,6 +26,9 @@ from airflow_poison.core.store.delta.store import DeltaStore
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_poison.core.message import Message
     from airflow_poison.core.store.queue_table import QueueTable
 
 KEY = "run"
@@ -132,3 +141,71 @@ def test_a_driver_whose_folder_is_gone_ends_in_silence(table: QueueTable, monkey
 
     assert carry_out(Path(mine.order)) == 0
     assert not mine.folder.exists()
+
+
+# Rows that go to a function --------------------------------------------------------------------------------------------
+
+
+def text_of(message: Message) -> dict[str, object]:
+    return {"text": message.text}
+
+
+def told_to(table: QueueTable, deliver: HandlerRef) -> Submission:
+    """Return a try whose order has a function that takes rows."""
+    outputs = base64.b64encode(pickle.dumps(outputs_of(deliver=True))).decode()
+    mine = Submission.of_queue(table, KEY)
+    told = replace(order(table), isolation="none", outputs=outputs).handled_by(resolve_handler(text_of, returns_rows=True))
+    mine.write(told.delivered_by(deliver), ())
+    return mine
+
+
+@pytest.fixture
+def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that delivers in this process."""
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
+    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: LocalEngine())
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_the_same_key(table: QueueTable, tmp_path: Path) -> None:
+    send(table, messages_to_batches(["one", "two"]), key="sent", clock=SystemClock())
+    taken = str(tmp_path / "taken")
+
+    def take(rows: pa.Table, key: str) -> None:
+        told = Path(taken).read_text() if Path(taken).exists() else ""
+        Path(taken).write_text(f"{told}{key} {sorted(rows['text'].to_pylist())}\n")
+        if not told:
+            raise ConnectionError("the database is away")
+
+    by_value = resolve_deliver(take)
+    assert by_value.by_value is not None
+    first = told_to(table, by_value)
+    assert carry_out(Path(first.order)) == 1
+    with pytest.raises(SparkJobError, match="ConnectionError: the database is away"):
+        first.outcome()
+    assert sum(file.rows for file in table.snapshot().files) == 0, "the messages have settled"
+
+    second = told_to(table, by_value)
+    assert carry_out(Path(second.order)) == 0
+    third = told_to(table, by_value)
+    assert carry_out(Path(third.order)) == 0
+
+    calls = Path(taken).read_text().splitlines()
+    assert len(calls) == 2
+    assert calls[0] == calls[1]
+    assert calls[0].endswith("['one', 'two']")
+    heard = second.outcome()
+    assert heard is not None
+    assert heard.landed == {"output": 2}
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_a_function_that_the_driver_does_not_find_is_told_before_anything_is_claimed(table: QueueTable) -> None:
+    send(table, messages_to_batches(["one"]), key="sent", clock=SystemClock())
+    mine = told_to(table, HandlerRef("not_there:upsert"))
+
+    assert carry_out(Path(mine.order)) == 1
+    with pytest.raises(HandlerNotFoundError, match=r"deliver: .*'not_there:upsert' cannot be found"):
+        mine.outcome()
+    assert table.snapshot().claims == ()
+    assert sum(file.rows for file in table.snapshot().files) == 1

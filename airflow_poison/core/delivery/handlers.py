@@ -15,7 +15,7 @@ from threading import RLock
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.errors import HandlerNotFoundError, HandlerNotRunError
+from airflow_poison.core.errors import HandlerNotFoundError, HandlerNotRunError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,15 +98,45 @@ def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = F
         return HandlerRef(handler, path=path)
     name = _name_of(handler)
     _check_callable(handler, name, returns_rows=returns_rows)
-    if _is_importable(handler, name):
-        return HandlerRef(name, path=path)
     try:
-        return HandlerRef(name, carry_by_value(handler, handler), path)
+        return _ready_to_travel(handler)
     except Exception as error:
         raise HandlerNotFoundError(
             f"The handler {name} cannot be carried to its server session: {type(error).__name__}: {error}. It is not importable by name, so "
             "everything it refers to must be picklable; put it into an importable module and name it as 'module:function'."
         ) from error
+
+
+def _ready_to_travel(function: object) -> HandlerRef:
+    """Return the reference of a function: by its name where that can be imported elsewhere, else by value. Raises what pickling raises."""
+    name, path = _name_of(function), tuple(sys.path)
+    return HandlerRef(name, path=path) if _is_importable(function, name) else HandlerRef(name, carry_by_value(function, function), path)
+
+
+def check_deliver(deliver: object) -> None:
+    """Check the function that takes returned rows. Raises SettingError for what cannot be called with rows and a key, or would not run then."""
+    wanted = "a function of an Arrow table and a key, like 'def deliver(rows, key)'"
+    if not callable(deliver):
+        raise SettingError("deliver", deliver, f"{wanted}; give the function itself, not its name" if isinstance(deliver, str) else wanted)
+    if kind := kind_of(deliver):
+        instead = "give a function, or an object of it" if kind == "class" else "write it as a plain function"
+        raise SettingError("deliver", _name_of(deliver), f"{wanted}; this is a {kind}, and calling it would deliver nothing: {instead}")
+    if (wrong := wrong_call(deliver, 2)) is not None:
+        signature, why = wrong
+        raise SettingError("deliver", f"{_name_of(deliver)}{signature}", f"{wanted}; this cannot be called so ({why})") from why
+
+
+def resolve_deliver(deliver: object) -> HandlerRef:
+    """Make the function that takes returned rows ready to travel to a driver elsewhere. Raises SettingError."""
+    check_deliver(deliver)
+    try:
+        return _ready_to_travel(deliver)
+    except Exception as error:
+        allowed = (
+            f"a function that can be carried to the driver, and this cannot ({type(error).__name__}: {error}). It is not importable by name, so "
+            "everything it refers to must be picklable; put it into an importable module, or open connections inside it"
+        )
+        raise SettingError("deliver", _name_of(deliver), allowed) from error
 
 
 def load_handler(ref: HandlerRef) -> Handler:
@@ -226,14 +256,14 @@ def kind_of(function: Callable[..., object]) -> str:
     return "generator function" if inspect.isgeneratorfunction(called) else ""
 
 
-def wrong_call(function: Callable[..., object]) -> tuple[inspect.Signature, TypeError] | None:
-    """Return how a function is declared, and why it cannot be called with one argument; None: it can, or nobody knows."""
+def wrong_call(function: Callable[..., object], arguments: int = 1) -> tuple[inspect.Signature, TypeError] | None:
+    """Return how a function is declared, and why it cannot be called with so many arguments; None: it can, or nobody knows."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)  # the outer function is what is called
     except (TypeError, ValueError):
         return None  # some built-ins have no signature
     try:
-        signature.bind(object())
+        signature.bind(*(object() for _ in range(arguments)))
     except TypeError as error:
         return signature, error
     return None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, SettingError, SparkJobError, recalled
+from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SettingError, SparkJobError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
 from airflow_poison.core.spark.executors import own_package, shippable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -56,6 +57,8 @@ class PassOrder:
     :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
     :param outage: as ``to_dict`` gives it; None: none is looked for.
+    :param deliver: the name of the function that takes the rows of the output without a table; empty: there is none.
+    :param deliver_by_value: that function, as ``by_value``.
     """
 
     store: str
@@ -78,12 +81,18 @@ class PassOrder:
     outage: Mapping[str, object] | None = None
     transforms: bool = False
     mixes_rows: bool = False
+    deliver: str = ""
+    deliver_by_value: str = ""
 
     def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
         """Return the same order with a checked handler."""
         if isinstance(handler, Transformation):
             return replace(self.handled_by(handler.ref()), transforms=True, schema=handler.schema, mixes_rows=handler.mixes_rows)
-        return replace(self, handler=handler.name, by_value=base64.b64encode(handler.by_value or b"").decode())
+        return replace(self, handler=handler.name, by_value=_as_text(handler))
+
+    def delivered_by(self, deliver: HandlerRef | None) -> PassOrder:
+        """Return the same order with a checked function that takes rows; None: without one."""
+        return self if deliver is None else replace(self, deliver=deliver.name, deliver_by_value=_as_text(deliver))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,11 @@ class Submission:
         copy = self._here / "files" / Path(path).name
         shutil.copyfile(path, copy)
         return str(copy)
+
+
+def _as_text(function: HandlerRef) -> str:
+    """Return what travels by value in base 64; empty for what is imported."""
+    return base64.b64encode(function.by_value or b"").decode()
 
 
 def was_begun(table: QueueTable, key: str, handle: str = "") -> bool:
@@ -290,11 +304,25 @@ def _receive(order: PassOrder) -> dict[str, object]:
         unprocessable=order.unprocessable,
         outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
         batching=None if order.transforms else Batching.of(order.batch, order.batch_size, order.schema),
+        deliver=_deliver(order),
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),
     )
     return receiving.run(order.key).to_dict()
+
+
+def _deliver(order: PassOrder) -> Deliver | None:
+    """Return the function that takes rows, found before anything is claimed. Raises HandlerNotFoundError."""
+    from airflow_poison.core.delivery.handlers import HandlerRef, load_handler
+
+    if not order.deliver:
+        return None
+    try:
+        found: Any = load_handler(HandlerRef(order.deliver, base64.b64decode(order.deliver_by_value) or None, tuple(sys.path)))
+    except HandlerNotFoundError as error:
+        raise HandlerNotFoundError(f"deliver: {error}") from error
+    return found  # type: ignore[no-any-return]  # checked when it was declared
 
 
 @contextmanager
