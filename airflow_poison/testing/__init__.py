@@ -1,4 +1,4 @@
-"""For your own tests: try a handler and its settings in milliseconds, without Airflow, Spark or a JVM."""
+"""For your own tests: try a handler and its settings in milliseconds, without Airflow, Spark or a JVM; a transformation on a session of yours."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -36,11 +36,15 @@ from airflow_poison.core.store.control import NOT_BEFORE_RESTART
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
+    from pyspark.sql import SparkSession
+
     from airflow_poison.core.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.core.delivery.transform import TransformLike
     from airflow_poison.core.events import Event
+    from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
@@ -61,12 +65,12 @@ lent = SimpleNamespace()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the handler.
+    """One call of the handler; or one delivery to a transformation, which is told of many messages at once.
 
     :param at: when, on the virtual clock, UTC.
     :param abort_count: what the handler saw.
     :param move_count: what the handler saw.
-    :param error: what it raised; None when it returned.
+    :param error: what it raised; None when it returned, and for a transformation: ``Outcome.last_error`` says what was wrong.
     """
 
     at: datetime
@@ -85,7 +89,8 @@ class Outcome:
     :param abort_count: its rollbacks since the last move; 0 when it has left the queue.
     :param move_count: its moves between main and the sub-queues; 0 when it has left the queue.
     :param calls: the calls of the handler, in order.
-    :param last_error: the failure of its last delivery; None when that succeeded.
+    :param last_error: the failure of its last delivery; None when that succeeded. Of a message that a transformation failed with it is known as
+        long as the queue has it, and not when it was dropped or sent elsewhere.
     """
 
     lookup_id: int
@@ -168,7 +173,7 @@ class Received:
 
 
 def receive(
-    handler: HandlerLike,
+    handler: HandlerLike | None,
     messages: Iterable[object],
     policy: Policy,
     *,
@@ -184,6 +189,9 @@ def receive(
     provenance: bool = False,
     most_passes: int = MOST_PASSES,
     outage: Outage | None = None,
+    transform: TransformLike | None = None,
+    mixes_rows: bool = False,
+    spark: SparkSession | None = None,
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
 
@@ -191,7 +199,7 @@ def receive(
     in this process (``isolation="none"``): a test sees its effects and its mocks, and a handler that ends or blocks its process ends or blocks
     the test; for settings against crashes and timeouts ask ``replay``.
 
-    :param handler: an importable name (``"shop.arrivals:land"``) or any callable; not a transformation of a DataFrame, which needs Spark.
+    :param handler: an importable name (``"shop.arrivals:land"``) or any callable; None where ``transform`` is in its place.
     :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
     :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
     :param unprocessable: exception types, or their names, that go to the final disposition at once.
@@ -205,17 +213,16 @@ def receive(
     :param provenance: as the operator's.
     :param most_passes: stop a handler that postpones for ever, or an outage that does not end.
     :param outage: when failures are an outage; the clock jumps to the next probe.
+    :param transform: in the handler's place: a function of a Spark DataFrame of messages, or its name, with ``schema`` and ``mixes_rows`` as in
+        QueueReceiveOperator. Its passes run on Spark.
+    :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
 
-    Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, and SettingError for what
-    batches do not go with.
+    Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, TransformError for a
+    transformation that a pass refuses, and SettingError for what batches or transformations do not go with.
     """
-    given: object = handler
-    if isinstance(given, Transformation):
-        allowed = (
-            "a handler: nothing here runs Spark. Call the function with a DataFrame of a test's own, or receive from a queue in a temporary folder"
-        )
-        raise SettingError("transform", given.name, allowed)
-    batching = Batching.of(batch, batch_size, schema)
+    transformation = _transformation(handler, transform, schema, mixes_rows=mixes_rows, spark=spark)
+    engine = LocalEngine if transformation is None else _spark_engine(spark)
+    batching = Batching.of(batch, batch_size, None if transformation is not None else schema)
     clock = clock or VirtualClock()
     started = clock.now()
     store = MemoryStore()
@@ -230,14 +237,14 @@ def receive(
     def take(table: pa.Table, key: str) -> None:
         landed[key.rpartition("-")[2]] += table.to_pylist()
 
-    with _lend(handler, clock, lands=bool(outputs)) as (name, watched):
+    with nullcontext((transformation, None)) if handler is None else _lend(handler, clock, lands=bool(outputs)) as (called, watched):
         receiving = ReceivePass(
             table=table,
             policy=policy,
-            handler=name,
-            engine=LocalEngine,
+            handler=called,
+            engine=engine,
             clock=clock,
-            isolation="none",
+            isolation="none" if transformation is None else "process",
             unprocessable=types,
             record_all=True,
             batching=batching,
@@ -252,8 +259,9 @@ def receive(
     gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
     kept: dict[int, dict[str, Any]] = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
     outcomes, unprocessable_types = list[Outcome](), load_types(types)
+    all_calls = _delivered(events) if watched is None else watched.calls
     for number, sent in enumerate(rows, 1):
-        calls = tuple(watched.calls.get(number, ()))
+        calls = tuple(all_calls.get(number, ()))
         raised = calls[-1].error if calls else None
         row = kept.get(number, {"abort_count": 0, "move_count": 0, "last_error": None})
         place = row.get("sub_queue") or gone.get(number, "lost" if raised else "processed")
@@ -262,6 +270,56 @@ def receive(
             error = Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
         outcomes.append(Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error))
     return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless, landed)
+
+
+def _transformation(
+    handler: object, transform: TransformLike | None, schema: str | None, *, mixes_rows: bool, spark: object
+) -> Transformation | None:
+    """Return what is in the handler's place; None: the handler is. Raises SettingError and HandlerNotFoundError."""
+    if isinstance(handler, Transformation):
+        raise SettingError("handler", handler.name, "a function of a message; give one of a DataFrame as transform=..., with its schema=...")
+    if transform is not None:
+        found = Transformation(transform, schema, mixes_rows)
+        if handler is not None:
+            raise SettingError(
+                "transform", found.name, "either handler or transform, and not both; say receive(None, messages, policy, transform=...)"
+            )
+        return found
+    if handler is None:
+        raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+    for name, value in (("mixes_rows", mixes_rows), ("spark", spark)):
+        if value:
+            raise SettingError(name, value, "a setting of a transformation; declare transform=... too")
+    return None
+
+
+def _spark_engine(spark: SparkSession | None) -> Callable[[], Engine]:
+    """Return what makes the engine of a transformation. Raises SettingError where there is no session."""
+    own = "SparkSession.builder.master('local[2]').getOrCreate()"
+    try:
+        from pyspark.sql import SparkSession
+
+        from airflow_poison.core.spark.engine import SparkEngine
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            "transform", "a transformation", f"a handler where there is no Spark ({error}); install pyspark where it is tried"
+        ) from error
+
+    found = SparkSession.getActiveSession() if spark is None else spark
+    if found is None:
+        raise SettingError("spark", None, f"the session that runs the transformation, since none is active in this process: spark={own}")
+    if not hasattr(found, "createDataFrame"):
+        raise SettingError("spark", spark, f"a Spark session, like {own}")
+    return lambda: SparkEngine(found)
+
+
+def _delivered(events: Iterable[Event]) -> dict[int, list[Call]]:
+    """Return the deliveries of each message, by lookup id."""
+    calls: dict[int, list[Call]] = {}
+    for event in events:
+        if event.type is EventType.DELIVERED:
+            calls.setdefault(event.lookup_id or 0, []).append(Call(event.at, event.abort_count, event.move_count))
+    return calls
 
 
 def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, most_passes: int) -> tuple[list[ReceiveResult], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -183,6 +184,36 @@ def test_a_row_of_a_message_that_was_not_handed_over_is_a_failure() -> None:
     assert "lookup_id=99, a message that was not handed over" in found[0].last_error.text
 
 
-def test_a_transformation_is_refused_for_it_needs_spark() -> None:
-    with pytest.raises(SettingError, match=r"transform='shop:clean' is not allowed; allowed: a handler: nothing here runs Spark"):
-        receive(Transformation("shop:clean"), ["{}"], POLICY)  # type: ignore[arg-type]
+# A transformation in the handler's place, as far as no Spark is needed; tests/spark/test_testing.py has the rest
+
+
+def clean(df: object) -> object:
+    return df
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"handler": Transformation("shop:clean")},
+            "handler='shop:clean' is not allowed; allowed: a function of a message; give one of a DataFrame as",
+        ),
+        ({"handler": "json:loads", "transform": clean}, "either handler or transform, and not both"),
+        ({}, "handler=None is not allowed; allowed: an importable name such as 'shop.arrivals:land', or a function; or transform=..."),
+        ({"handler": "json:loads", "mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
+        ({"handler": "json:loads", "spark": "local[2]"}, "spark='local[2]' is not allowed; allowed: a setting of a transformation"),
+        ({"transform": clean}, "spark=None is not allowed; allowed: the session that runs the transformation, since none is active in this process"),
+        ({"transform": clean, "spark": "local[2]"}, "spark='local[2]' is not allowed; allowed: a Spark session, like SparkSession.builder"),
+        ({"transform": clean, "schema": "a flot"}, "'flot' stands"),
+    ],
+)
+def test_what_does_not_go_with_a_transformation_is_refused(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        receive(given.get("handler"), ["{}"], POLICY, **{name: value for name, value in given.items() if name != "handler"})
+    assert text in str(raised.value)
+
+
+def test_a_transformation_without_pyspark_is_told_to_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SettingError, match=r"transform='a transformation' is not allowed; .*install pyspark where it is tried"):
+        receive(None, ["{}"], POLICY, transform=clean)  # type: ignore[arg-type]
