@@ -26,7 +26,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.progress import ForwardedLog, JournalProgress, Progress
 from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory, Forced, TryNote, read_history, read_journals
+from airflow_poison.core.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.core.delivery.transform import Transformation
@@ -217,7 +217,7 @@ class Delivering:
             yield
         except BaseException:
             journals = [*folder.glob("*.journal")]
-            if (local or not journals) and (not of.table.node or _quiet(folder)):  # what others are given must not change any more
+            if (local or not (journals or of.table.node)) and (not of.table.node or _quiet(folder)):  # what others are given must not change any more
                 with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
                     platform.force_files(folder, [*folder.glob("*.log"), *folder.glob("*.rows"), *journals])  # words last: they need the others
                     of.table.leave(self.held.claim)
@@ -342,6 +342,9 @@ def released_on_error(held: ClaimKeeper) -> Iterator[None]:
 def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
     """Let a claim expire now, when nobody works on it any more; else it expires by itself."""
     with suppress(PoisonError, OSError):  # what ended the pass is what is told
+        begun = TryNote.read(Path(table.stage(claim), BEGUN))
+        if table.node and begun is not None and not begun.machine:  # nobody here sees whether tasks on other nodes have ended
+            return
         if _quiet(Path(table.stage(claim), "journal")):
             table.renew(claim, lease=timedelta(0), now=clock.now())
             tell(f"the claim of {counted(claim.messages, 'message')} is given up: the next pass goes on at once, with all attempts counted")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import uuid
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
@@ -16,25 +17,30 @@ from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.frames.claim import transform_claim
 from airflow_poison.core.spark.frames.function import check
 from airflow_poison.core.spark.jobs import readable_error
-from airflow_poison.core.spark.shares import Fence, deliver_only, deliver_share, plan_shares, read_share
+from airflow_poison.core.spark.shares import SharedSite, deliver_only, deliver_share, plan_shares, read_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
+    from airflow_poison.core.spark.shares import Site
+    from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
 
+T = TypeVar("T")
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""
-RECEIVED = "received long"
+LEFT = "files array<string>"
+"""The row of a task: the files that the driver has to fetch, where it does not see them."""
 HEARTBEAT_SECONDS = 1.0
 LAST_SECONDS = 10.0
 """How long a block that is interrupted waits until its jobs are cancelled."""
@@ -115,57 +121,63 @@ class SparkEngine:
 
         A transformation is called here, without messages. Raises TransformError.
         """
-        if table.node and not self.local:
-            raise SettingError(
-                "spark",
-                "a cluster",
-                f"local[*] or auto: queue {table.name!r} is in an object store, whose passes run on the machine of the task so far",
-            )
         if isinstance(handler, Transformation):
-            self._executors.make_ready(table.root)
+            if table.node and not self.local:
+                expected = f"local[*] for a transformation of queue {table.name!r}, which is in an object store; there, clusters take handlers"
+                raise SettingError("spark", "a cluster", expected)
+            self._executors.make_ready(table.folder)
             check(self._spark, handler)
         else:
-            self._executors.make_ready(table.root, handler)
+            self._executors.make_ready(table.folder, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
-        for file in claim.files:
-            table.folder.here(file.path)
+        away = bool(table.node) and not self.local
+        if not away:
+            for file in claim.files:
+                table.folder.here(file.path)
         if job.transform is not None:
             transform_claim(self._spark, self._executors.jobs, table, claim, job, keep_alive=keep_alive, tell=self._progress)
             return
         self.prepare(table, job.handler)
-        out = f"{table.stage(claim)}/out"
-        if job.only:
-            self._watched(self._alone(table, claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
+        if not away:
+            self._watched(self._job(SharedSite(table.root), claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return
-        received = (self._side_by_side if job.order is Order.NONE else self._in_order)(table, claim, job, out)
-        self._watched(received.write.format("noop").mode("overwrite").save, table, claim, keep_alive)
+        from airflow_poison.core.spark.nodes import NodeSite
 
-    def _side_by_side(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
+        site = NodeSite(cast("BucketFolder", table.folder), table.root, str(Path(table.stage(claim)).relative_to(table.root)))
+        site.tell(job)
+        rows = self._watched(self._job(site, claim, job).collect, table, claim, keep_alive)
+        site.fetch(job, [name for row in rows for name in row["files"]])
+
+    def _job(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
+        """Return the Spark job whose tasks deliver, with a row for each of them."""
+        if job.only:
+            return self._alone(site, claim, job)
+        return (self._side_by_side if job.order is Order.NONE else self._in_order)(site, claim, job)
+
+    def _side_by_side(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job whose tasks each read, deliver and write their own share."""
         tasks = 1 if job.singly else self._executors.parallelism() * (2 if claim.messages >= LARGE else 1)
-        shares = plan_shares(table.root, claim.files, tasks)
+        shares = plan_shares(claim.files, tasks)
 
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column("id").to_numpy():
-                    with Fence(job.journal_folder):
-                        yield deliver_share(job, str(number), read_share(shares[number]), out)
+                    yield deliver_share(site, job, str(number), read_share(site, shares[number]))
 
-        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=RECEIVED)
+        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=LEFT)
 
-    def _alone(self, table: QueueTable, claim: Claim, job: StageJob) -> DataFrame:
+    def _alone(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job of one task that delivers a few messages of the claim."""
-        root, files = table.root, claim.files
+        files = claim.files
 
         def deliver(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with Fence(job.journal_folder):
-                yield deliver_only(job, root, files)
+            yield deliver_only(site, job, files)
 
-        return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=RECEIVED)
+        return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=LEFT)
 
-    def _in_order(self, table: QueueTable, claim: Claim, job: StageJob, out: str) -> DataFrame:
+    def _in_order(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job that delivers in order; Spark sorts, on disk where memory is short.
 
         In queue order it has one task; else each of its tasks delivers some conversation groups, every one in its order.
@@ -173,7 +185,7 @@ class SparkEngine:
         from pyspark import TaskContext
         from pyspark.sql import functions as f
 
-        frame = self._read(table, claim)
+        frame = self._read(site, claim)
         if job.order is Order.QUEUE:
             frame = self._in_receive_order(frame, job, 1)
         else:
@@ -184,10 +196,9 @@ class SparkEngine:
         def deliver(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
             assert context is not None, "runs in a task"
-            with Fence(job.journal_folder):
-                yield deliver_share(job, str(context.partitionId()), batches, out)
+            yield deliver_share(site, job, str(context.partitionId()), batches)
 
-        return frame.mapInArrow(deliver, schema=RECEIVED)
+        return frame.mapInArrow(deliver, schema=LEFT)
 
     def _in_receive_order(self, frame: DataFrame, job: StageJob, tasks: int, *together: Column) -> DataFrame:
         """Divide messages among tasks, each in the order of its receives.
@@ -207,21 +218,36 @@ class SparkEngine:
         anchor, precedence = f.coalesce(f.col("anchor"), f.col("lookup_id")), f.coalesce(f.col("precedence"), f.lit(AS_ARRIVED))
         return placed.sortWithinPartitions(f.col("priority").desc(), anchor.asc(), precedence.asc(), f.col("lookup_id").asc()).select(*columns)
 
-    def _read(self, table: QueueTable, claim: Claim) -> DataFrame:
+    def _read(self, site: Site, claim: Claim) -> DataFrame:
         """Return the claimed rows; the partition values come from the log, since explicit paths give none."""
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
+        if not isinstance(site, SharedSite):
+            return self._fetched(site, claim, schema)
         frame: DataFrame | None = None
         for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
-            paths = [f"{table.root}/{file.path}" for file in files]
+            paths = [site.here(file.path) for file in files]
             part = self._spark.read.schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
             frame = part if frame is None else frame.unionAll(part)
         assert frame is not None, "a claim has at least one file"
         return frame
 
-    def _watched(self, action: Callable[[], Any], table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> None:
+    def _fetched(self, site: Site, claim: Claim, schema: StructType) -> DataFrame:
+        """Return the claimed rows, read where the tasks run: Spark itself may know no file system for the object store."""
+        from pyspark.sql.types import IntegerType
+
+        shares = plan_shares(claim.files, self._executors.parallelism())
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column("id").to_numpy():
+                    yield from read_share(site, shares[number])
+
+        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(read, schema=schema.add("move_count", IntegerType()))
+
+    def _watched(self, action: Callable[[], T], table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> T:
         """Run a Spark action while the claim is kept alive; the action is cancelled when that fails, or when this thread is interrupted.
 
         Raises what a task raised when it is an error of ours, SparkJobError for other failures of the job.
@@ -231,7 +257,7 @@ class SparkEngine:
         failed: PoisonError | None = None
         with heartbeat:
             try:
-                action()
+                found = action()
             except Exception as error:  # noqa: BLE001  (told below, without the JVM's stack traces)
                 failed = readable_error(error, claim.key)
         if heartbeat.lost is not None:
@@ -240,6 +266,7 @@ class SparkEngine:
             keep_alive()  # raises ReceiveStoppedError when somebody has asked for it
             table.stage(claim)  # raises ClaimLostError when a later holder has shut the tasks out
             raise failed
+        return found
 
     def _reporter(self, table: QueueTable, claim: Claim, watched: Watched) -> Callable[[], None]:
         """Return what tells of every task that has ended."""

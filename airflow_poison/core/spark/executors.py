@@ -7,6 +7,7 @@ handler another one.
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import socket
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.delivery.handlers import HandlerRef
+    from airflow_poison.core.store.folder import Folder
 
 
 MOST_TASKS = 4_096
@@ -80,7 +82,7 @@ class Executors:
                     self.jobs.ship(shippable(path))
                     self._known.shipped.add(path)
 
-    def make_ready(self, folder: str, handler: HandlerRef | None = None) -> None:
+    def make_ready(self, folder: Folder, handler: HandlerRef | None = None) -> None:
         """See to it that executors can work on a queue. Raises ExecutorError, with nothing claimed or sent.
 
         :param folder: the queue's; every executor must see what this process writes there, and write there itself.
@@ -88,28 +90,30 @@ class Executors:
         """
         if self.jobs.local:
             return
-        wanted = (str(Path(folder).parent), None if handler is None else (handler.name, handler.by_value))
+        wanted = (folder.uri.rpartition("/")[0], None if handler is None else (handler.name, handler.by_value))
         with self._known.lock:
             if wanted in self._known.seen:
                 return
             self.ship([own_package()])
-            self._try(Path(folder), handler)
+            self._try(folder, handler)
             self._known.seen.add(wanted)
 
-    def _try(self, folder: Path, handler: HandlerRef | None) -> None:
+    def _try(self, folder: Folder, handler: HandlerRef | None) -> None:
         """Have every executor import, load, read and write."""
-        probe = folder / "_stage" / f"send-look-{token_hex(8)}"  # maintenance removes what is left of it, when it is old
-        probe.mkdir(parents=True)
+        probe = f"_stage/send-look-{token_hex(8)}"  # maintenance removes what is left of it, when it is old
+        parts = None if handler is None else (handler.name, handler.by_value, handler.path)
+        place = Path(folder.root, probe)
+        place.mkdir(parents=True)
         try:
-            (probe / MARK).write_text(probe.name)
-            parts = None if handler is None else (handler.name, handler.by_value, handler.path)
-            answers = self._look((airflow_poison.__version__, parts, str(probe)))
+            (place / MARK).write_text(probe)
+            folder.share([f"{probe}/{MARK}"])
+            answers = self._look((airflow_poison.__version__, parts, pickle.dumps(folder), probe))
             self._known.cores = len(answers)
             for answer in answers:
-                if answer["lacks"] or not (probe / answer["wrote"]).exists():
+                if answer["lacks"] or not _is_there(folder, f"{probe}/{answer['wrote']}"):
                     raise ExecutorError(_told(answer, folder, handler))
         finally:
-            shutil.rmtree(probe, ignore_errors=True)
+            folder.remove_tree(probe)
 
     def _look(self, wanted: Wanted | None) -> list[dict[str, str]]:
         """Run a job with a task on every core; return what they answer."""
@@ -125,7 +129,14 @@ class Executors:
         return [json.loads(row["answer"]) for row in rows]
 
 
-def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> str:
+def _is_there(folder: Folder, path: str) -> bool:
+    try:
+        return folder.here(path).exists()
+    except OSError:
+        return False
+
+
+def _told(answer: dict[str, str], folder: Folder, handler: HandlerRef | None) -> str:
     """Return what an executor lacks, and what to do about it."""
     where, because = f"Spark's executor on {answer['host']} ({answer['python']})", answer["why"]
     match answer["lacks"]:
@@ -141,18 +152,23 @@ def _told(answer: dict[str, str], folder: Path, handler: HandlerRef | None) -> s
             ship = "Ship its module, and what that imports, with py_files=[…], or install them there."
             return f"{where} cannot load the handler {name!r}: {because} {ship}"
     because = because or "what it wrote there is not seen here"
+    if folder.node:
+        return (
+            f"{where} cannot work with {folder.uri}: {because}. Executors need the package obstore, the way to the object store and its "
+            "credentials: those of the connection travel with the task, those of the environment must be in theirs, too."
+        )
     return (
-        f"{where} does not see the queue's folder {folder} as this process does: {because}. The store must be on a file system that the task and all "
-        f"executors mount at the same path, {POSIX}; otherwise receive with spark='local[*]'."
+        f"{where} does not see the queue's folder {folder.uri} as this process does: {because}. The store must be on a file system that the task and "
+        f"all executors mount at the same path, {POSIX}; otherwise receive with spark='local[*]'."
     )
 
 
 NEEDS = ("numpy", "pyarrow", "cloudpickle")
 """What this package imports on executors. Spark itself needs pyarrow and pandas there for Python functions."""
 MARK = "mark"
-Wanted = tuple[str, tuple[str, bytes | None, tuple[str, ...]] | None, str]
-"""What an executor must be able to do: this version of the package; a handler that it must load, as the parts of a HandlerRef; the folder where it
-must see a file ``mark`` that holds the folder's name, and be able to write."""
+Wanted = tuple[str, tuple[str, bytes | None, tuple[str, ...]] | None, bytes, str]
+"""What an executor must be able to do: this version of the package; a handler that it must load, as the parts of a HandlerRef; the queue's folder,
+pickled, and the name of a folder in it where it must see a file ``mark`` that holds this name, and be able to write."""
 
 
 def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
@@ -176,7 +192,7 @@ def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([pa.array([json.dumps(said)])], names=["answer"])
 
 
-def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, folder: str) -> None:
+def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, pickled: bytes, probe: str) -> None:
     """Try one thing after the other; ``lacks`` names what is being tried, and is empty in the end."""
     said["lacks"] = "module"
     for module in NEEDS:
@@ -191,9 +207,11 @@ def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, f
     if handler is not None:
         handlers.load_handler(handlers.HandlerRef(*handler))
     said["lacks"] = "store"
-    if (Path(folder) / MARK).read_text() != Path(folder).name:
+    folder: Any = pickle.loads(pickled)  # noqa: S301  (the driver's)
+    if folder.here(f"{probe}/{MARK}").read_text() != probe:
         raise OSError("another file is there")
-    (Path(folder) / said["wrote"]).touch()
+    Path(folder.root, probe, said["wrote"]).touch()
+    folder.share([f"{probe}/{said['wrote']}"])
     said["lacks"] = ""
 
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
+
+from airflow_poison.core.store.table.stage import OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
@@ -39,7 +43,7 @@ SHUT_OUT = 75
 class Part:
     """Consecutive rows of one file.
 
-    :param path: where the file lies, as ``pyarrow.parquet`` opens it.
+    :param path: below the table.
     :param start: the first row, from 0.
     """
 
@@ -49,7 +53,7 @@ class Part:
     rows: int
 
 
-def plan_shares(root: str, files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
+def plan_shares(files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
     """Divide the rows evenly: consecutive rows, in the order of the files, at most ``tasks`` shares."""
     total = sum(file.rows for file in files)
     size = max(FEWEST_ROWS, -(-total // tasks))
@@ -62,7 +66,7 @@ def plan_shares(root: str, files: Sequence[DataFile], tasks: int) -> list[list[P
                 shares.append([])
                 room = size
             rows = min(room, file.rows - start)
-            shares[-1].append(Part(f"{root}/{file.path}", file.move_count, start, rows))
+            shares[-1].append(Part(file.path, file.move_count, start, rows))
             start += rows
             room -= rows
     return shares
@@ -97,8 +101,47 @@ class Fence:
                 os._exit(SHUT_OUT)
 
 
-def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], out: str) -> pa.RecordBatch:
-    """Deliver the messages of one task and write what remains below ``out``; return one row for Spark: the messages received."""
+class Site(Protocol):
+    """Where the tasks of a pass work: in the folder of their driver, or each in that of its own node. Picklable."""
+
+    def here(self, path: str) -> str:
+        """Return where a claimed file lies for the task, by its path below the table."""
+
+    def working(self, job: StageJob, task: str) -> AbstractContextManager[StageJob]:
+        """Enter with what a task is told, in terms of its site; what it then writes lies beside the folder of the journals."""
+
+    def left(self, task: str) -> Sequence[str]:
+        """Return what the driver has to fetch of what a task that has ended has left, as paths below the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSite:
+    """The folder of the table, which the driver and all tasks see.
+
+    :param root: the folder.
+    """
+
+    root: str
+
+    def here(self, path: str) -> str:
+        """Return its place in the folder."""
+        return f"{self.root}/{path}"
+
+    @contextmanager
+    def working(self, job: StageJob, task: str) -> Iterator[StageJob]:
+        """Work until the claim is not the driver's any more."""
+        del task
+        with Fence(job.journal_folder):
+            yield job
+
+    def left(self, task: str) -> Sequence[str]:
+        """Return nothing: the driver sees it."""
+        del task
+        return ()
+
+
+def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Deliver the messages of one task and write what remains into the claim's stage; return one row for Spark: the files to fetch."""
     from pathlib import Path
 
     import pyarrow as pa
@@ -107,35 +150,32 @@ def deliver_share(job: StageJob, task: str, batches: Iterable[pa.RecordBatch], o
     from airflow_poison.core.delivery.stage import deliver_partition
     from airflow_poison.core.store.table.outcomes import OutcomeWriter
 
-    received = 0
-
-    def counted() -> Iterator[pa.RecordBatch]:
-        nonlocal received
-        for batch in batches:
-            received += batch.num_rows
-            yield batch
-
-    with forwarding(job.journal_folder, task), OutcomeWriter(Path(out), task) as writer:
-        for rows in deliver_partition(job, task, counted()):
-            writer.write(pa.Table.from_batches([rows]))
-    return pa.record_batch([pa.array([received], pa.int64())], names=["received"])
+    with site.working(job, task) as here:
+        out = Path(here.journal_folder).with_name(OUT)
+        with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
+            for rows in deliver_partition(here, task, batches):
+                writer.write(pa.Table.from_batches([rows]))
+    return _told(site.left(task))
 
 
-def deliver_only(job: StageJob, root: str, files: Sequence[DataFile]) -> pa.RecordBatch:
-    """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the messages received."""
-    import pyarrow as pa
-
+def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
+    """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the files to fetch."""
     from airflow_poison.core.delivery.progress import forwarding
     from airflow_poison.core.delivery.sessions.crash_attribution import ALONE
     from airflow_poison.core.delivery.stage import deliver_alone
 
-    found = _read_only(job.only, root, files)
-    with forwarding(job.journal_folder, ALONE):
-        deliver_alone(job, found.to_batches())
-    return pa.record_batch([pa.array([found.num_rows], pa.int64())], names=["received"])
+    with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
+        deliver_alone(here, _read_only(job.only, site, files).to_batches())
+    return _told(site.left(ALONE))
 
 
-def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) -> pa.Table:
+def _told(files: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.record_batch([pa.array([list(files)], pa.list_(pa.string()))], names=["files"])
+
+
+def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile]) -> pa.Table:
     """Read some messages, in queue order; Arrow passes over row groups that have none of them."""
     import numpy as np
     import pyarrow as pa
@@ -147,18 +187,18 @@ def _read_only(lookup_ids: Sequence[int], root: str, files: Sequence[DataFile]) 
     wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
     for file in files:
         if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
-            rows = pq.read_table(f"{root}/{file.path}", columns=message_schema().names, filters=wanted, partitioning=None)
+            rows = pq.read_table(site.here(file.path), columns=message_schema().names, filters=wanted, partitioning=None)
             found.append(rows.cast(message_schema()).append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
 
 
-def read_share(parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def read_share(site: Site, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
     for part in parts:
-        yield from _read(part)
+        yield from _read(site, part)
 
 
-def _read(part: Part) -> Iterator[pa.RecordBatch]:
+def _read(site: Site, part: Part) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -166,7 +206,7 @@ def _read(part: Part) -> Iterator[pa.RecordBatch]:
     from airflow_poison.core.schema import message_schema
 
     names = message_schema().names
-    with pq.ParquetFile(part.path) as file:
+    with pq.ParquetFile(site.here(part.path)) as file:
         groups, before, first, size, read = [], 0, None, 0, 0
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, NAMES, Where, driven
-from tests.spark.places.servers import connect_server, standalone
+from tests.spark.places.servers import Nodes, connect_server, standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a standalone cluster of two workers."""
     with standalone(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Return a cluster of two workers that share no folder, neither with each other nor with the driver."""
+    folder, driver = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("driver-node")
+    with standalone(folder, hidden=driver) as started, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(driver))
+        patch.setattr("tempfile.tempdir", str(driver))
+        yield Nodes(started, driver, (folder / "node-1", folder / "node-2"))
+
+
+@pytest.fixture(scope="session", params=(CLUSTER, CONNECT))
+def far(request: pytest.FixtureRequest, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return a driver of such a cluster, and one of a Spark Connect server on it."""
+    folder = tmp_path_factory.mktemp("far")
+    if request.param == CLUSTER:
+        with driven(Where.of(CLUSTER, nodes.cluster.url), folder) as there:
+            yield there
+        return
+    with connect_server(folder, nodes.cluster.url) as server, driven(Where.of(CONNECT, server.name), folder) as there:
+        yield there
 
 
 @pytest.fixture(scope="session", params=NAMES)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pyspark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 SPARK_HOME = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+PerfDisableSharedMem"
@@ -75,16 +78,53 @@ class Cluster:
 
     :param url: of the master.
     :param rest_port: of its server for submissions.
+    :param start_worker: starts the worker of this number, 1 or 2, and waits until it is there.
     """
 
     url: str
     rest_port: int
-    servers: tuple[Server, ...]
+    servers: list[Server]
+    start_worker: Callable[[int], Server]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster whose machines share nothing.
+
+    :param driver: the folder for temporary files of the driver's machine.
+    :param workers: those of the workers' machines.
+    """
+
+    cluster: Cluster
+    driver: Path
+    workers: tuple[Path, Path]
+
+    def of(self, process: int) -> int:
+        """Return the number of the node where a process runs."""
+        return next(number for number in (1, 2) if process in {each.pid for each in self._processes(number)})
+
+    def replace(self, number: int) -> None:
+        """Lose a node for good: all its processes die, its folder is gone. Then another one takes its place."""
+        for each in self._processes(number):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.cluster.servers[number].stop()
+        for path in self.workers[number - 1].iterdir():
+            shutil.rmtree(path)
+        self.cluster.servers[number] = self.cluster.start_worker(number)
+
+    def _processes(self, number: int) -> list[psutil.Process]:
+        worker = psutil.Process(self.cluster.servers[number].process.pid)
+        return [worker, *worker.children(recursive=True)]
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[Cluster]:
-    """Start a master and two workers with two cores each; stop them at the end."""
+def standalone(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
+    """Start a master and two workers with two cores each; stop them at the end.
+
+    :param hidden: a folder that the workers do not see; then each also has a folder for temporary files (``node-1``, ``node-2``) that the other one
+        does not see, as if they were different machines.
+    """
     port, rest, *ports = free_ports(5)
     options = f"{QUICK} -Dspark.master.rest.enabled=true -Dspark.master.rest.host=127.0.0.1 -Dspark.master.rest.port={rest}"
     environment = {**ENVIRONMENT, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": options}
@@ -92,19 +132,24 @@ def standalone(folder: Path) -> Iterator[Cluster]:
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
 
-        def start(name: str, *arguments: str) -> Server:
-            server = _start(folder, name, ["spark-class", *arguments], environment)
+        def start(name: str, *arguments: str, node: int = 0) -> Server:
+            apart, more = (_apart(folder, node, hidden), {"TMPDIR": str(folder / f"node-{node}")}) if node and hidden else ([], {})
+            server = _start(folder, name, ["spark-class", *arguments], environment | more, apart)
             stack.callback(server.stop)
             return server
 
         servers = [start("master", master, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(ports[0]))]
         servers[0].wait("I have been elected leader")
-        for number in (1, 2):
+
+        def start_worker(number: int) -> Server:
             where = ["--host", "127.0.0.1", "--work-dir", str(folder / f"work-{number}"), "--webui-port", str(ports[number])]
-            servers.append(start(f"worker-{number}", worker, *where, "--cores", "2", "--memory", "1g", url))
-        for server in servers[1:]:
+            server = start(f"worker-{number}", worker, *where, "--cores", "2", "--memory", "1g", url, node=number)
             server.wait("Successfully registered with master")
-        yield Cluster(url, rest, tuple(servers))
+            return server
+
+        with ThreadPoolExecutor(2) as side_by_side:
+            servers += side_by_side.map(start_worker, (1, 2))
+        yield Cluster(url, rest, servers, start_worker)
 
 
 @contextmanager
@@ -139,11 +184,19 @@ def free_ports(number: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _start(folder: Path, name: str, command: Sequence[str], environment: dict[str, str]) -> Server:
+def _apart(folder: Path, node: int, hidden: Path) -> list[str]:
+    """Return what starts a command with mounts of its own, where it does not see some folders."""
+    (folder / f"node-{node}").mkdir(exist_ok=True)
+    others = [hidden, *(folder / f"node-{other}" for other in (1, 2) if other != node)]
+    mounts = " && ".join(f"mkdir -p {other} && mount -t tmpfs none {other}" for other in others)
+    return ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+
+
+def _start(folder: Path, name: str, command: Sequence[str], environment: dict[str, str], before: Sequence[str] = ()) -> Server:
     log = folder / f"{name.rpartition('/')[2].replace(':', '-')}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [SPARK_HOME / "bin" / command[0], *command[1:]],
+            [*before, SPARK_HOME / "bin" / command[0], *command[1:]],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -22,19 +22,21 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import Stop, stoppable
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store import open_store
 from tests.spark.drivers import POLICY, Ahead
 from tests.spark.places.place import session
 from tests.spark.unruly import Unruly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.message import Message
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.msmq4 import Msmq4
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
 PATIENCE_SECONDS = 120.0
@@ -63,21 +65,34 @@ class Sited(Unruly):
 
 
 @dataclass(frozen=True)
+class Returning(Sited):
+    """One whose rows land."""
+
+    def __call__(self, message: Message) -> dict[str, object]:  # type: ignore[override]
+        super().__call__(message)
+        return {"id": message.lookup_id, "text": message.text}
+
+
+@dataclass(frozen=True)
 class Task:
     """A receive task of one queue.
 
     :param root: of the store.
     :param named: a handler; None: ``Sited``.
+    :param written_to: where calls are written down; empty: beside the store.
     """
 
     root: str
     policy: Policy = POLICY
     named: HandlerLike | None = None
     lease: timedelta = timedelta(minutes=2)
-    store: DeltaStore = field(init=False, compare=False, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[Output, ...] = ()
+    written_to: str = ""
+    store: QueueStore = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "store", DeltaStore(self.root, durable=False))
+        object.__setattr__(self, "store", open_store(self.root, self.options, durable=False))
 
     @property
     def handler(self) -> HandlerLike:
@@ -87,7 +102,7 @@ class Task:
     @property
     def calls_file(self) -> str:
         """Where the calls are written down."""
-        return f"{self.root}.calls"
+        return self.written_to or f"{self.root}.calls"
 
     def table(self) -> QueueTable:
         """Open the queue."""
@@ -113,6 +128,7 @@ class Task:
             clock=Ahead() if late else SystemClock(),
             lease=self.lease,
             store=self.store,
+            outputs=self.outputs,
         )
 
     def receive(self, key: str, *, late: bool = False) -> ReceiveResult:

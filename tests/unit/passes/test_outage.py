@@ -32,7 +32,7 @@ from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark.shares import deliver_share, plan_shares, read_share
+from airflow_poison.core.spark.shares import SharedSite, deliver_share, plan_shares, read_share
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.core.watching.conditions import MessagesAvailable
@@ -632,10 +632,9 @@ class TasksEngine(LocalEngine):
         if job.only or job.order is not Order.NONE:
             super().run(table, claim, job, keep_alive=keep_alive)
             return
-        out = f"{table.stage(claim)}/out"
-        shares = plan_shares(table.uri, claim.files, self.tasks)
+        site, shares = SharedSite(table.root), plan_shares(claim.files, self.tasks)
         with ThreadPoolExecutor(self.tasks) as threads:
-            ran = [threads.submit(deliver_share, job, str(number), read_share(share), out) for number, share in enumerate(shares)]
+            ran = [threads.submit(deliver_share, site, job, str(number), read_share(site, share)) for number, share in enumerate(shares)]
             for each in ran:
                 each.result()
 

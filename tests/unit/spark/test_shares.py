@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.schema import message_schema
-from airflow_poison.core.spark.shares import FEWEST_ROWS, Part, plan_shares, read_share
+from airflow_poison.core.spark.shares import FEWEST_ROWS, Part, SharedSite, plan_shares, read_share
 from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def a_file(number: int, rows: int) -> DataFile:
 
 @given(sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=20), tasks=st.integers(1, 16))
 def test_every_row_belongs_to_exactly_one_share_in_the_order_of_the_files(sizes: list[int], tasks: int) -> None:
-    shares = plan_shares("/queue", [a_file(number, rows) for number, rows in enumerate(sizes)], tasks)
+    shares = plan_shares([a_file(number, rows) for number, rows in enumerate(sizes)], tasks)
 
     rows = [(part.path, row) for share in shares for part in share for row in range(part.start, part.start + part.rows)]
-    assert rows == [(f"/queue/sub_queue=main/move_count=0/{number}.parquet", row) for number, size in enumerate(sizes) for row in range(size)]
+    assert rows == [(f"sub_queue=main/move_count=0/{number}.parquet", row) for number, size in enumerate(sizes) for row in range(size)]
     assert 1 <= len(shares) <= tasks
     assert all(sum(part.rows for part in share) >= min(FEWEST_ROWS, sum(sizes)) for share in shares[:-1])
 
@@ -39,11 +39,11 @@ def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
         [pa.array(range(1_000), pa.int64()) if name == "lookup_id" else pa.nulls(1_000, message_schema().field(name).type) for name in names],
         schema=message_schema(),
     )
-    path = str(tmp_path / "file.parquet")
-    pq.write_table(table, path, row_group_size=300)
+    path, site = "file.parquet", SharedSite(str(tmp_path))
+    pq.write_table(table, tmp_path / path, row_group_size=300)
 
     for start, rows in ((0, 1_000), (0, 1), (299, 2), (300, 300), (450, 550), (999, 1)):
-        batches = list(read_share([Part(path, 3, start, rows)]))
+        batches = list(read_share(site, [Part(path, 3, start, rows)]))
         ids = [number for batch in batches for number in batch.column("lookup_id").to_pylist()]
         assert ids == list(range(start, start + rows))
         assert all(batch.column("move_count").to_pylist() == [3] * batch.num_rows for batch in batches)
@@ -51,9 +51,9 @@ def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("size", "rows", "largest"), [(100, 40_000, 16_384), (100_000, 400, 17 * 1024 * 1024 // 100_000), (20 * 1024 * 1024, 3, 1)])
 def test_a_batch_is_bounded_in_messages_and_in_bytes(tmp_path: Path, size: int, rows: int, largest: int) -> None:
-    path = str(tmp_path / "messages.parquet")
+    path, site = "messages.parquet", SharedSite(str(tmp_path))
     some = pa.Table.from_pylist([{"lookup_id": number, "body": os.urandom(size)} for number in range(rows)], schema=message_schema())
-    pq.write_table(some, path)
-    batches = list(read_share([Part(path, 0, 0, rows)]))
+    pq.write_table(some, tmp_path / path)
+    batches = list(read_share(site, [Part(path, 0, 0, rows)]))
     assert sum(batch.num_rows for batch in batches) == rows
     assert largest // 2 <= max(batch.num_rows for batch in batches) <= largest

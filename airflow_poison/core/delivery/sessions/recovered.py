@@ -130,6 +130,11 @@ class RecoveredAttempts:
         finally:
             os.close(descriptor)
 
+    @staticmethod
+    def files(path: Path) -> tuple[Path, ...]:
+        """Return the files that ``save`` wrote; the last one lists those with the rows that were returned, as JSON."""
+        return path, _log_of(path), *(path.with_name(f"{_rows_of(path).name}.{kind}") for kind in ("npy", "json"))
+
     @classmethod
     def load(cls, path: Path) -> Self:
         """Map what ``save`` wrote."""

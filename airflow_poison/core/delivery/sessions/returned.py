@@ -171,14 +171,18 @@ class LearnedColumns:
 
     def names(self) -> list[str]:
         """Return the names of the outputs whose columns are known."""
-        return sorted(path.name[len(_BEGINNING) : -len(_ENDING)] for path in self._folder.glob(f"{_BEGINNING}*{_ENDING}"))
+        return sorted(path.name[len(_BEGINNING) : -len(_ENDING)] for path in self.files())
+
+    def files(self) -> Iterator[Path]:
+        """Yield the files of the outputs whose columns are known."""
+        return self._folder.glob(f"{_BEGINNING}*{_ENDING}")
 
     def known(self, name: str) -> pa.Schema | None:
         """Return the columns of an output as far as anybody has learned them; None: nobody has."""
         import pyarrow as pa
 
         try:
-            return pa.ipc.read_schema(pa.py_buffer(self._path(name).read_bytes()))
+            return pa.ipc.read_schema(pa.py_buffer(self.path(name).read_bytes()))
         except FileNotFoundError:
             return None
 
@@ -190,7 +194,7 @@ class LearnedColumns:
         import pyarrow as pa
 
         try:
-            with open(self._path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
+            with open(self.path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
                 known = self.known(output.name)
                 fields = {field.name: field for field in known or ()}
@@ -212,7 +216,7 @@ class LearnedColumns:
 
     def write(self, name: str, columns: pa.Schema) -> None:
         """Set the columns of an output. Raises OSError."""
-        path = self._path(name)
+        path = self.path(name)
         beside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
         with open(beside, "wb", opener=private) as file:
             file.write(columns.serialize())
@@ -220,7 +224,8 @@ class LearnedColumns:
             os.fsync(file.fileno())
         beside.rename(path)
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Return the file of an output."""
         return self._folder / f"{_BEGINNING}{name}{_ENDING}"
 
 

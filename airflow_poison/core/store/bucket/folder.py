@@ -58,7 +58,7 @@ def name_of(node: Path) -> str:
 
 
 class BucketFolder:
-    """The files of a queue table in an object store.
+    """The files of a queue table in an object store. One that is pickled becomes that of the node where it arrives.
 
     :param objects: those of the table.
     :param root: the folder on this node.
@@ -73,6 +73,9 @@ class BucketFolder:
 
     def __repr__(self) -> str:
         return f"BucketFolder({self.uri!r}, {self.root!r})"
+
+    def __reduce__(self) -> tuple[Callable[[Objects], BucketFolder], tuple[Objects]]:
+        return _arrived, (self.objects,)
 
     @property
     def uri(self) -> str:
@@ -90,6 +93,10 @@ class BucketFolder:
         if not place.exists():
             self._bring(path, lambda beside: self.objects.download(self._copied.get(path, path), beside))
         return place
+
+    def fetch(self, path: str) -> None:
+        """Put the object into the folder of this node, whatever is there. Raises FileNotFoundError, StoreUnreachableError."""
+        self._bring(path, lambda beside: self.objects.download(path, beside))
 
     def keep(self, path: str, content: bytes) -> None:
         """Write a copy into the folder of this node."""
@@ -172,13 +179,11 @@ class BucketFolder:
         beside.rename(Path(self.root, path))
 
     def shut_out(self, holder: str, fenced: str) -> None:
-        """Take the place of a holder's manifest, or find that there is one; fetch what the holder has shared, if it was not on this node."""
+        """Take the place of a holder's manifest, or find that there is one; fetch what the holder, or a task of its, has shared on other nodes."""
         self._local.shut_out(holder, fenced)
         manifest = f"{holder}/{MANIFEST}"
         sealed = not self.objects.create(manifest, SHUT_OUT) and self.objects.get(manifest)
-        was_here = Path(self.root, fenced).is_dir()
-        if not was_here:
-            self._fetch_shared(holder, fenced, manifest)
+        self.gather(holder, fenced)
         if sealed and not Path(self.root, fenced, MANIFEST).exists():
             self.keep(f"{fenced}/{MANIFEST}", sealed)
 
@@ -193,9 +198,18 @@ class BucketFolder:
         self.share([str(path.relative_to(self.root)) for path in sorted(place.rglob("*")) if path.is_file() and not path.name.startswith(".")])
         self.objects.remove([f"{holder}/{note}"])
 
-    def _fetch_shared(self, holder: str, fenced: str, manifest: str) -> None:
-        """Fetch what a holder on another node has shared; pieces become files again. Whole files, which were shared last, win."""
-        found = sorted(each.path for each in self.objects.list(f"{holder}/") if each.path != manifest)
+    def is_shut_out(self, holder: str) -> bool:
+        """Whether a later holder of the claim has taken the place of this one's manifest. One request."""
+        return self.objects.get(f"{holder}/{MANIFEST}") == SHUT_OUT
+
+    def gather(self, holder: str, folder: str) -> None:
+        """Fetch what was shared of a holder's folder; pieces become files again. Whole files, which were shared last, win.
+
+        What is on this node already was written here, and says more.
+        """
+        manifest = f"{holder}/{MANIFEST}"
+        listed = (each.path for each in self.objects.list(f"{holder}/") if each.path != manifest)
+        found = sorted(path for path in listed if not self._is_here(path, holder, folder))
         files, whole = dict[str, bytearray](), dict[str, bytes]()
         for path, content in zip(found, side_by_side(self._got, found), strict=True):
             piece = _PIECE.fullmatch(path)
@@ -205,12 +219,16 @@ class BucketFolder:
             file, begin = files.setdefault(piece[1], bytearray()), int(piece[2])
             file.extend(bytes(max(0, begin + len(content) - len(file))))
             file[begin : begin + len(content)] = content
-        Path(self.root, fenced, JOURNAL).mkdir(parents=True, exist_ok=True)
+        Path(self.root, folder, JOURNAL).mkdir(parents=True, exist_ok=True)
         for path, file in files.items():
             if path not in whole:
-                self.keep(f"{fenced}{path.removeprefix(holder)}", bytes(file))
+                self.keep(f"{folder}{path.removeprefix(holder)}", bytes(file))
         for path, content in whole.items():
-            self.keep(f"{fenced}{path.removeprefix(holder)}", content)
+            self.keep(f"{folder}{path.removeprefix(holder)}", content)
+
+    def _is_here(self, path: str, holder: str, folder: str) -> bool:
+        piece = _PIECE.fullmatch(path)
+        return Path(self.root, f"{folder}{(piece[1] if piece else path).removeprefix(holder)}").exists()
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder of the stage here, and its objects."""
@@ -234,6 +252,12 @@ class BucketFolder:
             size, age = found.get(folder, (0, float("inf")))
             found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
         yield from (Found(folder, size, age) for folder, (size, age) in found.items())
+
+
+def _arrived(objects: Objects) -> BucketFolder:
+    store, _, name = objects.uri.rpartition("/")
+    node = node_folder(store)
+    return BucketFolder(objects, str(node / name), name_of(node))
 
 
 @dataclass(frozen=True, slots=True)

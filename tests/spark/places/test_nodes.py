@@ -1,0 +1,175 @@
+"""Passes on a real cluster whose machines share nothing but an object store: two workers with mounts of their own, and a driver apart from both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from deltalake import DeltaTable
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import PoisonError, ServerSessionError, SettingError
+from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.control import QueueState
+from tests.spark.drivers import POLICY
+from tests.spark.grouped import Grouped
+from tests.spark.places.place import CLUSTER
+from tests.spark.places.task import Returning, Task, cycles
+from tests.store.s3 import server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.spark.places.place import Place
+    from tests.spark.places.servers import Nodes
+
+MESSAGES = 300
+BAD = range(7, MESSAGES, 10)
+
+
+def bodies(**others: int) -> list[str]:
+    """Every tenth message fails always; the others succeed, but those that are named."""
+    found = ["bad" if number in BAD else "good" for number in range(1, MESSAGES + 1)]
+    for word, number in others.items():
+        found[number - 1] = word
+    return found
+
+
+@pytest.fixture(scope="session")
+def options() -> Iterator[Mapping[str, str]]:
+    """Return how the stores of these tests are reached."""
+    with server.running() as port:
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
+        yield {"AWS_ENDPOINT_URL": f"http://{server.LOOPBACK}:{port}", "AWS_ALLOW_HTTP": "true", **keys}
+
+
+@pytest.fixture
+def task(options: Mapping[str, str], tmp_path: Path) -> Task:
+    """Return a task of a queue in a new bucket."""
+    import boto3  # type: ignore[import-untyped]
+
+    name = f"bucket-{uuid4().hex}"
+    client: Any = boto3.client(
+        "s3", endpoint_url=options["AWS_ENDPOINT_URL"], aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1"
+    )
+    client.create_bucket(Bucket=name)
+    return Task(f"s3://{name}/queues", options=options, written_to=str(tmp_path / "calls"))
+
+
+def journals(folder: Path) -> list[str]:
+    """Return the journals that lie on a node."""
+    return [path.name for path in folder.rglob("*.journal")]
+
+
+def test_what_fails_is_retried_parked_returned_and_poisoned_and_the_rest_is_settled(far: Place, nodes: Nodes, task: Task) -> None:
+    task = replace(task, policy=cycles(1)).sent(bodies())
+    before = [len(journals(folder)) for folder in nodes.workers]
+
+    first = far.call(task.receive, "first")
+    assert [len(journals(folder)) for folder in nodes.workers] == [before[0] + 1, before[1] + 1], "each node has had a task"
+    assert not journals(nodes.driver)
+    returned = return_due(task.table(), SystemClock())
+    second = far.call(task.receive, "second")
+
+    assert (first.received, first.settled, first.parked, first.deliveries) == (MESSAGES, MESSAGES - len(BAD), len(BAD), MESSAGES + len(BAD))
+    assert returned.returned == len(BAD)
+    assert (second.received, second.poisoned, second.rollbacks) == (len(BAD), len(BAD), 2 * len(BAD))
+    assert task.calls() == Counter(range(1, MESSAGES + 1)) + Counter([*BAD] * 3)
+    assert {row["sub_queue"] for row in task.rows().values()} == {"poison"}
+
+
+def test_a_handler_that_ends_its_process_is_charged_alone(far: Place, task: Task) -> None:
+    task = task.sent(bodies(exit=20, segfault=120, kill=220))
+
+    result = far.call(task.receive, "run")
+
+    assert (result.settled, result.poisoned, result.crashes) == (MESSAGES - len(BAD) - 3, len(BAD) + 3, 6)
+    assert task.calls() == Counter(range(1, MESSAGES + 1)) + Counter([*BAD, 20, 120, 220])
+
+
+def test_the_message_that_kills_its_executor_is_charged_alone(far: Place, task: Task) -> None:
+    """The task may begin again on the other node, which knows too little to go on; then the next run does."""
+    task = task.sent(bodies(jvm=101))
+
+    try:
+        result = far.call(task.receive, "run")
+    except ServerSessionError:
+        result = far.call(task.receive, "run")
+
+    assert (result.received, result.settled, result.poisoned) == (MESSAGES, MESSAGES - len(BAD), len(BAD))
+    assert set(task.rows()) == set(BAD)
+    assert set(task.calls()) == set(range(1, MESSAGES + 1))
+    assert max(task.calls().values()) <= 4, "of what was with the lost task, each is delivered again, and once more alone at most"
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_a_queue_in_one_order_is_received_in_it_and_halts_where_it_must(far: Place, task: Task) -> None:
+    good = ["good"] * 80
+    policy = replace(POLICY, receive_error_handling="Fault")
+    task = replace(task, policy=policy).sent([*good[:60], "bad", *good[:19]], priorities=[number % 3 for number in range(80)])
+
+    result = far.call(task.receive, "run")
+
+    in_order = sorted(range(1, 81), key=lambda number: (-((number - 1) % 3), number))
+    reached = in_order[: in_order.index(61) + 1]
+    assert task.order() == [*reached, 61]
+    assert (result.settled, result.halted_messages, result.untouched) == (len(reached) - 1, 1, 80 - len(reached))
+    assert task.table().snapshot().control.state is QueueState.FAULTED
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_every_conversation_group_is_in_one_task_and_in_its_order(far: Place, task: Task, tmp_path: Path) -> None:
+    names = [f"g{number % 6}" for number in range(120)]
+    words = ["twice" if number % 9 == 0 else "ok" for number in range(120)]
+    handler = Grouped(str(tmp_path / "groups"))
+    policy = ServiceBroker(scope="conversation_group", max_queue_readers=2)
+    task = replace(task, policy=policy, named=handler).sent(words, groups=names)
+
+    result = far.call(task.receive, "run")
+
+    assert (result.received, result.settled) == (120, 120)
+    deliveries = handler.deliveries()
+    for name in set(names):
+        mine = [call.number for call in deliveries if call.group == name]
+        assert mine == sorted(mine)
+    assert len({call.task for call in deliveries}) == 2
+
+
+def landed(path: Path) -> Counter[int]:
+    """Return how often each message has a row."""
+    return Counter(row["id"] for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_rows_land_once_though_the_first_run_dies_with_its_node(far: Place, nodes: Nodes, task: Task, tmp_path: Path) -> None:
+    """What tasks on other nodes had settled is in their journals and rows, which the next run reads where it runs, and tells its tasks."""
+    output = outputs_of(str(tmp_path / "landed"), schema="id long, text string")
+    task = replace(task, named=Returning(task.calls_file), outputs=output).sent(bodies(linger=101))
+    first = far.begin(task.receive, "run")
+    [handler] = task.until_lingering()
+    nodes.replace(nodes.of(handler))
+    with pytest.raises(PoisonError):
+        first.result()
+    task.go_on()
+    result = far.call(task.receive, "run")
+
+    assert result.poisoned == len(BAD)
+    assert landed(tmp_path / "landed") == Counter(set(range(1, MESSAGES + 1)) - set(BAD))
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_an_output_whose_columns_nobody_knows_is_refused_before_anything_is_delivered(far: Place, task: Task, tmp_path: Path) -> None:
+    task = replace(task, outputs=outputs_of(str(tmp_path / "landed"))).sent(["good"])
+
+    with pytest.raises(SettingError, match="output_schema"):
+        far.call(task.receive, "run")
+
+    assert not (tmp_path / "calls").exists()
+    assert task.table().snapshot().depth(SubQueue.MAIN, SystemClock().now()).messages == 1
