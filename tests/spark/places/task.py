@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
@@ -89,6 +90,7 @@ class Task:
     options: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[Output, ...] = ()
     written_to: str = ""
+    outage: Outage | None = None
     store: QueueStore = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +131,7 @@ class Task:
             lease=self.lease,
             store=self.store,
             outputs=self.outputs,
+            outage=self.outage,
         )
 
     def receive(self, key: str, *, late: bool = False) -> ReceiveResult:

@@ -14,6 +14,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PoisonError, ServerSessionError, SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
@@ -173,3 +174,17 @@ def test_an_output_whose_columns_nobody_knows_is_refused_before_anything_is_deli
 
     assert not (tmp_path / "calls").exists()
     assert task.table().snapshot().depth(SubQueue.MAIN, SystemClock().now()).messages == 1
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_an_outage_that_one_node_finds_ends_the_pass_on_all_uncounted(far: Place, task: Task) -> None:
+    """Half of the messages are good, those of one node: only its neighbour finds the outage."""
+    task = replace(task, outage=Outage(share=0.5, at_least=20)).sent(["bad"] * 300 + ["good"] * 300)
+
+    result = far.call(task.receive, "run")
+
+    assert result.outage is not None
+    bad = {number: row for number, row in task.rows().items() if number <= 300}
+    assert len(bad) == 300
+    assert {(row["sub_queue"], row["abort_count"]) for row in bad.values()} == {("main", 0)}
+    assert result.poisoned == 0
