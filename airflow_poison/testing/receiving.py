@@ -238,6 +238,7 @@ def receive(
         landed[key.rpartition("-")[2]] += table.to_pylist()
 
     with nullcontext((transformation, None)) if handler is None else _lend(handler, clock, lands=bool(outputs)) as (called, watched):
+        assert called is not None, "one of the two was given"
         receiving = ReceivePass(
             table=table,
             policy=policy,

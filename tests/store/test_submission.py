@@ -173,7 +173,7 @@ def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_
 
     def take(rows: pa.Table, key: str) -> None:
         told = Path(taken).read_text() if Path(taken).exists() else ""
-        Path(taken).write_text(f"{told}{key} {sorted(rows['text'].to_pylist())}\n")
+        Path(taken).write_text(f"{told}{key} {sorted(map(str, rows['text'].to_pylist()))}\n")
         if not told:
             raise ConnectionError("the database is away")
 
