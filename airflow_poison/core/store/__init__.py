@@ -48,6 +48,10 @@ class QueueStore(Protocol):
         """Whether each queue is a folder below the root that everybody who uses the store sees."""
 
     @property
+    def requests_a_minute(self) -> int | None:
+        """How many looks at queues a minute are worth what their requests cost; None: a look costs none."""
+
+    @property
     def absence(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
 

@@ -149,6 +149,10 @@ class MemoryStore:
         return False
 
     @property
+    def requests_a_minute(self) -> None:
+        """None."""
+
+    @property
     def absence(self) -> str:
         """Nothing: a store in memory is there as long as somebody has it."""
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -27,6 +28,8 @@ INTERVAL = 5.0
 """Seconds between two looks, unless a waiter wants it sooner."""
 _SOONEST = 0.05
 """Seconds between two looks at least, however many instants fall due."""
+_SIDE_BY_SIDE = 16
+"""So many queues are looked at at the same time where each has to be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +113,15 @@ class _Waiter:
 class Poller:
     """Looks at the queues of a store while anybody waits.
 
-    One look an interval serves all waiters; a further one is made when an instant falls due at which a condition may come true. What blocks
-    (reading the folder) runs in a thread. A look counts for those only who had come before it began: nobody is told what was true earlier.
+    One look an interval serves all waiters; a further one is made when an instant falls due at which a condition may come true. Where a look costs
+    requests, many queues are looked at less often than their waiters want (``QueueStore.requests_a_minute``). What blocks runs in a thread. A look
+    counts for those only who had come before it began: nobody is told what was true earlier.
 
     :param clock: the time of the queues.
     """
 
     def __init__(self, store: QueueStore, clock: Clock | None = None) -> None:
-        self._look = QueueReader(store)
+        self._look, self._requests_a_minute = QueueReader(store), store.requests_a_minute
         self._clock = clock or SystemClock()
         self._waiters: set[_Waiter] = set()
         self._came = asyncio.Event()
@@ -178,16 +182,22 @@ class Poller:
 
     def _due(self) -> float:
         """Return when the next look is due, on the loop's clock."""
-        at = self._looked_at + min(waiter.interval for waiter in self._waiters)
+        soonest, at = self._looked_at + self._least(), self._looked_at + min(waiter.interval for waiter in self._waiters)
         instants = [waiter.not_before for waiter in self._waiters if waiter.not_before is not None]
         if instants:
             wait = (min(instants) - self._clock.now()).total_seconds()
-            at = min(at, max(asyncio.get_running_loop().time() + wait, self._looked_at + _SOONEST))
-        return at
+            at = min(at, asyncio.get_running_loop().time() + wait)
+        return max(at, soonest)
+
+    def _least(self) -> float:
+        """Return the seconds between two looks at least."""
+        return _SOONEST if self._requests_a_minute is None else 60.0 * len(self._names()) / self._requests_a_minute
+
+    def _names(self) -> set[str]:
+        return {name for waiter in self._waiters for name in waiter.judge.names()}
 
     async def _look_once(self) -> None:
-        began = asyncio.get_running_loop().time()
-        names = {name for waiter in self._waiters for name in waiter.judge.names()}
+        began, names = asyncio.get_running_loop().time(), self._names()
         sights = await asyncio.to_thread(self._look.at, names)
         self.looks += 1
         self._looked_at = began
@@ -254,7 +264,13 @@ class QueueReader:
 
     def at(self, names: Collection[str]) -> Mapping[str, Reading | PoisonError]:
         """Return what is to be seen of each queue now, or why it cannot be seen."""
-        seen: dict[str, Reading | PoisonError] = {name: self._at(name) for name in names}
+        seen: dict[str, Reading | PoisonError]
+        if self._store.requests_a_minute is None:
+            seen = {name: self._at(name) for name in names}
+        else:
+            with ThreadPoolExecutor(_SIDE_BY_SIDE, "poison-look") as pool:
+                seen = dict(zip(names, pool.map(self._at, names), strict=True))
+        self.reads += sum(sight is not self._seen.get(name) for name, sight in seen.items())
         self._seen = {name: sight for name, sight in seen.items() if isinstance(sight, Reading)}
         return seen
 
@@ -262,7 +278,6 @@ class QueueReader:
         known = self._seen.get(name)
         if known is not None and _holds(known):
             return known
-        self.reads += 1
         try:
             return self._read(name, known)
         except PoisonError as error:

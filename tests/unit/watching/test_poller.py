@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +15,13 @@ from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
-from airflow_poison.core.watching.poller import Poller, Until, poller_of
+from airflow_poison.core.watching.poller import Poller, QueueReader, Until, poller_of
 from tests.store.given import CONTROL, NOW, park_all, send
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Collection, Coroutine
     from pathlib import Path
 
     from airflow_poison.core.store import QueueStore
@@ -173,3 +175,36 @@ def test_a_thousand_waiters_cost_one_look_an_interval(tmp_path: Path) -> None:
     assert (read, told) == (0, 1_000)
     assert made >= intervals - 2
     assert cost < 0.25, f"{cost:.3f} s of CPU a look"
+
+
+class Paid(MemoryStore):
+    """A store whose looks cost requests."""
+
+    @property
+    def requests_a_minute(self) -> int:  # type: ignore[override]
+        """So many that ten queues are looked at five times a second."""
+        return 3_000
+
+
+def test_where_looks_cost_requests_many_queues_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, names = Paid("paid"), tuple(f"queue{number}" for number in range(10))
+    for name in names:
+        store.create(name, CONTROL, NOW)
+    asked = list[float]()
+    real = QueueReader.at
+
+    def at(self: QueueReader, wanted: Collection[str]) -> object:
+        asked.append(time.monotonic())
+        return real(self, wanted)
+
+    monkeypatch.setattr(QueueReader, "at", at)
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(Poller(store).wait(Until(names, Halted()), 0.001))
+        await asyncio.sleep(1.1)
+        waiting.cancel()
+
+    within(60, scenario())
+
+    assert len(asked) >= 2
+    assert min(later - before for before, later in pairwise(asked)) >= 0.19

@@ -58,6 +58,11 @@ class BucketStore:
         return False
 
     @property
+    def requests_a_minute(self) -> int:
+        """A hundred: so many queues are looked at once a minute, ten every six seconds."""
+        return 100
+
+    @property
     def absence(self) -> str:
         """Nothing: a prefix is there as soon as something is below it."""
         return ""

@@ -73,6 +73,10 @@ class DeltaStore:
         return True
 
     @property
+    def requests_a_minute(self) -> None:
+        """None."""
+
+    @property
     def absence(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does."""
         try:
