@@ -5,33 +5,31 @@ from __future__ import annotations
 import threading
 import uuid
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from airflow_poison.core.conversations.dialog_state import AS_ARRIVED
 from airflow_poison.core.delivery.stage import Order, exceptions_of
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import SettingError
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.frames.claim import transform_claim
 from airflow_poison.core.spark.frames.function import check
 from airflow_poison.core.spark.jobs import readable_error
-from airflow_poison.core.spark.shares import SharedSite, deliver_only, deliver_share, plan_shares, read_share
+from airflow_poison.core.spark.nodes import NodeSite
+from airflow_poison.core.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
+from airflow_poison.core.store.bucket.objects import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.errors import PoisonError
     from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.spark.shares import Site
-    from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""
-LEFT = "files array<string>"
-"""The row of a task: the files that the driver has to fetch, where it does not see them."""
 HEARTBEAT_SECONDS = 1.0
 LAST_SECONDS = 10.0
 """How long a block that is interrupted waits until its jobs are cancelled."""
@@ -122,9 +118,6 @@ class SparkEngine:
         A transformation is called here, without messages. Raises TransformError.
         """
         if isinstance(handler, Transformation):
-            if table.node and not self.local:
-                expected = f"local[*] for a transformation of queue {table.name!r}, which is in an object store; there, clusters take handlers"
-                raise SettingError("spark", "a cluster", expected)
             self._executors.make_ready(table.folder)
             check(self._spark, handler)
         else:
@@ -133,19 +126,17 @@ class SparkEngine:
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
         away = bool(table.node) and not self.local
-        if not away:
-            for file in claim.files:
-                table.folder.here(file.path)
+        if table.node and (job.transform is not None or not away):
+            side_by_side(table.folder.here, [file.path for file in claim.files])
         if job.transform is not None:
-            transform_claim(self._spark, self._executors.jobs, table, claim, job, keep_alive=keep_alive, tell=self._progress)
+            site = NodeSite.of(table, claim) if away else None
+            transform_claim(self._spark, self._executors.jobs, table, claim, job, site=site, keep_alive=keep_alive, tell=self._progress)
             return
         self.prepare(table, job.handler)
         if not away:
             self._watched(self._job(SharedSite(table.root), claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return
-        from airflow_poison.core.spark.nodes import NodeSite
-
-        site = NodeSite(cast("BucketFolder", table.folder), table.root, str(Path(table.stage(claim)).relative_to(table.root)))
+        site = NodeSite.of(table, claim)
         site.tell(job)
         rows = self._watched(self._job(site, claim, job).collect, table, claim, keep_alive)
         site.fetch(job, [name for row in rows for name in row["files"]])
@@ -223,9 +214,9 @@ class SparkEngine:
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        if isinstance(site, NodeSite):
+            return site.frame(self._spark, claim.files, self._executors.parallelism())
         schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
-        if not isinstance(site, SharedSite):
-            return self._fetched(site, claim, schema)
         frame: DataFrame | None = None
         for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
             paths = [site.here(file.path) for file in files]
@@ -233,19 +224,6 @@ class SparkEngine:
             frame = part if frame is None else frame.unionAll(part)
         assert frame is not None, "a claim has at least one file"
         return frame
-
-    def _fetched(self, site: Site, claim: Claim, schema: StructType) -> DataFrame:
-        """Return the claimed rows, read where the tasks run: Spark itself may know no file system for the object store."""
-        from pyspark.sql.types import IntegerType
-
-        shares = plan_shares(claim.files, self._executors.parallelism())
-
-        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column("id").to_numpy():
-                    yield from read_share(site, shares[number])
-
-        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(read, schema=schema.add("move_count", IntegerType()))
 
     def _watched(self, action: Callable[[], T], table: QueueTable, claim: Claim, keep_alive: Callable[[], None]) -> T:
         """Run a Spark action while the claim is kept alive; the action is cancelled when that fails, or when this thread is interrupted.

@@ -14,24 +14,32 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
+from uuid import uuid4
 
 from airflow_poison.core.delivery.outage import NOTE
 from airflow_poison.core.delivery.progress import FOLDER as OUTPUT
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError, SettingError, StoreUnreachableError
-from airflow_poison.core.spark.shares import GRACE_SECONDS, SHUT_OUT
+from airflow_poison.core.schema import message_schema
+from airflow_poison.core.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
 from airflow_poison.core.store.bucket.objects import side_by_side
 from airflow_poison.core.store.table.files import STAGE
 from airflow_poison.core.store.table.stage import BEGUN, JOURNAL, OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.store.bucket.folder import BucketFolder
+    from airflow_poison.core.store.files import Claim, DataFile
+    from airflow_poison.core.store.queue_table import QueueTable
 
 EVERY = 5.0
 """Seconds between two looks of a task at what others have told, and at whether its claim is still its driver's."""
@@ -51,6 +59,11 @@ class NodeSite:
     folder: BucketFolder
     root: str
     holder: str
+
+    @classmethod
+    def of(cls, table: QueueTable, claim: Claim) -> Self:
+        """Return the site of the tasks of a claim's holder. Raises ClaimLostError."""
+        return cls(cast("BucketFolder", table.folder), table.root, str(Path(table.stage(claim)).relative_to(table.root)))
 
     # The driver's side
 
@@ -77,6 +90,34 @@ class NodeSite:
         if job.only or (job.detection is not None and self.folder.objects.is_there(verdict)):
             self.folder.gather(self.holder, self.holder)
 
+    def frame(self, spark: SparkSession, files: Sequence[DataFile], tasks: int) -> DataFrame:
+        """Return the rows of claimed files, read where the tasks run: Spark itself may know no file system for the object store."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import IntegerType
+
+        shares = plan_shares(files, tasks)
+
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column("id").to_numpy():
+                    yield from read_share(self, shares[number])
+
+        schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False).add("move_count", IntegerType())
+        return spark.range(0, len(shares), 1, len(shares)).mapInArrow(read, schema=schema)
+
+    def keep(self, frame: DataFrame, folder: Path) -> None:
+        """Write the rows of a frame into files where the tasks run, and bring these to the driver's node.
+
+        :param folder: where they are to lie there.
+        """
+        below = self._below(folder)
+
+        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield told(self._written(batches, below))
+
+        rows = frame.mapInArrow(write, schema=LEFT).collect()
+        side_by_side(self.folder.here, [name for row in rows for name in row["files"]])
+
     def _below(self, path: str | Path) -> str:
         return str(Path(path).relative_to(self.root))
 
@@ -98,6 +139,26 @@ class NodeSite:
         told = self._arrived(job)
         with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
             yield told
+
+    def _written(self, batches: Iterable[pa.RecordBatch], below: str) -> Sequence[str]:
+        """Make an object of batches; return its name, none where there is no row."""
+        import pyarrow.parquet as pq
+
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return ()
+        name = f"{below}/{uuid4().hex}.parquet"
+        place = Path(self.folder.root, name)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with pq.ParquetWriter(place, first.schema) as writer:
+                for batch in chain([first], filled):
+                    writer.write_batch(batch)
+            self.folder.share([name])
+        finally:
+            place.unlink()
+        return (name,)
 
     def left(self, task: str) -> Sequence[str]:
         """Make objects of what remains of the task's messages, and of what its handlers have printed; return their names."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
 
 
+LEFT = "files array<string>"
+"""The row of a task: the files that the driver has to fetch, where it does not see them."""
 FEWEST_ROWS = 250
 """A task is worth its start from about so many messages on (tens of milliseconds)."""
 BATCH_ROWS, BATCH_BYTES = 16_384, 16 * 1024 * 1024
@@ -155,7 +157,7 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
         with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
             for rows in deliver_partition(here, task, batches):
                 writer.write(pa.Table.from_batches([rows]))
-    return _told(site.left(task))
+    return told(site.left(task))
 
 
 def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
@@ -166,10 +168,11 @@ def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.Rec
 
     with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
         deliver_alone(here, _read_only(job.only, site, files).to_batches())
-    return _told(site.left(ALONE))
+    return told(site.left(ALONE))
 
 
-def _told(files: Sequence[str]) -> pa.RecordBatch:
+def told(files: Sequence[str]) -> pa.RecordBatch:
+    """Return a task's row for Spark (``LEFT``): the files that the driver has to fetch."""
     import pyarrow as pa
 
     return pa.record_batch([pa.array([list(files)], pa.list_(pa.string()))], names=["files"])

@@ -49,7 +49,7 @@ class Transforming(Task):
     @property
     def output(self) -> str:
         """The table where its rows land."""
-        return f"{self.root}.landed"
+        return f"{self.written_to or self.root}.landed"
 
     def landed(self) -> list[int]:
         """The messages whose rows have landed, each as often as it did."""

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import PoisonError, ServerSessionError, SettingError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.due import return_due
@@ -18,10 +19,13 @@ from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
+from tests.spark import transforms
 from tests.spark.drivers import POLICY
 from tests.spark.grouped import Grouped
 from tests.spark.places.place import CLUSTER
 from tests.spark.places.task import Returning, Task, cycles
+from tests.spark.places.test_frames import Transforming
+from tests.spark.transforms import SCHEMA
 from tests.store.s3 import server
 
 if TYPE_CHECKING:
@@ -188,3 +192,18 @@ def test_an_outage_that_one_node_finds_ends_the_pass_on_all_uncounted(far: Place
     assert len(bad) == 300
     assert {(row["sub_queue"], row["abort_count"]) for row in bad.values()} == {("main", 0)}
     assert result.poisoned == 0
+
+
+@pytest.mark.parametrize("transform", ["verdict", "cast", "in_python"])
+def test_a_transformation_runs_where_its_tasks_see_no_folder_either(far: Place, task: Task, transform: str) -> None:
+    """A verdict names the culprits; a cast fails, and they are looked for; a function in Python fails in its worker."""
+    function = getattr(transforms, transform)
+    culprits = {7: "raise", 30: "die"}
+    one = Transforming(task.root, transformation=Transformation(function, SCHEMA), options=task.options, written_to=task.written_to)
+    one = one.sent(transforms.bodies(60, culprits))
+
+    result = far.call(one.receive, "run")
+
+    assert (result.settled, result.poisoned) == (58, 2)
+    assert sorted(one.rows()) == [7, 30]
+    assert one.landed() == [number for number in range(1, 61) if number not in culprits]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.spark.jobs import Jobs
+    from airflow_poison.core.spark.nodes import NodeSite
     from airflow_poison.core.store.files import Claim, DataFile
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -47,11 +48,21 @@ _READ = ("lookup_id", "priority", "expires_at", "abort_count")
 
 
 def transform_claim(
-    spark: SparkSession, jobs: Jobs, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None], tell: Callable[[str], None]
+    spark: SparkSession,
+    jobs: Jobs,
+    table: QueueTable,
+    claim: Claim,
+    job: StageJob,
+    *,
+    site: NodeSite | None = None,
+    keep_alive: Callable[[], None],
+    tell: Callable[[str], None],
 ) -> None:
     """Deliver a claim's messages to a transformation: its results stand in the stage then, and what remains of the messages.
 
     Once an outage is found, nothing does.
+
+    :param site: where tasks work that do not see the table's folder; None: they do.
     """
     assert job.transform is not None, "it has one"
     stage = Path(table.stage(claim))
@@ -70,6 +81,7 @@ def transform_claim(
         folder=folder,
         limit=job.policy.effective_transaction_timeout.total_seconds(),
         outputs=job.outputs,
+        site=site,
     )
     cores = jobs.cores()
     rules = UnitRules(

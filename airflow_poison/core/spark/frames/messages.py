@@ -13,7 +13,7 @@ from airflow_poison.core.errors import BodyError
 from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -51,10 +51,21 @@ class ClaimFrames:
     """The messages of a claim as DataFrames: all, or some of them.
 
     :param lookup_ids: of the messages, in the order of the files' rows.
+    :param read: reads files where Spark does not see them; None: it does.
     """
 
-    def __init__(self, spark: SparkSession, root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], schema: str | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        files: Sequence[DataFile],
+        lookup_ids: NDArray[np.int64],
+        schema: str | None,
+        *,
+        read: Callable[[Sequence[DataFile]], DataFrame] | None = None,
+    ) -> None:
         self._spark, self._root, self._files, self._schema = spark, root, files, schema
+        self._read = read or self._seen
         self._sorted = np.sort(lookup_ids)
         of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
         self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
@@ -71,13 +82,7 @@ class ClaimFrames:
 
         places = np.searchsorted(self._sorted, lookup_ids)
         files = [self._files[number] for number in np.unique(self._file_of[places]).tolist()]
-        frame: DataFrame | None = None
-        stored = [field.name for field in self._stored.fields if field.name != "move_count"]
-        for move_count in sorted({file.move_count for file in files}):
-            paths = [f"{self._root}/{file.path}" for file in files if file.move_count == move_count]
-            part = self._spark.read.schema(self._of_file()).parquet(*paths).select(*stored).withColumn("move_count", f.lit(move_count).cast("int"))
-            frame = part if frame is None else frame.unionByName(part)
-        assert frame is not None, "a unit has at least one message"
+        frame = self._read(files).select(*(field.name for field in self._stored.fields))
         if sum(file.rows for file in files) != len(lookup_ids):
             frame = self._only(frame, lookup_ids)
         if spread:
@@ -89,6 +94,19 @@ class ClaimFrames:
             noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
             frame = frame.where(f"coalesce({noted}, '') != '-'")
         return frame.select(*FRAME_COLUMNS)
+
+    def _seen(self, files: Sequence[DataFile]) -> DataFrame:
+        """Return the rows of files, as Spark reads them."""
+        from pyspark.sql import functions as f
+
+        frame: DataFrame | None = None
+        stored = [field.name for field in self._stored.fields if field.name != "move_count"]
+        for move_count in sorted({file.move_count for file in files}):
+            paths = [f"{self._root}/{file.path}" for file in files if file.move_count == move_count]
+            part = self._spark.read.schema(self._of_file()).parquet(*paths).select(*stored).withColumn("move_count", f.lit(move_count).cast("int"))
+            frame = part if frame is None else frame.unionByName(part)
+        assert frame is not None, "a unit has at least one message"
+        return frame
 
     def _of_file(self) -> StructType:
         from pyspark.sql.types import StructType

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.spark.jobs import Jobs, Watched
+    from airflow_poison.core.spark.nodes import NodeSite
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -48,6 +50,8 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _OBSERVED_SECONDS = 10.0
+_MOST_READERS = 8
+"""Tasks that read a claim where nobody tells how many run at the same time."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class SparkUnits:
     :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
     :param limit: seconds that the tasks of a single message may work; those of a unit have more for each further one, ``ALLOWANCE`` at most.
     :param outputs: where results land; none: they are not kept.
+    :param site: where tasks work that do not see the table's folder; None: they do.
     """
 
     def __init__(
@@ -84,10 +89,13 @@ class SparkUnits:
         folder: Path,
         limit: float,
         outputs: Sequence[Output] = (),
+        site: NodeSite | None = None,
     ) -> None:
         self._spark, self._jobs, self._table, self._claim = spark, jobs, table, claim
         self._transformation, self._function = transformation, transformation.load()
-        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema)
+        self._site = site
+        read = None if site is None else partial(site.frame, spark, tasks=jobs.cores() or _MOST_READERS)
+        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, read=read)
         self._folder, self._limit, self._outputs = folder, limit, outputs
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)
@@ -201,7 +209,9 @@ class SparkUnits:
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
-            if keeps:
+            if keeps and self._site is not None:
+                self._site.keep(frame, self._folder / str(lands) / name)
+            elif keeps:
                 frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
             else:
                 frame.write.format("noop").mode("overwrite").save()
