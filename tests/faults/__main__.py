@@ -37,9 +37,11 @@ _QUEUES = {"": (*queues(),), "conversations": (*TALKERS,), "messages": tuple(nam
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill, stop and fail everything, then check the whole history.")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="fixes tasks, faults and their order (default: the time)")
-    parser.add_argument("--kills", type=int, default=2_000)
-    parser.add_argument("--zombies", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=4_200, help="at most so long")
+    parser.add_argument("--store", choices=["folder", "s3"], default="folder", help="where the queues are; s3: a bucket of a server on this machine")
+    parser.add_argument("--kills", type=int, help="default: 2,000, over a bucket 500")
+    parser.add_argument("--zombies", type=int, help="default: one for four kills, over a bucket for five")
+    parser.add_argument("--injected", type=int, help="requests to a bucket that are harmed (default: four for each kill)")
+    parser.add_argument("--seconds", type=float, help="at most so long (default: 4,200, over a bucket 3,300)")
     parser.add_argument("--episode", type=float, default=15, help="seconds of faults in an episode")
     parser.add_argument("--only", choices=sorted(_QUEUES), default="", help="those queues whose services converse, or only the others")
     parser.add_argument("--planted", choices=sorted(BUGS), default="", help="plant a bug in every process: the campaign must fail")
@@ -47,8 +49,14 @@ def main() -> int:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     started = time.monotonic()
-    budget = Budget(given.kills, given.zombies, given.seconds, given.episode, _QUEUES[given.only])
-    score = run_campaign(given.seed, budget, bug=given.planted, stop_at_first=given.stop_at_first, tell=lambda line: print(line, flush=True))
+    score = run_campaign(
+        given.seed,
+        _budget(given),
+        in_bucket=given.store == "s3",
+        bug=given.planted,
+        stop_at_first=given.stop_at_first,
+        tell=lambda line: print(line, flush=True),
+    )
     unvisited = sorted(point for point in named_points() - score.visited.keys() if not point.startswith(_ELSEWHERE))
     for what, number in score.unnamed.most_common(15):
         print(f"error of no name of ours, {number} times: {what}")
@@ -57,6 +65,16 @@ def main() -> int:
     print(json.dumps(score.to_dict() | {"unvisited": len(unvisited), "seed": given.seed, "seconds": round(time.monotonic() - started)}))
     complete = not unvisited or score.kills < _ENOUGH
     return 0 if score.verdict.passed and complete else 1
+
+
+def _budget(given: argparse.Namespace) -> Budget:
+    """Return what was asked for; what was not follows from the kills."""
+    in_bucket = given.store == "s3"
+    kills = given.kills if given.kills is not None else 500 if in_bucket else 2_000
+    zombies = given.zombies if given.zombies is not None else kills // (5 if in_bucket else 4)
+    injected = given.injected if given.injected is not None else 4 * kills
+    seconds = given.seconds if given.seconds is not None else 3_300 if in_bucket else 4_200
+    return Budget(kills, zombies, seconds, given.episode, _QUEUES[given.only], injected if in_bucket else 0)
 
 
 if __name__ == "__main__":

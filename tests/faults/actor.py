@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.passes import runs
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.core.store import open_store
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
-from tests.faults.world import FastClock, Strangers, queues
+from tests.faults.world import LEASE, FastClock, Strangers, queues
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -61,6 +65,8 @@ class Place:
     :param damaged: whether people damage files below its queues.
     :param shared: whether two Airflows use it that run the same DAGs.
     :param queues: those that it has.
+    :param bucket: the URI of its store, where that is in an object store; its processes run on several nodes then.
+    :param options: the storage options of that store.
     """
 
     folder: str
@@ -71,14 +77,25 @@ class Place:
     damaged: bool = False
     shared: bool = False
     queues: tuple[str, ...] = field(default_factory=lambda: (*queues(),))
+    bucket: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def clock(self) -> FastClock:
         return FastClock(self.origin)
 
     @property
-    def store(self) -> DeltaStore:
-        return DeltaStore(f"{self.folder}/store")
+    def store(self) -> QueueStore:
+        return open_store(self.bucket or f"{self.folder}/store", self.options)
+
+    @property
+    def lease(self) -> timedelta:
+        """For how long a pass claims: requests to a bucket take their time, and are made again where they are harmed."""
+        return 3 * LEASE if self.bucket else LEASE
+
+    def node(self, name: str) -> Path:
+        """Return the folder of a node, for what a machine loses with its disk."""
+        return Path(self.folder, "nodes", name)
 
     @property
     def disk(self) -> Disk:
@@ -102,7 +119,7 @@ class Actor:
         return self.place.clock
 
     @cached_property
-    def store(self) -> DeltaStore:
+    def store(self) -> QueueStore:
         return self.place.store
 
     @cached_property

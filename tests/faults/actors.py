@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -11,19 +12,20 @@ from airflow_poison.core.errors import ConversationLockedError, QueueHaltedError
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.bucket import log as bucket_log
 from tests.faults import maintainers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.administrators import administers, intrudes, maintains, recovers_or_enables, repairs
 from tests.faults.damagers import damages, mends
 from tests.faults.handler import ORIGIN
 from tests.faults.keeping import keep
-from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN
+from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN, note
 from tests.faults.talkers import administers_talks, is_quiet, prepare_talkers, talks
 from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
-from tests.faults.watches import watch_claims, watch_commits
+from tests.faults.watches import watch_bucket_commits, watch_claims, watch_commits
 from tests.faults.workers import alerts, declares, receives, returns, sends
-from tests.faults.world import queues
+from tests.faults.world import LONGEST_STOP, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def prepare(place: Place) -> None:
     """Make the queues of an episode."""
-    watch_commits()
+    _watch_commits(place)
     if TALKERS.keys() & place.queues:
         prepare_talkers(place)
     if place.old:
@@ -43,18 +45,38 @@ def prepare(place: Place) -> None:
                 act_quietly(Task("send", name, f"send-{name}-{number}", number), place)
 
 
-def enter(place: Place, run: int, queue: str) -> None:
-    """Tell this process, and the children of its sessions, whose run it is; keep for the checker what it removes."""
+def enter(place: Place, run: int, queue: str, node: str = "") -> None:
+    """Tell this process, and the children of its sessions, whose run it is; keep for the checker what it removes.
+
+    :param node: on which node of a store in a bucket it runs.
+    """
     os.environ.update({FOLDER: place.folder, RUN: str(run), QUEUE: queue, ORIGIN: repr(place.origin), PARENT: str(os.getpid())})
+    if place.bucket:
+        _enter_node(place, node)
+        return
     keep(place.folder)
     if place.power:
         place.disk.watch()
 
 
+def _enter_node(place: Place, node: str) -> None:
+    """Let this process see nothing but its node and the bucket; logs are shortened soon here, so what is known of one is trusted less long."""
+    folder = place.node(node)
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    bucket_log.TRUSTED_SECONDS = LONGEST_STOP / 2
+    note("entered", node=node)
+
+
+def _watch_commits(place: Place) -> None:
+    watch = watch_bucket_commits if place.bucket else watch_commits
+    watch()
+
+
 def act(task: Task, place: Place) -> None:
     """Do a task."""
     watch_claims()
-    watch_commits()
+    _watch_commits(place)
     act_quietly(task, place)
 
 
@@ -79,7 +101,7 @@ _OF_TALKERS: Mapping[str, Callable[[Actor], None]] = {"send": talks, "administer
 def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: float = 60.0) -> None:
     """Do, without any fault, what is left to do in queues, until nothing waits any more. Raises TimeoutError when that takes too long."""
     watch_claims()
-    watch_commits()
+    _watch_commits(place)
     until, ordinal = time.monotonic() + patience, 0
     for name in (*group, *map(dead_letter_queue, group)):
         if name in place.store.names():  # a letter that somebody sent back may wait in the outbox of its dead-letter queue

@@ -8,12 +8,15 @@ import resource
 import shutil
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.faults.bucket import made
 from tests.faults.episode import Episode
 from tests.faults.score import Score
+from tests.store.s3 import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +34,7 @@ class Budget:
     :param seconds: at most so long.
     :param episode: seconds of faults in an episode.
     :param queues: which of them there are; empty: all.
+    :param injected: at least so many requests to a bucket are harmed.
     """
 
     kills: int
@@ -38,16 +42,38 @@ class Budget:
     seconds: float
     episode: float = 10.0
     queues: tuple[str, ...] = ()
+    injected: int = 0
+
+    def is_used(self, score: Score, seconds: float) -> bool:
+        """Whether the campaign ends."""
+        return seconds > self.seconds or (score.kills >= self.kills and score.zombies >= self.zombies and score.injected >= self.injected)
 
 
-def run_campaign(seed: int, budget: Budget, *, bug: str = "", stop_at_first: bool = False, tell: Callable[[str], None] = lambda _: None) -> Score:
-    """Run episodes until the budget is used; keep the folders of those that show a violation."""
+def run_campaign(
+    seed: int,
+    budget: Budget,
+    *,
+    in_bucket: bool = False,
+    bug: str = "",
+    stop_at_first: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Score:
+    """Run episodes until the budget is used; keep the folders of those that show a violation.
+
+    :param in_bucket: the queues are in a bucket of an S3 server on this machine, behind a proxy that does harm.
+    """
+    with server.running() if in_bucket else nullcontext() as port:
+        return _run_episodes(seed, budget, port, bug, tell, stop_at_first=stop_at_first)
+
+
+def _run_episodes(seed: int, budget: Budget, port: int | None, bug: str, tell: Callable[[str], None], *, stop_at_first: bool) -> Score:
     score, started, number = Score(), time.monotonic(), 0
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    while time.monotonic() - started < budget.seconds and (score.kills < budget.kills or score.zombies < budget.zombies):
+    while not budget.is_used(score, time.monotonic() - started):
         folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-{number}-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
-        episode = Episode(folder, seed + number, budget.episode, score, bug, budget.queues)
-        verdict = episode.run()
+        with made(port, folder, seed + number) if port is not None else nullcontext() as bucket:
+            episode = Episode(folder, seed + number, budget.episode, score, bug, budget.queues, bucket)
+            verdict = episode.run()
         score.verdict.add(verdict)
         number += 1
         passed = verdict.passed and episode.quiet

@@ -3,13 +3,16 @@
 It shares no code with the product: the log is read as JSON and compared with what delta-rs makes of it, data files with pyarrow. What verbs have
 removed is read where it was put aside.
 
-A loss of power takes back what no commit has acknowledged: calls of a run that had not told its end before may be made again, and uncounted.
+A loss of power takes back what no commit has acknowledged: calls of a run that had not told its end before may be made again, and uncounted. In a
+bucket the same holds where a node is lost, or a pass on another node goes on: unless the run had sealed its outcome before, or left it to all others.
+A run that does not know of that yet may go on for a while; nothing is expected of what it calls then.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +51,15 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     for history in histories.values():
         check_commits(history, verdict)
     lines = [*Reader(folder).news()]
-    calls = _calls(lines)
+    sight = Sight.of(lines)
+    calls = _calls(lines, sight)
+    heard = sight.heard(lines)
     _check_committed(histories, lines, verdict)
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
-    _check_order(lines, verdict)
-    check_dialogs(histories, lines, verdict, quiet=quiet)
+    _check_order(heard, verdict)
+    check_dialogs(histories, heard, verdict, quiet=quiet)
     _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
     if not quiet:
@@ -71,7 +76,9 @@ class Call:
     :param process: the process that it was called in, a run's own or a child's.
     :param how: how it ended; empty: it did not.
     :param last: nothing was called after it in its process.
-    :param power: how often the power had failed before.
+    :param at: the number of its line.
+    :param lost_at: that of the line from which on nobody may know of it; infinite: there is none.
+    :param late: its run had been overtaken by one on another node.
     :param told: its run has said that it received, before the power failed.
     :param in_dialog: its message belongs to a dialog.
     """
@@ -79,38 +86,108 @@ class Call:
     seen: tuple[int, int]
     run: int
     process: Process
-    power: int
+    at: int
+    lost_at: float
+    late: bool
     how: str = ""
     last: bool = True
     told: bool = False
     in_dialog: bool = False
 
-    def forgotten(self, losses: int) -> bool:
-        """Whether one of so many losses of power may have taken back what became of it."""
-        return not self.told and self.power < losses
+    def forgotten(self, by: float = math.inf) -> bool:
+        """Whether it may be that nobody knew any more what became of it, at a line or ever."""
+        return not self.told and self.lost_at < by
 
 
-def _calls(lines: Iterable[Line]) -> dict[Key, list[Call]]:
+@dataclass(slots=True)
+class Sight:
+    """What of a run nobody knew any more, and when.
+
+    :ivar power: each line at which the power failed.
+    :ivar lost: by run, each line at which its node was lost, or a pass on another node went on.
+    :ivar overtaken: by run, the first line at which a pass on another node went on.
+    :ivar kept: by run, each line at which all that it had done was there for every later holder, on whichever node.
+    """
+
+    power: list[int] = field(default_factory=list)
+    lost: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    overtaken: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _nodes: dict[int, str] = field(default_factory=dict)
+    _holders: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Sight:
+        found = cls()
+        for at, line in enumerate(lines):
+            match line["kind"]:
+                case "power":
+                    found.power.append(at)
+                case "entered":
+                    found._nodes[line["run"]] = line["node"]
+                case "made":
+                    found._holders[line["attempt"]] = line["run"]
+                case "held":
+                    found._overtake(line["run"], line["earlier"], at)
+                case "node_lost":
+                    found._lose(line["node"], at)
+                case "kept":
+                    found.kept[line["run"]].append(at)
+        return found
+
+    def _overtake(self, run: int, earlier: Iterable[str], at: int) -> None:
+        for holder in (self._holders[attempt] for attempt in earlier if attempt in self._holders):
+            if self._nodes.get(holder) != self._nodes.get(run):
+                self.lost[holder].append(at)
+                self.overtaken.setdefault(holder, at)
+
+    def _lose(self, node: str, at: int) -> None:
+        for run, where in self._nodes.items():
+            if where == node:
+                self.lost[run].append(at)
+
+    def lost_at(self, run: int, at: int) -> float:
+        """Return the line from which on nobody may know what a run did at a line."""
+        lost = next((each for each in self.lost[run] if each > at), math.inf)
+        kept = any(at < each < lost for each in self.kept[run])
+        return min(next((each for each in self.power if each > at), math.inf), math.inf if kept else lost)
+
+    def is_late(self, run: int, at: int) -> bool:
+        """Whether a pass on another node had gone on by then."""
+        return at > self.overtaken.get(run, math.inf)
+
+    def heard(self, lines: Sequence[Line]) -> list[Line]:
+        """Return the lines without the deliveries that came late; where deliveries begin again there is one of the kind ``again``."""
+        again = {*self.power, *(at for lost in self.lost.values() for at in lost)}
+        found: list[Line] = []
+        for at, line in enumerate(lines):
+            if line["kind"] not in {"call", "end"} or not self.is_late(line["run"], at):
+                found.append(line)
+            if at in again:
+                found.append({"kind": "again", "run": 0})
+        return found
+
+
+def _calls(lines: Iterable[Line], sight: Sight) -> dict[Key, list[Call]]:
     found: dict[Key, list[Call]] = defaultdict(list)
     last: dict[Process, Call] = {}
     of_run: dict[int, list[Call]] = defaultdict(list)
-    power = 0
-    for line in lines:
+    for at, line in enumerate(lines):
         match line["kind"]:
             case "call":
                 process = line["run"], line["pid"]
                 if process in last:
                     last[process].last = False
-                made = last[process] = Call((line["m"], line["a"]), line["run"], process, power, in_dialog="dialog" in line)
+                run = line["run"]
+                lost, late = sight.lost_at(run, at), sight.is_late(run, at)
+                made = last[process] = Call((line["m"], line["a"]), run, process, at, lost, late, in_dialog="dialog" in line)
                 found[line["queue"], line["id"]].append(made)
-                of_run[line["run"]].append(made)
+                of_run[run].append(made)
             case "end":
                 last[line["run"], line["pid"]].how = line["how"]
             case "received":
                 for made in of_run[line["run"]]:
                     made.told = True
-            case "power":
-                power += 1
     return found
 
 
@@ -121,7 +198,6 @@ class Deaths:
     :param processes: children of server sessions, each with its run.
     :param innocents: how many messages may have been charged that no handler was called with: a kill from outside met them between their mark
         and their call.
-    :param losses: how often the power failed.
     :param quiet: whether all passes were finished.
     :param unwritten: runs in which it could not be written down what a delivery had done in its conversation: it has not committed.
     """
@@ -129,7 +205,6 @@ class Deaths:
     processes: frozenset[Process]
     runs: frozenset[int]
     innocents: int
-    losses: int = 0
     quiet: bool = True
     unwritten: frozenset[int] = frozenset()
 
@@ -140,9 +215,8 @@ class Deaths:
         busy = {call.process for made in calls.values() for call in made if not call.how and call.last}
         busy_runs = {run for run, _ in busy} - with_children
         late = sum(late and run not in busy_runs for run, late in killed.items())
-        losses = sum(line["kind"] == "power" for line in lines)
         unwritten = {line["run"] for line in lines if line["kind"] == "fault" and _prevents_effects(line)}
-        return cls(frozenset(children), frozenset(killed), late + len(children - busy), losses, quiet, frozenset(unwritten))
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), quiet, frozenset(unwritten))
 
     def hit(self, call: Call) -> bool:
         """Whether a process was killed when nothing had been called after this call, or could not write down what it had done."""
@@ -232,16 +306,16 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
     rules = queues()
     extras: list[str] = []
     for (queue, number), made in calls.items():
-        name = f"{queue} {number}"
+        name, heard = f"{queue} {number}", [call for call in made if not call.late]
         if queue not in histories:
             verdict.lost.append(f"{name} was called, and its queue is gone")
             continue
-        _check_returned(name, made, histories[queue].committed(number), deaths, verdict)
-        _check_counted(name, made, verdict)
+        _check_returned(name, heard, histories[queue].committed(number), deaths, verdict)
+        _check_counted(name, heard, verdict)
         if rules[queue].tells:
             extras += _check_told(name, made, histories[queue].delivered[number], deaths, verdict)
         else:
-            extras += [name for _ in range(_skipped(made))]
+            extras += [name for _ in range(_skipped(heard))]
     for queue, history in histories.items():
         if queue in rules and rules[queue].tells:
             for number, told in history.delivered.items():
@@ -255,7 +329,7 @@ def _check_returned(name: str, made: Sequence[Call], committed: bool, deaths: De
     """Once a handler has returned, its message is committed; but for the last call of a process that was killed, whose return nobody noted."""
     for place, call in enumerate(made):
         final = call is made[-1] and (committed or not deaths.quiet)
-        if call.how == "ok" and not final and not deaths.hit(call) and not call.forgotten(deaths.losses):
+        if call.how == "ok" and not final and not deaths.hit(call) and not call.forgotten():
             verdict.doubled.append(f"{name} was called {len(made)} times, and had succeeded in run {call.run} (call {place + 1})")
 
 
@@ -263,14 +337,14 @@ def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
     """Every call that did not end well is counted before the next one: later calls see higher counts."""
     for before, now in pairwise(made):
         free = before.how in _UNCOUNTED
-        if (now.seen < before.seen or (now.seen == before.seen and not free)) and not before.forgotten(now.power):
+        if (now.seen < before.seen or (now.seen == before.seen and not free)) and not before.forgotten(now.at):
             verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")
 
 
 def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]], deaths: Deaths, verdict: Verdict) -> list[str]:
     """Every call has its event; return the events that have no call. Of calls that a loss of power takes back none is wanted."""
     seen = Counter(call.seen for call in made)
-    wanted = Counter(call.seen for call in made if not call.forgotten(deaths.losses) and (call.told or deaths.quiet))
+    wanted = Counter(call.seen for call in made if not call.forgotten() and (call.told or deaths.quiet))
     for counts in (wanted - told).elements():
         verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
     return [f"{name} at {counts}" for counts in (told - seen).elements()]
@@ -278,7 +352,7 @@ def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]],
 
 def _skipped(made: Sequence[Call]) -> int:
     """Return how many counts no call has seen."""
-    missed = made[0].seen[1] if made[0].seen[0] == 0 else 0
+    missed = made[0].seen[1] if made and made[0].seen[0] == 0 else 0
     for before, now in pairwise(made):
         if before.seen[0] == now.seen[0]:
             missed += max(0, now.seen[1] - before.seen[1] - 1)
@@ -320,7 +394,7 @@ def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
     newest: dict[str, int] = {}
     ordered = {name for name, rules in queues().items() if rules.ordered}
     for line in lines:
-        if line["kind"] == "power":  # what had been received and not committed comes again
+        if line["kind"] == "again":  # what had been received and not committed
             newest.clear()
         if line["kind"] == "call" and line["queue"] in ordered:
             if line["id"] < newest.get(line["queue"], 0):

@@ -197,7 +197,7 @@ def _check_order(lines: Iterable[Line], queues: Container[str], verdict: Verdict
     """In a conversation, words and EndDialog are received in the order in which they were sent."""
     newest: dict[tuple[str, str], int] = {}
     for line in lines:
-        if line["kind"] == "power":  # what had been received and not committed comes again
+        if line["kind"] == "again":  # what had been received and not committed
             newest.clear()
         if line["kind"] == "call" and line["queue"] in queues and (line.get("what") or "").rpartition("/")[2] in {WORD, "EndDialog"}:
             place, number = (line["queue"], line["dialog"]), int(line["mid"].rpartition(":")[2])

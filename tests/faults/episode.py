@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -28,6 +29,7 @@ from deltalake.transaction import AddAction  # noqa: F401
 from airflow_poison.core.errors import PoisonError
 from tests.faults import actors, planted
 from tests.faults.actor import Place, Task
+from tests.faults.bucket import URI, mirror
 from tests.faults.chances import Chances
 from tests.faults.checker import check
 from tests.faults.inject import Injector, Plan, What
@@ -35,16 +37,20 @@ from tests.faults.ledger import Reader, append, note
 from tests.faults.processes import end_children, ended
 from tests.faults.talks import TALKERS
 from tests.faults.verdict import Verdict
-from tests.faults.world import LEASE, LONGEST_STOP, SPEED, Strangers, queues
+from tests.faults.world import LONGEST_STOP, SPEED, Strangers, queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from tests.faults.bucket import Bucket
     from tests.faults.score import Score
 
 SIDE_BY_SIDE = 4  # runs that go on; those that are stopped wait beside them
 _MOST = 16
 _LONGEST_RUN = 60.0
+_NODES = 3
+_LOST = 0.4
+"""The share of the kills after which the node is lost, too."""
 _DONE, _FAILED, _BROKEN = 0, 3, 4
 _MENDABLE = ("Somebody else has committed", "The log of the queue table")
 """How errors begin that people answer with a repair."""
@@ -63,6 +69,7 @@ class Run:
     plan: Plan
     tries: int
     started: float
+    node: str
     kill_at: float | None = None
     child: int | None = None
     kill_child_at: float | None = None
@@ -79,17 +86,26 @@ class Episode:
     :param seconds: how long actors run under faults.
     :param score: what the campaign has seen so far; added to, and asked which points have been met least.
     :param names: its queues; empty: all.
+    :param bucket: where they are, if not in a folder. Then there are no earlier formats, which were never in a bucket; no loss of power, for a
+        store that has answered keeps its word; no strangers, whom no repair undoes there; and nobody damages files, which are copies. Processes run
+        on several nodes instead, and a node may be lost with its folder. Outputs stay in a folder that all nodes see.
     :ivar quiet: whether everything has come to its end, so far.
     """
 
-    def __init__(self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = ()) -> None:  # noqa: PLR0917
+    def __init__(  # noqa: PLR0917
+        self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = (), bucket: Bucket | None = None
+    ) -> None:
         self._random, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
         self._patience = 40.0 if bug else 180.0
         old, power = self._random.random() < 0.4, self._random.random() < 0.5
         strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]
         damaged = self._random.random() < 0.3
         shared = self._random.random() < 0.4
-        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, shared, names or (*queues(),))
+        if bucket is not None:
+            old, power, strangers, damaged = False, False, Strangers.NONE, False
+        self._bucket, at = bucket, (URI, bucket.options) if bucket is not None else ("", {})
+        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, shared, names or (*queues(),), *at)
+        self._nodes = [f"node-{number}" for number in range(_NODES)]
         self._chances = Chances(self._random, self._place, score)
         self._reader = Reader(folder)
         self._runs: dict[int, Run] = {}
@@ -100,7 +116,7 @@ class Episode:
         self._killed: dict[int, bool] = {}
         self._damage = Counter[str]()
         self.quiet = True
-        self._numbers = 0
+        self._numbers = self._harmed = 0
 
     @property
     def kind(self) -> str:
@@ -115,10 +131,13 @@ class Episode:
             + f", strangers {place.strangers}" * strangers
             + damaged
             + ", two Airflows" * place.shared
+            + f", in a bucket ({self._harmed} requests harmed)" * bool(place.bucket)
         )
 
     def run(self) -> Verdict:
         self._alone(lambda: actors.prepare(self._place))
+        if self._bucket is not None:
+            self._bucket.storm()
         until = time.monotonic() + self._seconds
         power = until - self._random.uniform(0.05, 0.7) * self._seconds if self._place.power else None
         while time.monotonic() < until:
@@ -134,6 +153,8 @@ class Episode:
                 run.kill_at = None
             self._look()
             time.sleep(0.005)
+        if self._bucket is not None:
+            self._bucket.calm()
         faults = time.monotonic()
         self._drain()
         drained = time.monotonic()
@@ -162,9 +183,19 @@ class Episode:
         number = self._score.runs = self._score.runs + 1
         if task.role == "send":
             self._unsent.setdefault(task.name, task)
-        pid = self._fork(number, task.queue, lambda: self._act(task, plan))
+        node = self._some_node()
+        pid = self._fork(number, task.queue, node, lambda: self._act(task, plan))
         now = time.monotonic()
-        self._runs[pid] = Run(number, task, plan, tries, now, now + plan.seconds if plan.what is What.LATE else None)
+        late = now + plan.seconds * self._slowness if plan.what is What.LATE else None
+        self._runs[pid] = Run(number, task, plan, tries, now, node, late)
+
+    def _some_node(self) -> str:
+        return self._random.choice(self._nodes) if self._place.bucket else ""
+
+    @property
+    def _slowness(self) -> float:
+        """How much longer a run takes than in a folder."""
+        return 4.0 if self._place.bucket else 1.0
 
     def _act(self, task: Task, plan: Plan) -> None:
         injector = Injector(plan)
@@ -174,13 +205,13 @@ class Episode:
         finally:
             note("points", of=task.kind, visited=dict(injector.visited))
 
-    def _fork(self, number: int, queue: str, act: Callable[[], None]) -> int:
+    def _fork(self, number: int, queue: str, node: str, act: Callable[[], None]) -> int:
         pid = os.fork()
         if pid:
             return pid
         code = _BROKEN
         try:
-            actors.enter(self._place, number, queue)
+            actors.enter(self._place, number, queue, node)
             output = os.open(f"{self._place.folder}/output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(output, 1)
             os.dup2(output, 2)
@@ -245,10 +276,13 @@ class Episode:
             case "call" if run is not None and line["child"] and run.child != line["pid"]:
                 assert isinstance(line["pid"], int)
                 if run.plan.what in {What.CHILD, What.BOTH} and run.child is None:
-                    run.kill_child_at = time.monotonic() + run.plan.seconds / 20
+                    run.kill_child_at = time.monotonic() + run.plan.seconds * self._slowness / 20
                 run.child = line["pid"]
             case "removed":
                 self._score.removed += 1
+            case "injected":
+                self._score.injected += 1
+                self._harmed += 1
             case "damage":
                 self._score.damages += 1
                 self._damage[str(line["what"])] += 1
@@ -286,20 +320,37 @@ class Episode:
 
     def _lose_power(self) -> None:
         """End every process at once, and put the store into the state that the disk has kept."""
-        for pid, run in [*self._runs.items()]:
+        self._end([*self._runs])
+        end_children(self._place.folder)
+        for line in self._reader.news():
+            self._heed(line)
+        self._follow.clear()
+        self._place.disk.lose_power()
+        append(self._place.folder, "power", 0)
+        self._score.power_losses += 1
+
+    def _end(self, pids: Iterable[int]) -> None:
+        """End processes that nobody has expected to end."""
+        for pid in pids:
+            run = self._runs[pid]
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             self._killed[run.number] = True
             if run.task.role in _PERSISTENT or self._random.random() < 0.75:
                 self._again.append((run.task, run.tries + 1))
-        end_children(self._place.folder)
-        for line in self._reader.news():
-            self._heed(line)
-        self._runs.clear()
-        self._follow.clear()
-        self._place.disk.lose_power()
-        append(self._place.folder, "power", 0)
-        self._score.power_losses += 1
+            del self._runs[pid]
+
+    def _lose_node(self, node: str) -> None:
+        """End every process of a node, and remove its folder; another node takes its place."""
+        lost = [pid for pid, run in self._runs.items() if run.node == node]
+        self._score.kills += len(lost)
+        self._end(lost)
+        end_children(str(self._place.node(node)), "TMPDIR")
+        shutil.rmtree(self._place.node(node), ignore_errors=True)
+        append(self._place.folder, "node_lost", 0, node=node)
+        self._score.nodes_lost += 1
+        self._nodes.remove(node)
+        self._nodes.append(f"node-{_NODES + self._score.nodes_lost}")
 
     def _changed(self, pid: int, status: int) -> None:
         run = self._runs[pid]
@@ -309,12 +360,16 @@ class Episode:
             if run.task.role == "receive":  # either Airflow thinks it is dead and runs it again, or another run finds its claim expired
                 other = replace(run.task, key=f"{run.task.key}-other") if self._random.random() < 0.5 else run.task
                 self._calm.add(other.name)
-                self._follow.append((time.monotonic() + (0.0 if other is run.task else LEASE.total_seconds() / SPEED), other, run.tries + 1))
+                self._follow.append(
+                    (time.monotonic() + (0.0 if other is run.task else self._place.lease.total_seconds() / SPEED), other, run.tries + 1)
+                )
             return
         del self._runs[pid]
         if os.WIFSIGNALED(status):
             self._score.kills += 1
             self._killed[run.number] = run.plan.what is What.LATE
+            if self._place.bucket and self._random.random() < _LOST:
+                self._lose_node(run.node)
         failed = not os.WIFEXITED(status) or os.WEXITSTATUS(status)
         if failed and (run.task.role in _PERSISTENT or (run.tries < 4 and self._random.random() < 0.75)):
             self._again.append((run.task, run.tries + 1))
@@ -322,7 +377,7 @@ class Episode:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        time.sleep(LEASE.total_seconds() / SPEED)
+        time.sleep(self._place.lease.total_seconds() / SPEED)
         talking = tuple(name for name in self._place.queues if name in TALKERS)
         left: set[tuple[str, ...]] = {(name,) for name in self._place.queues if name not in TALKERS} | ({talking} if talking else set())
         until = time.monotonic() + self._patience
@@ -346,7 +401,7 @@ class Episode:
         started = {}
         for group, act in acts.items():
             number = self._score.runs = self._score.runs + 1
-            started[self._fork(number, group[0], act)] = number, group
+            started[self._fork(number, group[0], self._some_node(), act)] = number, group
         killed, until = set(), time.monotonic() + self._patience
         for pid, (number, group) in started.items():
             status = ended(pid, until)
@@ -370,6 +425,8 @@ class Episode:
         quiet = self.quiet
 
         def tell() -> None:
+            if self._place.bucket:
+                mirror(Path(self._place.folder), self._place.options)
             told.write_text(json.dumps(check(self._place.folder, self._killed, quiet=quiet).to_dict()))
 
         self._alone(tell)

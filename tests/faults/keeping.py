@@ -47,9 +47,13 @@ def _name_in(store: Path, path: Any) -> Path | None:
     if not found.is_relative_to(store):
         return None
     name = found.relative_to(store)
+    return name if is_history(name) else None
+
+
+def is_history(name: Path) -> bool:
+    """Whether a name below the store is that of a data file of a table or of an entry of its log."""
     entry = name.parts[1:2] == ("_delta_log",) and name.suffix == ".json" and name.stem.isdigit()
-    data = len(name.parts) > 1 and name.parts[1].startswith("sub_queue=") and name.suffix == ".parquet"
-    return name if entry or data else None
+    return entry or (len(name.parts) > 1 and name.parts[1].startswith("sub_queue=") and name.suffix == ".parquet")
 
 
 def _put_aside(path: Path, kept: Path) -> None:

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import random
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.delta.store import DeltaStore
     from airflow_poison.core.store.log import Commit
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-def maintain_one(table: QueueTable, store: DeltaStore, clock: Clock) -> None:
+def maintain_one(table: QueueTable, store: QueueStore, clock: Clock) -> None:
     """Do everything that maintenance does; it keeps what a stopped process needs, and not more."""
     maintain(table, clock, store=store, retention=RETENTION, safe_age=RETENTION, min_files=2)
 
 
-def repair_one(store: DeltaStore, queue: str, clock: Clock, *, accept: bool = False) -> RepairResult:
+def repair_one(store: QueueStore, queue: str, clock: Clock, *, accept: bool = False) -> RepairResult:
     return repair(store, queue, clock, accept=accept, safe_age=RETENTION)
 
 

@@ -23,9 +23,12 @@ def ended(pid: int, until: float) -> int | None:
     return None
 
 
-def end_children(folder: str) -> None:
-    """End the processes that runs have started, and that outlive them for a moment; their environment says whose they are."""
-    wanted = f"{FOLDER}={folder}\0".encode()
+def end_children(where: str, variable: str = FOLDER) -> None:
+    """End the processes that runs have started, and that outlive them for a moment; their environment says whose they are.
+
+    :param variable: says in which episode they are; ``TMPDIR``: on which node.
+    """
+    wanted = f"{variable}={where}\0".encode()
     while found := [pid for pid in _processes() if wanted in _environment(pid)]:
         for pid in found:
             with suppress(ProcessLookupError):

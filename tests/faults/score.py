@@ -30,6 +30,8 @@ class Score:
     :ivar children: of the kills, those of children of server sessions.
     :ivar removed: data files and log entries that maintainers have removed.
     :ivar damages: how often somebody has damaged a queue's folder.
+    :ivar injected: how many requests to a bucket were harmed.
+    :ivar nodes_lost: how often a node was lost, with its folder.
     """
 
     kills: int = 0
@@ -40,6 +42,8 @@ class Score:
     power_losses: int = 0
     removed: int = 0
     damages: int = 0
+    injected: int = 0
+    nodes_lost: int = 0
     runs: int = 0
     visited: Counter[str] = field(default_factory=Counter)
     visits: dict[str, Counter[str]] = field(default_factory=_expected)
@@ -54,5 +58,5 @@ class Score:
         return self.visits.setdefault(task.kind, Counter())
 
     def to_dict(self) -> dict[str, object]:
-        faults = {name: getattr(self, name) for name in ("kills", "zombies", "io_errors", "power_losses")}
+        faults = {name: getattr(self, name) for name in ("kills", "zombies", "io_errors", "power_losses", "injected", "nodes_lost")}
         return faults | self.verdict.numbers() | {name: getattr(self, name) for name in ("children", "stops", "removed", "damages", "runs")}

@@ -15,7 +15,7 @@ from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from tests.faults.ledger import note
-from tests.faults.world import LEASE, bodies, output_of, queues
+from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ class Lingering(LocalEngine):
     """Takes its time, and renews its claim as Spark's driver does."""
 
     def run(self, table: QueueTable, claim: Claim, job: object, *, keep_alive: Callable[[], None]) -> None:
-        time.sleep(LEASE.total_seconds() / 60 / 2)
+        time.sleep(LEASE.total_seconds() / SPEED / 2)
         keep_alive()
         super().run(table, claim, job, keep_alive=keep_alive)  # type: ignore[arg-type]
 
@@ -61,7 +61,7 @@ def receives(actor: Actor) -> None:
         actor.clock,
         max_messages=actor.chance.choice([5, 20, 1_000]),
         isolation=actor.task.isolation,
-        lease=LEASE,
+        lease=actor.place.lease,
         record_all=True,
         store=actor.store,
         outputs=outputs_of(output_of(actor.place.folder, actor.task.queue), schema="id bigint"),
@@ -86,6 +86,6 @@ def declares(actor: Actor) -> None:
 
 def gives_up(actor: Actor) -> None:
     """Claim a little and release it."""
-    held = actor.table.claim(actor.task.run_key, lease=LEASE, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
+    held = actor.table.claim(actor.task.run_key, lease=actor.place.lease, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
     if held is not None:
         actor.table.release(held)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LATE_SECONDS = 0.3
+LISTED_LATE = 5
+"""So many of the objects written last are missing in a list that is late."""
 _XML = {"Content-Type": "application/xml"}
 _LISTED = re.compile(rb"<Contents>.*?<Key>(.*?)</Key>.*?</Contents>", re.DOTALL)
 
@@ -33,7 +35,9 @@ class Harm(Enum):
     FAILED_BEFORE = "500, and nothing is done"
     BUSY_BEFORE = "503, and nothing is done"
     FAILED_AFTER = "500, after it was done"
+    CUT_BEFORE = "the line is cut, and nothing is done"
     CUT_AFTER = "done, and the line is cut instead of an answer"
+    LISTED_LATE = "a list lacks what was written last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +137,33 @@ class Proxy:
             return Answer(403, _XML, b"<Error><Code>InvalidAccessKeyId</Code></Error>")
         if harm in {Harm.FAILED_BEFORE, Harm.BUSY_BEFORE}:
             return Answer(500 if harm is Harm.FAILED_BEFORE else 503, _XML, b"<Error><Code>InternalError</Code></Error>")
-        answer = self._forwarded(request)
+        if harm is Harm.CUT_BEFORE:
+            return None
+        answer = self.forwarded(request)
         if harm is Harm.DONE_TWICE:
-            answer = self._forwarded(request)
+            answer = self.forwarded(request)
+        late = max(self.hidden, LISTED_LATE if harm is Harm.LISTED_LATE else 0)
+        if late and request.kind == "list":
+            answer = self._shortened(answer, late)
         if harm is Harm.ANSWERED_LATE:
             time.sleep(LATE_SECONDS)
         if harm is Harm.FAILED_AFTER:
             return Answer(500, _XML, b"<Error><Code>InternalError</Code></Error>")
         return None if harm is Harm.CUT_AFTER else answer
 
-    def _forwarded(self, request: Request) -> Answer:
+    def forwarded(self, request: Request) -> Answer:
+        """Return what the server answers."""
         if request.method != "PUT":
-            answer = self._asked(request)
-            return self._shortened(answer) if request.kind == "list" and self.hidden else answer
+            return self.asked(request)
         with self._writing:  # moto looks for an object and writes it in two steps: of two that create one at the same time, both would win
-            answer = self._asked(request)
+            answer = self.asked(request)
             if answer.status < 300:
                 self._written.pop(request.path, None)
                 self._written[request.path] = None
         return answer
 
-    def _asked(self, request: Request) -> Answer:
+    def asked(self, request: Request) -> Answer:
+        """Ask the server."""
         line = HTTPConnection(LOOPBACK, self.server, timeout=60)
         try:
             line.request(request.method, request.url, request.body, request.headers)
@@ -162,11 +172,11 @@ class Proxy:
         finally:
             line.close()
 
-    def _shortened(self, answer: Answer) -> Answer:
+    def _shortened(self, answer: Answer, hidden: int) -> Answer:
         with self._writing:
             order = {path.split("/", 2)[2].encode(): number for number, path in enumerate(self._written)}
         listed = sorted((order.get(name, -1), name) for name in _LISTED.findall(answer.body))
-        late = {name for _, name in listed[-self.hidden :]}
+        late = {name for _, name in listed[-hidden:]}
         return Answer(answer.status, answer.headers, _LISTED.sub(lambda match: b"" if match[1] in late else match[0], answer.body))
 
 
@@ -184,10 +194,24 @@ class Seeded:
         return self._random.choice(list(Harm)) if self._random.random() < 0.1 else None
 
 
+class _Listener(ThreadingHTTPServer):
+    daemon_threads, block_on_close = True, False
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: who has asked is gone, killed perhaps."""
+
+
 @contextmanager
 def in_front_of(server: int) -> Iterator[Proxy]:
     """Run a proxy in threads of this process."""
-    proxy = Proxy(server)
+    with running(Proxy(server)) as proxy:
+        yield proxy
+
+
+@contextmanager
+def running(proxy: Proxy) -> Iterator[Proxy]:
+    """Run this proxy in threads of this process."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -214,8 +238,7 @@ def in_front_of(server: int) -> Iterator[Proxy]:
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = act  # noqa: N815
 
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as listener:
-        listener.daemon_threads, listener.block_on_close = True, False
+    with _Listener((LOOPBACK, 0), Handler) as listener:
         thread = Thread(target=listener.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         proxy.url = f"http://{LOOPBACK}:{listener.server_port}"
