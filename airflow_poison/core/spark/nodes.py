@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from airflow_poison.core.delivery.outage import NOTE
 from airflow_poison.core.delivery.progress import FOLDER as OUTPUT
+from airflow_poison.core.delivery.sessions.journal import columns_beside
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError, SettingError, StoreUnreachableError
@@ -76,11 +77,11 @@ class NodeSite:
                     "evolve=True" if output.evolve else "without columns",
                     "a table that is there, or output_schema, and no evolve: tasks on nodes that share no folder learn no columns from rows",
                 )
-        told: list[str | Path] = [*LearnedColumns(Path(job.journal_folder)).files(), *filter(None, (job.dialogs,))]
+        told: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
         if job.carry is not None:
             files = RecoveredAttempts.files(Path(job.carry))
             rows = [Path(path) for path in json.loads(files[-1].read_text())]
-            told += (*files, *rows, *(path for folder in {each.parent for each in rows} for path in LearnedColumns(folder).files()))
+            told += (*files, *rows, *(path for folder in {each.parent for each in rows} for path in columns_beside(folder)))
         self.folder.share([self._below(path) for path in told])
 
     def fetch(self, job: StageJob, files: Sequence[str]) -> None:

@@ -10,9 +10,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
+from airflow_poison.core import fault_points
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes import receive as passes
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.schema import SubQueue
 from tests.store.s3 import receiver
@@ -20,6 +25,7 @@ from tests.store.s3 import receiver
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_poison import Message
     from tests.store.s3.conftest import Bucket
 
 
@@ -53,3 +59,30 @@ def test_a_message_that_takes_each_node_with_it_is_found_and_charged_alone(
     assert called["kill"] == retries + 1
     assert set(called) == set(bodies)
     assert max(number for text, number in called.items() if text != "kill") <= 3, "of the first two losses each repeats a section at most"
+
+
+def row_of(message: Message) -> dict[str, str | None]:
+    return {"text": message.text}
+
+
+@pytest.mark.parametrize("schema", ["text string", None], ids=["declared", "learned"])
+def test_rows_of_deliveries_on_a_lost_node_land(bucket: Bucket, tmp_path: Path, schema: str | None) -> None:
+    """The node is lost when all is delivered and nothing is sealed: nothing is delivered again, for the words of the section are objects."""
+    clock, bodies, output = SystemClock(), [f"good {number}" for number in range(5)], str(tmp_path / "output")
+    send(declare(bucket.store("sender"), "orders", receiver.policy(0), clock), messages_to_batches(bodies), key="all", clock=clock)
+
+    def receive(node: str) -> None:
+        table, outputs = bucket.queue(node), outputs_of(output, schema=schema)
+        passes.ReceivePass(table, receiver.policy(0), f"{__name__}:row_of", LocalEngine, clock, outputs=outputs).run("run")
+
+    def dies(point: str) -> None:
+        if point == "store.seal.before_listing":
+            raise KeyboardInterrupt
+
+    fault_points.install(dies)
+    with pytest.raises(KeyboardInterrupt):
+        receive("lost")
+    fault_points.install(None)
+    shutil.rmtree(tmp_path / "lost")
+    receive("heir")
+    assert sorted(DeltaTable(output).to_pyarrow_table()["text"].to_pylist()) == bodies

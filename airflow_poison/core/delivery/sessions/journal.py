@@ -63,7 +63,7 @@ import numpy as np
 from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.file_modes import PRIVATE
+from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -314,7 +314,7 @@ class Journal:
         at_most_once: bool = False,
         share: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
-        self._share, self._told, self._open = share, dict[str, int](), (0, 0)
+        self._share, self._told, self._columns, self._open = share, dict[str, int](), dict[str, bytes](), (0, 0)
         self.forced, self._magic = forced, KEEPS_ROWS if keeps_rows and not at_most_once else MAGIC
         name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
@@ -375,9 +375,11 @@ class Journal:
         self._share_what_is_new()
 
     def _share_what_is_new(self) -> None:
-        """Share texts and returned rows, and then the words of the last section, which need them."""
+        """Share texts and returned rows with their columns, and then the words of the last section, which need them."""
         if self._share is None or self.descriptor < 0:
             return
+        if self.rows_descriptor >= 0:
+            self._share_columns(self._share)
         for descriptor, path in ((self.log_descriptor, self.log_path), (self.rows_descriptor, rows_beside(self.path))):
             begin, end = self._told.get(path.name, 0), os.fstat(descriptor).st_size if descriptor >= 0 else 0
             if end > begin:
@@ -385,6 +387,16 @@ class Journal:
                 self._told[path.name] = end
         if self._open[1]:
             self._share(self.path.name, self._open[0], _content(self.descriptor, *self._open))
+
+    def _share_columns(self, share: Callable[[str, int, bytes], None]) -> None:
+        """Share what the columns of the outputs are by now: those of the rows that were written so far, at least."""
+        for path in columns_beside(self.path.parent):
+            with open(path.with_suffix(".lock"), "ab", opener=private) as lock:  # other processes may learn columns, and share them
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+                columns = path.read_bytes()
+                if self._columns.get(path.name) != columns:
+                    share(path.name, 0, columns)
+                    self._columns[path.name] = columns
 
     def _cannot_grow(self, error: OSError) -> ServerSessionError:
         return ServerSessionError(
@@ -425,6 +437,15 @@ def _content(descriptor: int, begin: int, end: int) -> bytes:
 def rows_beside(journal: Path) -> Path:
     """Return where the rows that a journal's deliveries returned are."""
     return journal.with_suffix(".rows")
+
+
+COLUMNS_BEGINNING, COLUMNS_ENDING = "output-", ".columns"
+"""Of the name of the file that has the columns of an output."""
+
+
+def columns_beside(folder: Path) -> list[Path]:
+    """Return the files of the outputs' columns in a folder of journals."""
+    return sorted(folder.glob(f"{COLUMNS_BEGINNING}*{COLUMNS_ENDING}"))
 
 
 def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionError:

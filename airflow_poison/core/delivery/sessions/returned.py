@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from airflow_poison.core.delivery.handlers import check_returned
-from airflow_poison.core.delivery.sessions.journal import why
+from airflow_poison.core.delivery.sessions.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside, why
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
@@ -155,9 +155,6 @@ def _whole(content: bytes, start: int) -> tuple[Record, int] | None:
 # Columns that nobody declared ------------------------------------------------------------------------------------------
 
 
-_BEGINNING, _ENDING = "output-", ".columns"
-
-
 class LearnedColumns:
     """The columns of a try's outputs. Where they are those of the first rows, or may grow, what one of its processes learns all others know.
 
@@ -171,11 +168,7 @@ class LearnedColumns:
 
     def names(self) -> list[str]:
         """Return the names of the outputs whose columns are known."""
-        return sorted(path.name[len(_BEGINNING) : -len(_ENDING)] for path in self.files())
-
-    def files(self) -> Iterator[Path]:
-        """Yield the files of the outputs whose columns are known."""
-        return self._folder.glob(f"{_BEGINNING}*{_ENDING}")
+        return [path.name[len(COLUMNS_BEGINNING) : -len(COLUMNS_ENDING)] for path in columns_beside(self._folder)]
 
     def known(self, name: str) -> pa.Schema | None:
         """Return the columns of an output as far as anybody has learned them; None: nobody has."""
@@ -226,7 +219,7 @@ class LearnedColumns:
 
     def path(self, name: str) -> Path:
         """Return the file of an output."""
-        return self._folder / f"{_BEGINNING}{name}{_ENDING}"
+        return self._folder / f"{COLUMNS_BEGINNING}{name}{COLUMNS_ENDING}"
 
 
 class Returned:
