@@ -83,10 +83,14 @@ live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes
 compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
 	@bash tools/compat.sh
 
-faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON
+faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
+ifeq ($(STORE),s3)
+	@$(BIN)/python -m tests.faults --store s3 $(FAULTS)
+else
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
 	@$(PYTEST) -q tests/spark tests/unit/passes/test_outage.py tests/store/s3 -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
+endif
 
 docs: setup  ## build the documentation's site into site, and fail at any warning
 	$(BIN)/mkdocs build --strict --clean

@@ -342,21 +342,27 @@ def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
 
 
 def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]], deaths: Deaths, verdict: Verdict) -> list[str]:
-    """Every call has its event; return the events that have no call. Of calls that a loss of power takes back none is wanted."""
+    """Every call has its event; return the events that have no call.
+
+    Of calls that are forgotten none is wanted. If such a call is found out later, its message is charged for it then: its event has other counts.
+    """
     seen = Counter(call.seen for call in made)
     wanted = Counter(call.seen for call in made if not call.forgotten() and (call.told or deaths.quiet))
     for counts in (wanted - told).elements():
         verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
-    return [f"{name} at {counts}" for counts in (told - seen).elements()]
+    found_out = (Counter(call.seen for call in made if call.forgotten()) & (seen - told)).total()
+    return [f"{name} at {counts}" for counts in (told - seen).elements()][found_out:]
 
 
 def _skipped(made: Sequence[Call]) -> int:
-    """Return how many counts no call has seen."""
+    """Return how many counts no call has seen, but for those of forgotten calls, for which a message is charged when they are found out."""
     missed = made[0].seen[1] if made and made[0].seen[0] == 0 else 0
     for before, now in pairwise(made):
-        if before.seen[0] == now.seen[0]:
+        if before.seen == now.seen:
+            missed -= before.forgotten(now.at)
+        elif before.seen[0] == now.seen[0]:
             missed += max(0, now.seen[1] - before.seen[1] - 1)
-    return missed
+    return max(0, missed)
 
 
 def _check_settled(queue: str, history: History, calls: Mapping[Key, list[Call]], verdict: Verdict) -> None:

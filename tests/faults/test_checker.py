@@ -19,7 +19,7 @@ from tests.faults import ledger
 from tests.faults.actor import Place, Task
 from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
-from tests.faults.checker import check
+from tests.faults.checker import Sight, check
 from tests.faults.places import copied, entered
 from tests.faults.world import LEASE, RETENTION, queues
 
@@ -369,3 +369,43 @@ def test_what_is_wrong_is_told(place: Place, kind: str, words: str, wrong: Calla
     wrong(place)
     verdict = found(place)
     assert [line for line in getattr(verdict, kind) if re.search(words, line)], verdict.lines()
+
+
+# What nobody knows any more over a bucket ------------------------------------------------------------------------------
+
+
+def entered_on(*nodes: str) -> list[ledger.Line]:
+    """Return the lines of runs from 1 on, each with an attempt that is named after it."""
+    return [
+        line
+        for run, node in enumerate(nodes, 1)
+        for line in ({"kind": "entered", "run": run, "node": node}, {"kind": "made", "run": run, "attempt": f"of {run}"})
+    ]
+
+
+HELD = {"kind": "held", "run": 2, "earlier": ["of 1"]}
+LOST = {"kind": "node_lost", "run": 0, "node": "a"}
+KEPT = {"kind": "kept", "run": 1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "forgotten"),
+    [
+        ([*entered_on("a", "b"), HELD], True),
+        ([*entered_on("a", "a"), HELD], False),
+        ([*entered_on("a", "a"), LOST], True),
+        ([*entered_on("b", "a"), LOST], False),
+        ([*entered_on("a", "b"), KEPT, HELD, LOST], False),
+        ([*entered_on("a", "b"), HELD, KEPT], True),
+    ],
+    ids=["another node goes on", "the same node", "a lost node", "another lost node", "sealed before", "sealed too late"],
+)
+def test_a_call_is_forgotten_when_its_node_is_out_of_sight(lines: list[ledger.Line], forgotten: bool) -> None:  # noqa: FBT001
+    called = len(entered_on("a", "b")) - 1
+    assert (Sight.of(lines).lost_at(1, called) < len(lines)) == forgotten
+
+
+def test_calls_after_another_node_has_gone_on_are_not_heard() -> None:
+    before, late = ({"kind": "call", "run": 1, "id": number} for number in range(2))
+    lines = [*entered_on("a", "b"), before, HELD, late]
+    assert Sight.of(lines).heard(lines) == [*entered_on("a", "b"), before, HELD, {"kind": "again", "run": 0}]
