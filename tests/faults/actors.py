@@ -98,7 +98,7 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
 _OF_TALKERS: Mapping[str, Callable[[Actor], None]] = {"send": talks, "administer": administers_talks, "recover": ends_conversations}
 
 
-def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: float = 60.0) -> None:
+def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: float) -> None:
     """Do, without any fault, what is left to do in queues, until nothing waits any more. Raises TimeoutError when that takes too long."""
     watch_claims()
     _watch_commits(place)

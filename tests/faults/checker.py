@@ -57,7 +57,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_committed(histories, lines, verdict)
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
-    _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet), verdict)
+    _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet, lost=bool(sight.lost)), verdict)
     _check_order(heard, verdict)
     check_dialogs(histories, heard, verdict, quiet=quiet)
     _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
@@ -148,8 +148,8 @@ class Sight:
 
     def lost_at(self, run: int, at: int) -> float:
         """Return the line from which on nobody may know what a run did at a line."""
-        lost = next((each for each in self.lost[run] if each > at), math.inf)
-        kept = any(at < each < lost for each in self.kept[run])
+        lost = next((each for each in self.lost.get(run, ()) if each > at), math.inf)
+        kept = any(at < each < lost for each in self.kept.get(run, ()))
         return min(next((each for each in self.power if each > at), math.inf), math.inf if kept else lost)
 
     def is_late(self, run: int, at: int) -> bool:
@@ -200,6 +200,7 @@ class Deaths:
         and their call.
     :param quiet: whether all passes were finished.
     :param unwritten: runs in which it could not be written down what a delivery had done in its conversation: it has not committed.
+    :param lost: whether there were passes that nodes were lost of, or that went on on other nodes.
     """
 
     processes: frozenset[Process]
@@ -207,16 +208,21 @@ class Deaths:
     innocents: int
     quiet: bool = True
     unwritten: frozenset[int] = frozenset()
+    lost: bool = False
 
     @classmethod
-    def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool], *, quiet: bool) -> Deaths:
+    def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool], *, quiet: bool, lost: bool) -> Deaths:
         children = {(line["run"], line["pid"]) for line in lines if line["kind"] == "child_killed"}
         with_children = {line["run"] for line in lines if line["kind"] == "call" and line["child"]}
         busy = {call.process for made in calls.values() for call in made if not call.how and call.last}
         busy_runs = {run for run, _ in busy} - with_children
         late = sum(late and run not in busy_runs for run, late in killed.items())
         unwritten = {line["run"] for line in lines if line["kind"] == "fault" and _prevents_effects(line)}
-        return cls(frozenset(children), frozenset(killed), late + len(children - busy), quiet, frozenset(unwritten))
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), quiet, frozenset(unwritten), lost)
+
+    def of_sections(self, made: Iterable[Call]) -> bool:
+        """Whether a message that was called like this may have been charged with losses of whole sections of the journal."""
+        return self.lost and any(not call.how and call.last for call in made)
 
     def hit(self, call: Call) -> bool:
         """Whether a process was killed when nothing had been called after this call, or could not write down what it had done."""
@@ -315,7 +321,7 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
         if rules[queue].tells:
             extras += _check_told(name, made, histories[queue].delivered[number], deaths, verdict)
         else:
-            extras += [name for _ in range(_skipped(heard))]
+            extras += [name for _ in range(_skipped(heard)) if not deaths.of_sections(made)]
     for queue, history in histories.items():
         if queue in rules and rules[queue].tells:
             for number, told in history.delivered.items():
@@ -345,13 +351,14 @@ def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]],
     """Every call has its event; return the events that have no call.
 
     Of calls that are forgotten none is wanted. If such a call is found out later, its message is charged for it then: its event has other counts.
+    And a message that ends its process alone is charged with each loss of a section in which it was, though another one did that.
     """
     seen = Counter(call.seen for call in made)
     wanted = Counter(call.seen for call in made if not call.forgotten() and (call.told or deaths.quiet))
     for counts in (wanted - told).elements():
         verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
     found_out = (Counter(call.seen for call in made if call.forgotten()) & (seen - told)).total()
-    return [f"{name} at {counts}" for counts in (told - seen).elements()][found_out:]
+    return [] if deaths.of_sections(made) else [f"{name} at {counts}" for counts in (told - seen).elements()][found_out:]
 
 
 def _skipped(made: Sequence[Call]) -> int:

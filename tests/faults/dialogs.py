@@ -223,13 +223,20 @@ class _Deeds:
 
     @classmethod
     def of(cls, side: Side, lines: Iterable[Line]) -> _Deeds:
-        """Of a message that was settled the last call counts, and of one that was not, none."""
+        """Of a message that was settled the last call counts, and of one that was not, none.
+
+        Where deliveries began again, an earlier call may have been found out later than that: it counts when what it has sent is there.
+        """
         settled = {row.number for row in side.history.settled}
         last: dict[int, Line] = {}
+        earlier: dict[int, Line] = {}
+        spoke = {json.loads(sent.body)[0] for sent in side.sent if sent.kind == WORD}
         others: set[str] = set()
         hung_up: set[str] = set()
         dialogs: dict[str, str] = {}
         for line in lines:
+            if line["kind"] == "again":
+                earlier |= {number: before for number, before in last.items() if before["how"] == "ok" and before["call"] in spoke}
             if line.get("queue") != side.name:
                 continue
             if line["kind"] == "call" and "call" in line:
@@ -239,6 +246,7 @@ class _Deeds:
                 last[line["id"]] = line
             elif line["kind"] == "ends":
                 hung_up.add(line["handle"])
+        last |= {number: before for number, before in earlier.items() if last[number]["call"] not in spoke}
         calls = {line["call"]: line | {"dialog": dialogs[line["call"]]} for number, line in last.items() if number in settled and line["how"] == "ok"}
         return cls(calls, others - calls.keys(), hung_up)
 

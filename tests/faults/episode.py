@@ -96,7 +96,7 @@ class Episode:
         self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = (), bucket: Bucket | None = None
     ) -> None:
         self._random, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 40.0 if bug else 180.0
+        self._patience = 40.0 if bug else 180.0 if bucket is None else 720.0
         old, power = self._random.random() < 0.4, self._random.random() < 0.5
         strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]
         damaged = self._random.random() < 0.3
@@ -246,7 +246,7 @@ class Episode:
             if run.stopped_at is not None and (run.overtaken or now - run.stopped_at > self._longest_stop(run)):
                 run.stopped_at = None
                 os.kill(pid, signal.SIGCONT)
-            if now - run.started > _LONGEST_RUN:
+            if now - run.started > _LONGEST_RUN * self._slowness:
                 self._stays(f"run {run.number} of {run.task} under {run.plan} did not end")
                 os.kill(pid, signal.SIGKILL)
         while True:
@@ -391,7 +391,7 @@ class Episode:
 
     def _ending(self, group: tuple[str, ...]) -> Callable[[], None]:
         unsent = [task for task in self._unsent.values() if task.queue in group]
-        return lambda: actors.drain(self._place, group, unsent)
+        return lambda: actors.drain(self._place, group, unsent, self._patience / 3)
 
     def _alone(self, act: Callable[[], None]) -> None:
         self._side_by_side({("",): act})
