@@ -391,7 +391,7 @@ class Episode:
 
     def _ending(self, group: tuple[str, ...]) -> Callable[[], None]:
         unsent = [task for task in self._unsent.values() if task.queue in group]
-        return lambda: actors.drain(self._place, group, unsent, self._patience / 3)
+        return lambda: actors.drain(self._place, group, unsent, max(60.0, self._patience / 3))
 
     def _alone(self, act: Callable[[], None]) -> None:
         self._side_by_side({("",): act})
