@@ -91,7 +91,7 @@ class Place:
     @property
     def lease(self) -> timedelta:
         """For how long a pass claims: requests to a bucket take their time, and are made again where they are harmed."""
-        return 3 * LEASE if self.bucket else LEASE
+        return 2 * LEASE if self.bucket else LEASE
 
     def node(self, name: str) -> Path:
         """Return the folder of a node, for what a machine loses with its disk."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 URI = "s3://bucket/queues"
 _BUCKET, _BELOW = "/bucket", "/bucket/queues/"
-_HARMED = 0.06
+_HARMED = 0.15
 """The share of the requests that are harmed in a storm."""
 _SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=x/20130101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=x"}
 """What the server wants to see; it looks at nothing of it but the names."""
