@@ -64,6 +64,10 @@ def _connection_type() -> dict[str, object]:
             "storage_options": _field(
                 "Storage options", "JSON object of options for the store's file system, for example keys of an object store.", secret=True
             ),
+            "credentials_conn_id": _field(
+                "Credentials",
+                "The id of a connection of type aws, google_cloud_platform or wasb that has keys and endpoint; storage options win over it.",
+            ),
             "spark": _field(
                 "Spark",
                 "A Spark master like local[*] or spark://host:7077, or the id of a Spark connection; auto: none for small passes. Empty: local[*].",

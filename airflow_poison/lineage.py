@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
     from airflow.providers.common.compat.openlineage.facet import Dataset
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Asset
     from pyspark.sql import DataFrame
+
+    Columns = Callable[[], pa.Schema | None]
 
 MOST_SOURCES = 20
 """So many folders of a DataFrame's files are told."""
@@ -33,13 +38,13 @@ class Lineage:
     """The URIs of what a task has read and written, each once, in the order in which it did.
 
     :param tables: where the tables of queues lie, by URI: other tools know them by that.
-    :param columns: Delta tables whose columns are told, by URI.
+    :param columns: what returns the columns of a table that are told, by URI.
     """
 
     inputs: dict[str, None] = field(default_factory=dict)
     outputs: dict[str, None] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
-    columns: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, Columns] = field(default_factory=dict)
 
     def reads(self, context: object, *uris: str) -> None:
         """Note what was read, also in the hook lineage.
@@ -79,11 +84,11 @@ class WithLineage:
         return self.lineage.facets()
 
 
-def dataset(uri: str, table: str | None = None, columns: str | None = None) -> Dataset:
+def dataset(uri: str, table: str | None = None, columns: Columns | None = None) -> Dataset:
     """Return a URI as OpenLineage names it: ``poison://<conn_id>`` and the queue; for files ``file`` or the bucket, and the path.
 
     :param table: where the queue's table lies, told beside its name.
-    :param columns: a Delta table whose columns are told.
+    :param columns: returns the columns that are told.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset, Identifier, SymlinksDatasetFacet
 
@@ -96,13 +101,12 @@ def dataset(uri: str, table: str | None = None, columns: str | None = None) -> D
     return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=parts.path.strip("/") or "/", facets=facets)
 
 
-def _schema_of(table: str) -> Any:
+def _schema_of(columns: Columns) -> Any:
     from airflow.providers.common.compat.openlineage.facet import SchemaDatasetFacet, SchemaDatasetFacetFields
 
     from airflow_poison.core.ddl import ddl_type
-    from airflow_poison.core.store.delta.output_table import columns_of
 
-    return SchemaDatasetFacet(fields=[SchemaDatasetFacetFields(name=field.name, type=ddl_type(field.type)) for field in columns_of(table) or ()])
+    return SchemaDatasetFacet(fields=[SchemaDatasetFacetFields(name=field.name, type=ddl_type(field.type)) for field in columns() or ()])
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: object) -> Dataset:  # noqa: ARG001  (Airflow's signature)

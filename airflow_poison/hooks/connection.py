@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import SettingError, SparkDistributionError
+from airflow_poison.core.store import object_store_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,7 +19,9 @@ SMALL_PASS = 20_000
 """So many messages are delivered without Spark where a connection's field ``spark`` is ``auto``, unless it says how many."""
 PY_FILES, PARALLELISM = "spark.submit.pyFiles", "spark.default.parallelism"
 """Settings that are looked at here, too: a session of Spark Connect has neither."""
-FIELDS = ("store", "storage_options", "spark", "spark_conf", "small_pass", "durable", "installation")
+FIELDS = ("store", "storage_options", "credentials_conn_id", "spark", "spark_conf", "small_pass", "durable", "installation")
+AWS_CONN_ID = "aws_conn_id"
+"""What the field ``credentials_conn_id`` may be called where it names a connection of type ``aws``, as other providers call it."""
 INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 """The id of an Airflow installation; it is part of run keys, which name folders."""
 INSTALLATION_ALLOWED = "1 to 40 letters, digits, dots, underscores and hyphens, the first a letter or a digit"
@@ -34,7 +37,8 @@ class StoreConnection:
     """A connection's fields.
 
     :param store: root of the store, a folder or a URI; empty: the embedded default.
-    :param storage_options: options of the store's file system, text by name.
+    :param storage_options: options of an object store, text by name.
+    :param credentials_conn_id: the id of a connection that has what the options do not say; empty: none.
     :param spark: a Spark master, the address of a Spark Connect server, or the id of a connection of type ``spark`` or ``spark_connect``.
     :param spark_conf: Spark settings, text by name.
     :param small_pass: so many messages a pass delivers in the task itself, without Spark; 0: none.
@@ -43,12 +47,13 @@ class StoreConnection:
     """
 
     store: str
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: str = LOCAL_SPARK
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     small_pass: int = 0
     durable: bool = True
     installation: str = ""
+    credentials_conn_id: str = ""
 
     @property
     def py_files(self) -> tuple[str, ...]:
@@ -68,7 +73,7 @@ class StoreConnection:
     @classmethod
     def parse(cls, extra: Mapping[str, Any], conn_id: str) -> Self:
         """Return the fields of a connection's extra. Raises SettingError for an unknown field or a value of the wrong type."""
-        unknown = sorted(set(extra) - set(FIELDS))
+        unknown = sorted(set(extra) - {*FIELDS, AWS_CONN_ID})
         if unknown:
             raise SettingError(f"{conn_id}.extra.{unknown[0]}", extra[unknown[0]], f"the fields {', '.join(FIELDS)} and no other")
         installation = _text(conn_id, "installation", extra.get("installation"))
@@ -83,7 +88,111 @@ class StoreConnection:
             small_pass=_number(conn_id, "small_pass", extra.get("small_pass"), default=SMALL_PASS if spark == AUTO else 0),
             durable=_flag(conn_id, "durable", extra.get("durable"), default=True),
             installation=installation,
+            credentials_conn_id=_credentials_conn_id(conn_id, extra),
         )
+
+
+# Credentials of another connection --------------------------------------------------------------------------------------
+
+
+_TYPES = {"S3": "aws", "Google Cloud Storage": "google_cloud_platform", "Azure": "wasb"}
+"""The type of a connection that has credentials of an object store."""
+_ELSEWHERE = {
+    "aws": ("role_arn", "profile_name", "session_kwargs"),
+    "google_cloud_platform": ("key_secret_name", "credential_config_file", "impersonation_chain"),
+    "wasb": ("tenant_id", "managed_identity_client_id", "connection_string"),
+}
+"""Fields that say to look elsewhere for what proves who asks: without them the store would be asked by somebody else."""
+_UNDERSTOOD = {
+    "aws": "login and password (the keys), and in the extra aws_session_token, region_name and endpoint_url",
+    "google_cloud_platform": "key_path or keyfile_dict in the extra",
+    "wasb": "login and password (account and key), or login and sas_token in the extra",
+}
+_SECRET = re.compile(r"key|secret|token|credentials|service_account|client_id", re.IGNORECASE)
+"""What the options are called that say who asks, or that nobody may see."""
+_SAME = (
+    re.compile(r"(aws_)?(default_)?region", re.IGNORECASE),
+    re.compile(r"(aws_)?endpoint(_url(_s3)?)?", re.IGNORECASE),
+    re.compile(r"(azure_storage_)?account_name", re.IGNORECASE),
+)
+"""Names of one and the same option."""
+
+
+def secrets_of(options: Mapping[str, str]) -> list[str]:
+    """Return the values of options that are to be masked."""
+    return [value for name, value in options.items() if value and _SECRET.search(name)]
+
+
+def options_with_credentials(settings: StoreConnection, conn_id: str, get_connection: Callable[[str], Any]) -> dict[str, str]:
+    """Return a connection's storage options, and from the connection that it names for credentials what they do not say.
+
+    Who asks is said by one of the two: where the options have a key, a token or an account's file, none of them is taken from the other connection.
+
+    :param conn_id: of the connection that has these settings.
+    Raises SettingError for a connection that is not there, is of another type than the store wants, or says what cannot be done here.
+    """
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    other, where = settings.credentials_conn_id, f"{conn_id}.extra.credentials_conn_id"
+    kind = _TYPES.get(object_store_of(settings.store))
+    allowed = f"a connection of type {kind or ', '.join(_TYPES.values())}"
+    try:
+        connection = get_connection(other)
+    except AirflowNotFoundException as error:
+        raise SettingError(where, other, f"{allowed}; no connection has this id") from error
+    if connection.conn_type not in (_TYPES.values() if kind is None else {kind}):
+        raise SettingError(where, other, f"{allowed}, as the store {settings.store} wants; this one is of type {connection.conn_type}")
+    given = settings.storage_options
+    says_who = any(_SECRET.search(name) and "sse" not in name.lower() for name in given)
+    found = {
+        name: value
+        for name, value in _options_of(connection, other).items()
+        if not (says_who and _SECRET.search(name)) and not any(same.fullmatch(name) and any(map(same.fullmatch, given)) for same in _SAME)
+    }
+    return {**found, **given}
+
+
+def _options_of(connection: Any, conn_id: str) -> dict[str, str]:
+    """Return what a connection of another provider says, as storage options. Raises SettingError, which shows no value."""
+    kind = connection.conn_type
+    extra = {name.rpartition("__")[2] if name.startswith("extra__") else name: value for name, value in connection.extra_dejson.items()}
+    there = next((name for name in _ELSEWHERE[kind] if extra.get(name)), None)
+    if there is not None:
+        raise SettingError(f"{conn_id}.extra.{there}", "…", f"nothing here, only {_UNDERSTOOD[kind]}; write storage_options instead")
+    if kind == "google_cloud_platform":
+        key = extra.get("keyfile_dict")
+        found = {
+            "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key) if isinstance(key, dict) else key,
+            "GOOGLE_SERVICE_ACCOUNT": None if key else extra.get("key_path"),
+        }
+    elif kind == "wasb":
+        token = str(extra.get("sas_token") or "").rpartition("?")[2]
+        key = None if token else connection.password or extra.get("shared_access_key")
+        found = {"AZURE_STORAGE_ACCOUNT_NAME": connection.login, "AZURE_STORAGE_ACCOUNT_KEY": key, "AZURE_STORAGE_SAS_TOKEN": token}
+    else:
+        key = connection.login or extra.get("aws_access_key_id")
+        secret = connection.password or extra.get("aws_secret_access_key")
+        if bool(key) != bool(secret):
+            raise SettingError(
+                f"{conn_id}.{'password' if key else 'login'}", "", "login and password, or neither: then they come from the environment"
+            )
+        of_s3 = (extra.get("service_config") or {}).get("s3") or {}
+        found = {
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_SESSION_TOKEN": extra.get("aws_session_token"),
+            "AWS_REGION": extra.get("region_name"),
+            "AWS_ENDPOINT_URL": of_s3.get("endpoint_url") or extra.get("endpoint_url"),
+        }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+def _credentials_conn_id(conn_id: str, extra: Mapping[str, Any]) -> str:
+    """Return the id of the connection that has credentials, under either name. Raises SettingError where both are given."""
+    given = {name: found for name in ("credentials_conn_id", AWS_CONN_ID) if (found := _text(conn_id, name, extra.get(name)))}
+    if len(given) > 1:
+        raise SettingError(f"{conn_id}.extra.{AWS_CONN_ID}", given[AWS_CONN_ID], "one of credentials_conn_id and aws_conn_id, which are the same")
+    return next(iter(given.values()), "")
 
 
 def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
 from airflow_poison.former_names import renamed
-from airflow_poison.hooks.connection import StoreConnection, spark_master
+from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -69,10 +69,14 @@ class QueueHook(BaseHook):
         if connection.conn_type != self.conn_type:
             raise SettingError(f"{self.conn_id}.conn_type", connection.conn_type, f"{self.conn_type}; else its queues would be the embedded store's")
         settings = StoreConnection.parse(connection.extra_dejson, self.conn_id)
+        if settings.credentials_conn_id:
+            settings = replace(settings, storage_options=options_with_credentials(settings, self.conn_id, self.get_connection))
         if settings.storage_options:
             from airflow.sdk.log import mask_secret
 
             mask_secret(dict(settings.storage_options))
+            for secret in secrets_of(settings.storage_options):
+                mask_secret(secret)
         return settings if settings.store else replace(settings, store=embedded_store())
 
     def store(self) -> QueueStore:

@@ -229,7 +229,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
     landed = Counter[str]()
     for each in result.results.values():
         landed.update(each.landed)
-    task.note_landed(landed, context)
+    task.note_landed(landed, context, hook.store())
     task.push(numbers, context)
     _raise_what_failed(result, untold, {queue: one.system for queue, one in ones.items()})
     return numbers

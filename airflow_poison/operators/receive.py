@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import Asset, BaseOperator
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.outage import Outage
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
@@ -165,8 +167,13 @@ class ReceivingOperator(WithLineage, BaseOperator):
         known = [path_uri(output.uri) for output in outputs if output.uri and "{{" not in output.uri and "{%" not in output.uri]
         self.outlets = [*self.outlets, *(Asset(uri) for uri in known if uri not in there)]
 
-    def note_landed(self, landed: Mapping[str, int], context: Context) -> None:
-        """Note how many rows have landed where: in the lineage, and with the outlets' events."""
+    def note_landed(self, landed: Mapping[str, int], context: Context, store: QueueStore) -> None:
+        """Note how many rows have landed where: in the lineage, and with the outlets' events.
+
+        :param store: has the options of outputs in an object store.
+        """
+        from airflow_poison.core.store.delta.output_table import columns_of
+
         events = context.get("outlet_events")
         for output in self.declared_outputs():
             if not output.uri:
@@ -174,7 +181,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
             uri, rows = path_uri(output.uri), landed.get(output.name, 0)
             if rows:
                 self.lineage.writes(self, uri)
-                self.lineage.columns[uri] = output.uri
+                self.lineage.columns[uri] = partial(columns_of, output.uri, store.options_for(output.uri))
             asset = next((each for each in self.outlets if getattr(each, "uri", "") == uri), None)
             if events is not None and asset is not None:
                 events[asset].extra = {**events[asset].extra, "rows": rows, "queue": self.queue_name or ""}
@@ -325,7 +332,7 @@ class QueueReceiveOperator(ReceivingOperator):
             result = stoppable(receive, self.stop).run(key)
             self.report(result, receive.table, self.conn_id)
             numbers = result.to_dict()
-            self.note_landed(result.landed, context)
+            self.note_landed(result.landed, context, hook.store())
             self.push(numbers, context)
             if result.halted is not None:
                 raise AirflowFailException(halted(result, receive.policy.system))

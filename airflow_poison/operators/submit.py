@@ -103,7 +103,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
             raise AirflowFailException(str(error)) from error
         self.report(result, table, self.conn_id)
         numbers = result.to_dict()
-        self.note_landed(result.landed, context)
+        self.note_landed(result.landed, context, hook.store())
         self.push(numbers, context)
         self._forget(mine, context)  # not before: a task that dies until here is told the numbers again
         if result.halted is not None:

@@ -118,6 +118,131 @@ def test_bad_storage_options_are_refused_without_showing_them(secret: str) -> No
     assert "hush" not in str(caught.value)
 
 
+# Credentials of another connection --------------------------------------------------------------------------------------
+
+
+def options(monkeypatch: pytest.MonkeyPatch, lake: dict[str, Any], store: str, **extra: Any) -> dict[str, str]:
+    """Return the options of a store whose connection names the connection ``lake`` for credentials."""
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+    define_connection(monkeypatch, "poison_far", {"store": store, "credentials_conn_id": "lake", **extra})
+    return dict(QueueHook("poison_far").settings.storage_options)
+
+
+AWS = {"conn_type": "aws", "login": "an id", "password": "hushhush", "extra": {"aws_session_token": "a token", "region_name": "eu-west-1"}}
+OF_AWS = {"AWS_ACCESS_KEY_ID": "an id", "AWS_SECRET_ACCESS_KEY": "hushhush", "AWS_SESSION_TOKEN": "a token", "AWS_REGION": "eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    ("lake", "store", "found"),
+    [
+        (AWS, "s3://bucket/queues", OF_AWS),
+        (AWS, "s3a://bucket/queues", OF_AWS),
+        ({"conn_type": "aws", "extra": {"endpoint_url": "http://there"}}, "s3://bucket", {"AWS_ENDPOINT_URL": "http://there"}),
+        (
+            {"conn_type": "aws", "extra": {"endpoint_url": "http://all", "service_config": {"s3": {"endpoint_url": "http://of-s3"}}}},
+            "s3://bucket",
+            {"AWS_ENDPOINT_URL": "http://of-s3"},
+        ),
+        ({"conn_type": "google_cloud_platform", "extra": {"key_path": "/key.json"}}, "gs://bucket", {"GOOGLE_SERVICE_ACCOUNT": "/key.json"}),
+        (
+            {"conn_type": "google_cloud_platform", "extra": {"extra__google_cloud_platform__keyfile_dict": '{"private_key": "hushhush"}'}},
+            "gs://bucket",
+            {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"private_key": "hushhush"}'},
+        ),
+        ({"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": {"a": 1}}}, "gs://bucket", {"GOOGLE_SERVICE_ACCOUNT_KEY": '{"a": 1}'}),
+        ({"conn_type": "google_cloud_platform"}, "gs://bucket", {}),
+        (
+            {"conn_type": "wasb", "login": "shop", "password": "hushhush"},
+            "abfss://box@shop.dfs.core.windows.net/queues",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "shop", "AZURE_STORAGE_ACCOUNT_KEY": "hushhush"},
+        ),
+        (
+            {"conn_type": "wasb", "login": "shop", "extra": {"sas_token": "https://shop.blob.core.windows.net/box?sv=1&sig=hushhush"}},
+            "az://box/queues",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "shop", "AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=hushhush"},
+        ),
+    ],
+)
+def test_credentials_come_from_a_connection_of_the_store_s_own_provider(
+    monkeypatch: pytest.MonkeyPatch, lake: dict[str, Any], store: str, found: dict[str, str]
+) -> None:
+    assert options(monkeypatch, lake, store) == found
+
+
+def test_a_connection_for_credentials_may_be_named_as_the_amazon_provider_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options(monkeypatch, AWS, "s3://bucket", credentials_conn_id="", aws_conn_id="lake") == OF_AWS
+    with pytest.raises(SettingError, match=r"aws_conn_id='other'.*one of credentials_conn_id and aws_conn_id"):
+        options(monkeypatch, AWS, "s3://bucket", aws_conn_id="other")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"aws_region": "here"}, {name: OF_AWS[name] for name in OF_AWS if name != "AWS_REGION"}),
+        ({"AWS_SSE_BUCKET_KEY_ENABLED": "true"}, OF_AWS),
+        ({"AWS_ACCESS_KEY_ID": "mine", "AWS_SECRET_ACCESS_KEY": "my own"}, {"AWS_REGION": "eu-west-1"}),
+    ],
+)
+def test_storage_options_win_and_of_who_asks_all_is_theirs_or_nothing(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], kept: dict[str, str]
+) -> None:
+    assert options(monkeypatch, AWS, "s3://bucket", storage_options=given) == kept | given
+
+
+@pytest.mark.parametrize(
+    ("lake", "store", "why"),
+    [
+        (
+            {"conn_type": "postgres", "password": "hushhush"},
+            "s3://bucket",
+            "lake' is not allowed; allowed: a connection of type aws, .* type postgres",
+        ),
+        ({"conn_type": "wasb", "password": "hushhush"}, "s3://bucket", "a connection of type aws, as the store s3://bucket wants.*of type wasb"),
+        ({"conn_type": "aws", "login": "id"}, "s3://bucket", r"lake\.password=.*login and password, or neither"),
+        ({"conn_type": "aws", "password": "hushhush"}, "s3://bucket", r"lake\.login="),
+        ({"conn_type": "aws", "extra": {"role_arn": "hushhush"}}, "s3://bucket", r"lake\.extra\.role_arn=.*login and password .*storage_options"),
+        ({"conn_type": "google_cloud_platform", "extra": {"impersonation_chain": "hushhush"}}, "gs://bucket", "impersonation_chain.*keyfile_dict"),
+        ({"conn_type": "wasb", "extra": {"tenant_id": "hushhush"}}, "az://box", "tenant_id.*sas_token"),
+    ],
+)
+def test_what_a_connection_for_credentials_cannot_say_here_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, lake: dict[str, Any], store: str, why: str
+) -> None:
+    with pytest.raises(SettingError, match=why) as caught:
+        options(monkeypatch, lake, store)
+    assert "hushhush" not in str(caught.value)
+
+
+def test_a_connection_for_credentials_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_far", {"store": "s3://bucket", "credentials_conn_id": "nowhere"})
+    works, why = QueueHook("poison_far").test_connection()
+    assert not works
+    assert "poison_far.extra.credentials_conn_id='nowhere' is not allowed; allowed: a connection of type aws; no connection has this id" in why
+
+
+@pytest.mark.parametrize("name", ["AZURE_STORAGE_ACCOUNT_KEY", "AWS_SECRET_ACCESS_KEY", "azure_storage_sas_token", "GOOGLE_SERVICE_ACCOUNT_KEY"])
+def test_secrets_among_the_options_are_masked_and_in_no_text_of_the_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    masked: list[object] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    define_connection(monkeypatch, "poison_far", {"store": "s3://bucket", "storage_options": {name: "hushhush", "AWS_REGION": "eu-west-1"}})
+    settings = QueueHook("poison_far").settings
+    assert "hushhush" in masked
+    assert "eu-west-1" not in masked
+    assert "hushhush" not in repr(settings)
+
+
+def test_the_options_of_a_store_serve_outputs_in_object_stores_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    options(monkeypatch, AWS, "s3://bucket/queues")
+    far = QueueHook("poison_far").store()
+    assert [far.options_for(uri) for uri in ("s3a://lake/landed", "gs://lake/landed", "/lake/landed")] == [OF_AWS, {}, {}]
+    options(monkeypatch, AWS, "/queues")
+    folder = QueueHook("poison_far").store()
+    assert [folder.options_for(uri) for uri in ("s3://lake/landed", "/lake/landed")] == [OF_AWS, {}]
+
+
+# Spark -----------------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("spark", "connection", "master"),
     [

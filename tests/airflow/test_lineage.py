@@ -11,6 +11,7 @@ from airflow.utils.state import TaskInstanceState
 from deltalake import DeltaTable
 
 from airflow_poison import Msmq4
+from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.lineage import Lineage, convert_asset_to_openlineage, dataset, path_uri, sources_of
 from airflow_poison.operators.manage import QueueMoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
@@ -160,7 +161,7 @@ def test_an_output_is_an_outlet_whose_event_says_how_many_rows_have_landed() -> 
     receive: Any = QueueReceiveOperator(task_id="receive", queue_name="lengths", handler=lengths, output="/lake/landed")
     event = SimpleNamespace(extra={"by": "another"})
 
-    receive.note_landed({"output": 2}, {"outlet_events": {Asset("file:///lake/landed"): event}})
+    receive.note_landed({"output": 2}, {"outlet_events": {Asset("file:///lake/landed"): event}}, MemoryStore())
 
     assert [asset.uri for asset in receive.outlets] == ["file:///lake/landed"]
     assert event.extra == {"by": "another", "rows": 2, "queue": "lengths"}

@@ -20,31 +20,35 @@ from airflow_poison.core.store.delta import output_table
 from airflow_poison.core.store.table.files import commit_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.outputs import Output
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.queue_table import QueueTable
 
     Deliver = Callable[[pa.Table, str], object]
 
 
-def land(table: QueueTable, clock: Clock, deliver: Deliver | None = None) -> dict[str, int]:
+def land(table: QueueTable, clock: Clock, deliver: Deliver | None = None, store: QueueStore | None = None) -> dict[str, int]:
     """Put everything that has not landed yet where it belongs; return how many rows each output got, by its name.
 
     :param deliver: takes the rows that go to a function, with a key that is the same whenever they are given again; None: they wait.
+    :param store: has the options of outputs in an object store; None: they come from the environment.
     Raises OutputError, and what ``deliver`` raises; then the rows wait for the next call.
     """
     landed = Counter[str]()
     for version, files in groupby(table.snapshot().landings, lambda file: commit_version(file.path) or 0):
-        landed.update(_land_commit(table, version, list(files), clock, deliver))
+        landed.update(_land_commit(table, version, list(files), clock, deliver, store=store))
     return dict(landed)
 
 
-def _land_commit(table: QueueTable, version: int, files: Sequence[DataFile], clock: Clock, deliver: Deliver | None) -> Counter[str]:
+def _land_commit(
+    table: QueueTable, version: int, files: Sequence[DataFile], clock: Clock, deliver: Deliver | None, *, store: QueueStore | None
+) -> Counter[str]:
     """Put the rows of one commit where they belong."""
     landed, waits = Counter[str](), False
     found: dict[Output, list[pa.RecordBatch]] = {}
@@ -60,7 +64,8 @@ def _land_commit(table: QueueTable, version: int, files: Sequence[DataFile], clo
             reach("pass.land.before_deliver")
             deliver(_joined(batches), f"{table.name}-{version}-{key}-{output.name}")
         else:
-            output_table.land(output, batches, f"poison:{table.name}:{table.identity()}:{output.name}", version, f"{key}:{output.name}")
+            application = f"poison:{table.name}:{table.identity()}:{output.name}"
+            output_table.land(output, batches, application, version, f"{key}:{output.name}", options=options_of(output, store))
         landed[output.name] += sum(batch.num_rows for batch in batches)
         reach("pass.land.after_write")
     if not waits:
@@ -68,13 +73,21 @@ def _land_commit(table: QueueTable, version: int, files: Sequence[DataFile], clo
     return landed
 
 
-def prepared(outputs: Sequence[Output]) -> tuple[Output, ...]:
-    """Return outputs with the columns that their tables have. Raises OutputError, SettingError; asked before anything is claimed."""
-    return tuple(_prepared(output) for output in outputs)
+def options_of(output: Output, store: QueueStore | None) -> Mapping[str, str]:
+    """Return the options of the object store that an output is in; none: they come from the environment."""
+    return {} if store is None else store.options_for(output.uri)
 
 
-def _prepared(output: Output) -> Output:
-    there = output_table.columns_of(output.uri) if output.uri else None
+def prepared(outputs: Sequence[Output], store: QueueStore | None = None) -> tuple[Output, ...]:
+    """Return outputs with the columns that their tables have. Raises OutputError, SettingError; asked before anything is claimed.
+
+    :param store: see ``land``.
+    """
+    return tuple(_prepared(output, store) for output in outputs)
+
+
+def _prepared(output: Output, store: QueueStore | None) -> Output:
+    there = output_table.columns_of(output.uri, options_of(output, store)) if output.uri else None
     declared = output.columns
     names = None if there is None else set(there.names)
     if names is not None and not output.evolve:

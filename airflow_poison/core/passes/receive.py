@@ -70,6 +70,7 @@ class ReceivePass:
     :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
     :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
+        Its options serve outputs in an object store of the same kind.
     """
 
     table: QueueTable
@@ -105,7 +106,7 @@ class ReceivePass:
         load_types(self.unprocessable)
         started = time.monotonic()
         snapshot = self.table.snapshot()
-        landed = Counter(land(self.table, self.clock, self.deliver)) if snapshot.landings else Counter[str]()
+        landed = Counter(land(self.table, self.clock, self.deliver, self.store)) if snapshot.landings else Counter[str]()
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
         self._refuse_order(snapshot)
@@ -115,17 +116,17 @@ class ReceivePass:
             return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
-        outputs = prepared(self.outputs) if self.outputs else ()
+        outputs = prepared(self.outputs, self.store) if self.outputs else ()
         self._let_in(snapshot)
         try:
             tallies = self._finish_all(key, handler, outputs)
         except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
-            land(self.table, self.clock, self.deliver)
+            land(self.table, self.clock, self.deliver, self.store)
             raise
         reach("pass.receive.before_relay")
         sent_on = self._send_on()
         if self.table.snapshot().landings:
-            landed.update(land(self.table, self.clock, self.deliver))
+            landed.update(land(self.table, self.clock, self.deliver, self.store))
         result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")

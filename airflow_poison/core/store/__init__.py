@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_NAME", "QueueStore", "check_name", "open_store"]
 
 MEMORY = "memory://"
-SCHEMES = ("s3://", "s3a://", "gs://", "az://", "abfs://", "abfss://")
-"""How the URIs of object stores begin; a bucket of S3 may be named as Hadoop does."""
+OBJECT_STORES = {"s3://": "S3", "s3a://": "S3", "gs://": "Google Cloud Storage", "az://": "Azure", "abfs://": "Azure", "abfss://": "Azure"}
+"""How the URIs of object stores begin, and whose they are; a bucket of S3 may be named as Hadoop does."""
 MAX_NAME = 100
 _ALLOWED = re.compile(r"_?[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _TAKEN = frozenset({"_delta_log"})  # a folder of this name would make the store's root look like a table
@@ -73,18 +73,26 @@ class QueueStore(Protocol):
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
 
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """Return the storage options for a table elsewhere: the store's own where that table is in an object store that they are for, else none."""
+
+
+def object_store_of(uri: str) -> str:
+    """Return whose object store a URI is in: ``S3``, ``Google Cloud Storage`` or ``Azure``; empty: it is in none."""
+    return next((name for scheme, name in OBJECT_STORES.items() if uri.startswith(scheme)), "")
+
 
 def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, durable: bool = True) -> QueueStore:
     """Return the store at a root.
 
     :param uri: a path, a ``file://`` URI, ``s3://bucket/prefix`` (``gs://``, ``abfss://``), or ``memory://<name>`` for a store that this process
         shares by name.
-    :param storage_options: of an object store: its endpoint and credentials, as Delta Lake's writers name them.
+    :param storage_options: of an object store: its endpoint and credentials, as Delta Lake's writers name them. Those of a folder are for outputs.
     :param durable: force every commit to disk before it is acknowledged. False is faster, and warned of once: a loss of power may then take
         acknowledged messages, or leave a table that has to be restored. The death of processes takes nothing either way.
     :raises StoreUnreachableError: for every other kind of URI.
     """
-    if uri.startswith(SCHEMES):
+    if object_store_of(uri):
         from airflow_poison.core.store.bucket.store import BucketStore
 
         return BucketStore(uri, storage_options)

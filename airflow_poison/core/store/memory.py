@@ -196,3 +196,8 @@ class MemoryStore:
         """Do nothing: nobody sees a queue that is being made."""
         del safe_age
         return []
+
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """Return none: a store in memory has no options."""
+        del uri
+        return {}

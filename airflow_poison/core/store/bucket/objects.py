@@ -93,7 +93,7 @@ class Objects:
             ) from error
         said = {**{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))}, **options}
         client = {match[1].lower(): _setting(value) for name, value in said.items() if (match := _CLIENT.fullmatch(name))}
-        if any(_ENDPOINT.fullmatch(name) and value.startswith("http://") for name, value in said.items()):
+        if is_unencrypted(said):
             client.setdefault("allow_http", True)  # that is what was asked for
         config = {name.lower(): value for name, value in options.items() if not _CLIENT.fullmatch(name)}
         if (endpoint := config.pop("aws_endpoint_url_s3", None)) is not None:  # obstore does not know it under this name
@@ -234,6 +234,11 @@ class Objects:
                 f"The object store {self.uri} does not answer as it should: {_cause(error)}. Check the endpoint, the bucket, the credentials "
                 "and their rights (get, put, list, delete), then run the task again: what has been committed counts, and nothing is done twice."
             ) from error
+
+
+def is_unencrypted(options: Mapping[str, str]) -> bool:
+    """Whether options name an endpoint without TLS."""
+    return any(_ENDPOINT.fullmatch(name) and value.startswith("http://") for name, value in options.items())
 
 
 def side_by_side(act: Callable[[T], R], of: Iterable[T]) -> list[R]:

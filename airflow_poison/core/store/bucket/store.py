@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import check_name, no_such_queue
+from airflow_poison.core.store import check_name, no_such_queue, object_store_of
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
 from airflow_poison.core.store.bucket.objects import Objects, copy_of
@@ -41,7 +41,8 @@ class BucketStore:
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None, node: Path | None = None, objects: Objects | None = None) -> None:
-        self._objects = objects or Objects.at(uri.rstrip("/"), storage_options or {})
+        self._options = dict(storage_options or {})
+        self._objects = objects or Objects.at(uri.rstrip("/"), self._options)
         self._node = node or node_folder(self._objects.uri)
 
     def __repr__(self) -> str:
@@ -117,6 +118,10 @@ class BucketStore:
         """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""
         del safe_age
         return []
+
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """Return the store's own options for a table in an object store of the same kind."""
+        return self._options if object_store_of(uri) == object_store_of(self.uri) else {}
 
 
 def _one_entry(beside: str) -> bytes:

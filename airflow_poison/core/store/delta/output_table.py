@@ -10,9 +10,10 @@ from urllib.parse import unquote
 from airflow_poison.core.errors import OutputError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
+from airflow_poison.core.store.bucket.objects import is_unencrypted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
@@ -25,13 +26,18 @@ _FORCED = 20
 """Entries of the log that are forced to disk behind a new one: others may have made them without."""
 
 
-def columns_of(uri: str) -> pa.Schema | None:
-    """Return the columns of a table; None when there is none. Raises OutputError."""
-    table = _opened(uri)
+def columns_of(uri: str, options: Mapping[str, str] | None = None) -> pa.Schema | None:
+    """Return the columns of a table; None when there is none. Raises OutputError.
+
+    :param options: of the object store that the table is in; what is not there comes from the environment.
+    """
+    table = _opened(uri, _of_delta(options))
     return None if table is None else _columns(table)
 
 
-def land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str) -> bool:
+def land(
+    output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, *, options: Mapping[str, str] | None = None
+) -> bool:
     """Add rows to a table, which is made when it is missing, or merge them by the output's keys; False when that was done before.
 
     Whoever dies in between has done all or nothing. Of racers one wins, and the others see it.
@@ -39,19 +45,20 @@ def land(output: Output, batches: Sequence[pa.RecordBatch], application: str, nu
     :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
     :param key: names these rows alone. It stands in the history of the table, where numbers that begin again (a restored queue) are told from
         rows that are there already.
+    :param options: see ``columns_of``. They are no part of the output, which is written down and travels to executors.
     Raises OutputError: nothing was added.
     """
-    added = _land(output, batches, application, number, key)
+    added = _land(output, batches, application, number, key, options=_of_delta(options))
     if "://" not in output.uri:
         _force(Path(output.uri), key)
     return added
 
 
-def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str) -> bool:
+def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, *, options: dict[str, str] | None) -> bool:
     from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
 
     for _ in range(_TRIES):
-        table = _opened(output.uri)
+        table = _opened(output.uri, options)
         chosen, at = application, number
         if table is not None and (table.transaction_version(application) or -1) >= number:
             if _is_there(table, key, output.uri):
@@ -61,11 +68,11 @@ def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, n
                 return False
         reach("output.land.before_write")
         try:
-            _write(output, table, batches, _properties(chosen, at, key))
+            _write(output, table, batches, _properties(chosen, at, key), options)
         except (CommitFailedError, FileExistsError):
             continue  # somebody was faster: perhaps with these very rows
         except (SchemaMismatchError, DeltaError, ValueError, TypeError, OSError) as error:
-            if table is None and _opened(output.uri) is not None:
+            if table is None and _opened(output.uri, options) is not None:
                 continue  # somebody has made it
             raise OutputError(
                 f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: mend the "
@@ -75,12 +82,19 @@ def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, n
     raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
 
 
-def _opened(uri: str) -> DeltaTable | None:
+def _of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return options as delta-rs takes them, which wants to be told that a request may go out unencrypted."""
+    if not options:
+        return None
+    return {"allow_http": "true", **options} if is_unencrypted(options) else dict(options)
+
+
+def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
     try:
-        return DeltaTable(uri)
+        return DeltaTable(uri, storage_options=options)
     except TableNotFoundError:
         return None
     except Exception as error:
@@ -103,7 +117,9 @@ def _properties(application: str, number: int, key: str) -> CommitProperties:
     return CommitProperties(custom_metadata={_KEY: key}, app_transactions=[Transaction(application, number)], max_commit_retries=0)
 
 
-def _write(output: Output, table: DeltaTable | None, batches: Sequence[pa.RecordBatch], properties: CommitProperties) -> None:
+def _write(
+    output: Output, table: DeltaTable | None, batches: Sequence[pa.RecordBatch], properties: CommitProperties, options: dict[str, str] | None
+) -> None:
     import pyarrow as pa
     from deltalake import write_deltalake
 
@@ -120,6 +136,7 @@ def _write(output: Output, table: DeltaTable | None, batches: Sequence[pa.Record
             mode="append" if table is not None else "error",
             schema_mode="merge" if output.evolve and table is not None else None,
             commit_properties=properties,
+            storage_options=options if table is None else None,
         )
         return
     same = " AND ".join(f"output.`{key}` = rows.`{key}`" for key in output.keys)

@@ -14,7 +14,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import table_schema
-from airflow_poison.core.store import check_name, disk, no_such_queue
+from airflow_poison.core.store import check_name, disk, no_such_queue, object_store_of
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
@@ -50,7 +50,7 @@ class DeltaStore:
     """Queues below a folder of a local or shared file system.
 
     :param root_uri: a path or a ``file://`` URI; made when it is missing and a queue is created.
-    :param storage_options: kept for stores elsewhere; a file system needs none.
+    :param storage_options: for outputs in an object store; a file system needs none.
     :param durable: force every commit to disk before it is acknowledged. Switch it off for tests only.
     """
 
@@ -156,6 +156,10 @@ class DeltaStore:
                 remove_tree(aside)
                 gone.append(folder.name)
         return gone
+
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """Return the store's options for a table in any object store."""
+        return self._storage_options if object_store_of(uri) else {}
 
     def _is_there(self, name: str) -> bool:
         """Whether there is a queue of this name.
