@@ -126,7 +126,7 @@ def test_a_connection_of_the_amazon_provider_says_who_asks_for_the_queues_and_fo
         assert ran.returned["receive"]["landed"] == {"output": 2}
         options = dict(QueueHook().store().options_for(output))
         landed = DeltaTable(output, storage_options={"allow_http": "true", **options}).to_pyarrow_table()
-        assert sorted(landed["n"].to_pylist()) == [3, 5]
+        assert sorted(row["n"] for row in landed.to_pylist()) == [3, 5]
     assert asked == {"the-lakes-own"}
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     objects = [client.get_object(Bucket=bucket, Key=each["Key"])["Body"].read() for page in pages for each in page["Contents"]]

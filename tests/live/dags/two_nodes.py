@@ -17,7 +17,13 @@ from airflow_poison.operators.send import QueueSendOperator
 if TYPE_CHECKING:
     from airflow_poison import Message
 
-POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+POLICY = Msmq4(
+    receive_retry_count=1,
+    max_retry_cycles=1,
+    retry_cycle_delay=timedelta(0),
+    receive_error_handling="Move",
+    transaction_timeout=timedelta(minutes=9),  # the handler waits
+)
 MESSAGES, BAD, WAITS = 5_000, {"100", "4400", "4900"}, "4500"
 
 
