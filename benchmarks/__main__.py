@@ -38,6 +38,7 @@ from airflow_poison.core.store import open_store
 from benchmarks.batches import batch_figures
 from benchmarks.competitors import loop_rate, raw_spark_seconds
 from benchmarks.frames import frame_figures
+from benchmarks.task import task_seconds
 from benchmarks.workload import handler, write
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
         drain(store, "quarter", spark)
     figures["isolation_cost"] = isolation_cost(store, spark, min(number, 200_000), rounds)
     figures["small_pass_s"] = small_pass_seconds(store, spark, rounds)
+    figures["task_of_ten_s"] = task_seconds(rounds)
     figures["depth_ms"] = depth_milliseconds(store, "quarter")
     figures |= batch_figures(store, spark, max(number * 2 // 5, 20_000), rounds)
     figures |= frame_figures(spark, store, root, number, rounds)
