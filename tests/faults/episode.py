@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore.store  # noqa: F401  (imported, never used, before a fork)
 import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every run)
 import pyarrow.compute
 import pyarrow.parquet  # noqa: F401  (as above)
