@@ -56,7 +56,8 @@ def main() -> int:
     parser.add_argument("--injected", type=int, help="requests to a bucket that are harmed (default: four for each kill)")
     parser.add_argument("--seconds", type=float, help="at most so long (default: 4,200, over a bucket 3,300)")
     parser.add_argument("--episode", type=float, default=15, help="seconds of faults in an episode")
-    parser.add_argument("--only", choices=sorted(_QUEUES), default="", help="those queues whose services converse, or only the others")
+    only = [*sorted(_QUEUES), *queues()]
+    parser.add_argument("--only", choices=only, default="", help="those queues whose services converse, or only the others, or one queue")
     parser.add_argument("--planted", choices=sorted(BUGS), default="", help="plant a bug in every process: the campaign must fail")
     parser.add_argument("--stop-at-first", action="store_true", help="end with the first episode that shows a violation")
     given = parser.parse_args()
@@ -93,7 +94,7 @@ def _budget(given: argparse.Namespace) -> Budget:
     zombies = given.zombies if given.zombies is not None else kills // (5 if in_bucket else 4)
     injected = given.injected if given.injected is not None else 4 * kills
     seconds = given.seconds if given.seconds is not None else 3_300 if in_bucket else 4_200
-    return Budget(kills, zombies, seconds, given.episode, _QUEUES[given.only], injected if in_bucket else 0)
+    return Budget(kills, zombies, seconds, given.episode, _QUEUES.get(given.only, (given.only,)), injected if in_bucket else 0)
 
 
 if __name__ == "__main__":
