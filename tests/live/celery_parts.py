@@ -30,6 +30,12 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS = 120.0
 
 
+def program(name: str) -> str:
+    """Return the path of a server's program; empty: it is not on this machine. Debian does not put those of PostgreSQL into the path."""
+    own = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")))[-1:]
+    return shutil.which(name, path=os.pathsep.join([*own, os.environ["PATH"]])) or ""
+
+
 def install(folder: Path) -> None:
     """Install the packages into a folder, with what they need and this environment does not have, of the versions that go with it."""
     done = folder / "installed"
@@ -65,18 +71,15 @@ def postgres() -> Iterator[str]:
     """Run a PostgreSQL with an empty database; its address. It refuses to run as root, so then another user does."""
     user = USER if os.geteuid() == 0 else None
     port, folder = free_port(), Path(tempfile.mkdtemp(prefix="airflow-poison-postgres-"))
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1:]
-    path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
-    environment = {"PATH": path, "LANG": "C", "TZ": "UTC"}
-    binary = {name: shutil.which(name, path=path) or name for name in ("initdb", "postgres")}
+    environment = {"PATH": os.environ["PATH"], "LANG": "C", "TZ": "UTC"}
     try:
         if user is not None:
             shutil.chown(folder, user)
         data = str(folder / "data")
-        made = [binary["initdb"], "--auth=trust", "--username=airflow", "--no-sync", "--encoding=UTF8", f"--pgdata={data}"]
+        made = [program("initdb"), "--auth=trust", "--username=airflow", "--no-sync", "--encoding=UTF8", f"--pgdata={data}"]
         subprocess.run(made, user=user, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
         settings = ["-D", data, "-p", str(port), "-h", LOOPBACK, "-k", str(folder), "-c", "fsync=off", "-c", "max_connections=200"]
-        with subprocess.Popen([binary["postgres"], *settings], user=user, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as server:
+        with subprocess.Popen([program("postgres"), *settings], user=user, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as server:
             try:
                 _until_it_answers(server, port)
                 yield f"airflow@{LOOPBACK}:{port}/postgres"

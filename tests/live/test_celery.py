@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,9 @@ BUCKET = "shared"
 SECTION = 4_096
 """So many messages of a task are a section of its journal: what is delivered again after the loss of a node."""
 
-pytestmark = pytest.mark.skipif(shutil.which("redis-server") is None, reason="there is no redis-server on this machine")
+pytestmark = pytest.mark.skipif(
+    not all(map(celery_parts.program, ("redis-server", "initdb", "postgres"))), reason="install redis-server and postgresql on this machine"
+)
 
 
 class TwoNodes:
