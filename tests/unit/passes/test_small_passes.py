@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +15,11 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.delta.store import DeltaStore
+from tests.spark.transforms import bodies
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_poison.core.passes.delivering import Engine
 
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
@@ -71,7 +71,7 @@ def test_few_messages_in_large_files_are_not_small(ten: ReceivePass, monkeypatch
 
 def test_a_transformation_wants_spark(ten: ReceivePass) -> None:
     with pytest.raises(AskedError):
-        replace(ten, handler=Transformation("tests.spark.transforms:cast"), isolation="process").run("run")
+        replace(ten, handler=Transformation(f"{bodies.__module__}:cast"), isolation="process").run("run")
 
 
 def test_a_small_pass_goes_on_where_a_large_one_stopped(ten: ReceivePass) -> None:
@@ -85,18 +85,3 @@ def test_a_small_pass_goes_on_where_a_large_one_stopped(ten: ReceivePass) -> Non
     result = ten.run("run")
 
     assert (result.settled, result.poisoned) == (9, 1)
-
-
-def test_a_small_pass_needs_neither_a_jvm_nor_pandas(ten: ReceivePass) -> None:
-    """Either takes longer to start than all the rest."""
-    code = (
-        "import sys\n"
-        "from tests.unit.passes.test_small_passes import POLICY, ReceivePass, VirtualClock, asked, take\n"
-        "from airflow_poison.core.store import open_store\n"
-        f"table = open_store({str(Path(ten.table.uri).parent)!r}, durable=False).open('orders')\n"
-        "print([name for name in ('pyspark', 'py4j', 'pandas') if name in sys.modules])\n"
-        "result = ReceivePass(table, POLICY, take, asked, VirtualClock(), small_pass=10).run('run')\n"
-        "print(result.settled, [name for name in ('pyspark', 'py4j', 'pandas') if name in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)
-    assert ran.stdout.splitlines() == ["[]", "9 []"]

@@ -177,21 +177,11 @@ def _bounds(parquet: pq.ParquetFile, column: str) -> tuple[Bound, Bound]:
         chunk = metadata.row_group(group).column(index)
         statistics = chunk.statistics
         if statistics is not None and statistics.has_min_max:
-            lows.append(_value(parquet, column, statistics.min_raw))
-            highs.append(_value(parquet, column, statistics.max_raw))
+            lows.append(statistics.min)
+            highs.append(statistics.max)
         elif statistics is None or statistics.null_count != chunk.num_values:
             return _bounds_of_rows(parquet, column)
     return min(lows, default=None), max(highs, default=None)  # type: ignore[type-var]  # one column has one type
-
-
-def _value(parquet: pq.ParquetFile, column: str, raw: object) -> Bound:
-    """Return a value of a column from the number in the footer. Arrow imports pandas to do that, which takes longer than a small pass."""
-    import pyarrow as pa
-
-    kind = parquet.schema_arrow.field(column).type
-    if not pa.types.is_timestamp(kind):
-        return cast("Bound", raw)
-    return cast("Bound", pa.scalar(raw, pa.int64()).cast(kind).cast(pa.timestamp("us", kind.tz), safe=False).as_py())
 
 
 def _bounds_of_rows(parquet: pq.ParquetFile, column: str) -> tuple[Bound, Bound]:
