@@ -366,7 +366,7 @@ def test_a_task_whose_driver_died_before_its_rows_landed_fails_and_its_next_try_
     def once_more() -> dict[str, object]:
         return submitted(handler=text_of, output=output, isolation="none").execute(context())
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -39,7 +39,7 @@ def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]
         (folder / "worker").write_text(str(os.getpid()))
     carry = read_history(tries).carry
     if tries:
-        carry.save(folder / "carry.npy")
+        carry.save(folder / "carry")
     rows, seen = [_message(folder, each) for each in messages], Seen()
     words: list[int] = []
     with opened_session(
@@ -47,7 +47,7 @@ def deliver(folder: Path, isolation: str, messages: list[str]) -> dict[str, Any]
         handler="tests.sessions.dialog_handlers:talk",
         journal_folder=journals,
         isolation=isolation,
-        carry=folder / "carry.npy" if tries else None,
+        carry=folder / "carry" if tries else None,
         at_hand=at_hand(),
     ) as session:
         for start in range(0, len(rows), 3):

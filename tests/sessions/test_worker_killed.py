@@ -83,9 +83,9 @@ def test_a_saved_carry_is_mapped_and_obeyed(session: Opener, journals: Path, tmp
     first.deliver(batch_of(["ok", "raise", "unprocessable", "postpone"]))
     first.close()
     carry = read_journals([journals])
-    carry.save(tmp_path / "carry.npy")
+    carry.save(tmp_path / "carry")
 
-    report = session("tests.sessions.sample_handlers:script", carry=tmp_path / "carry.npy").deliver(batch_of(["exit", "exit", "exit", "exit", "ok"]))
+    report = session("tests.sessions.sample_handlers:script", carry=tmp_path / "carry").deliver(batch_of(["exit", "exit", "exit", "exit", "ok"]))
 
     assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 0), (MessageState.ENDED, 1, 0), (MessageState.ENDED, 0, 0), COMMITTED]
     assert report.failures == carry.failures

@@ -24,7 +24,7 @@ def journal(folder: Path) -> None:
 
 
 def saved_carry(folder: Path) -> None:
-    RecoveredAttempts().save(folder / "carry.npy")
+    RecoveredAttempts().save(folder / "carry")
 
 
 def last_output(folder: Path) -> None:

@@ -239,7 +239,7 @@ def _sections(story: ClaimHistory) -> dict[int, int]:
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
     if not len(carry.lookup_ids):
         return None
-    path = stage / "carry.npy"
+    path = stage / "carry"
     with named(str(stage)):
         carry.save(path)
     reach("pass.receive.after_carry")

@@ -263,8 +263,8 @@ def test_sb_17_the_document_of_a_disabled_queue_survives_its_pass(*, saved: bool
         folder = Path(name)
         told = receive(policy, handlers, folder).decided
         if saved:
-            read_journals([folder / "0"]).save(folder / "carry.npy")
-        carry = RecoveredAttempts.load(folder / "carry.npy").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
+            read_journals([folder / "0"]).save(folder / "carry")
+        carry = RecoveredAttempts.load(folder / "carry").merged(RecoveredAttempts()) if saved else read_journals([folder / "0"])
         job = job_of(policy)
         with EndpointSession(job, handlers, Journal(folder, "1"), carry) as endpoint:
             again = endpoint.deliver(in_groups(GROUPS, ["x"] * ROWS)).decided

@@ -88,9 +88,9 @@ def test_what_others_are_told_piece_by_piece_is_the_journal(tmp_path: Path, rows
 
 
 def test_no_journal_is_an_empty_carry_that_can_be_saved(tmp_path: Path) -> None:
-    read_journals([]).save(tmp_path / "carry.npy")
+    read_journals([]).save(tmp_path / "carry")
 
-    assert RecoveredAttempts.load(tmp_path / "carry.npy").words_for(ids(1)).tolist() == [0]
+    assert RecoveredAttempts.load(tmp_path / "carry").words_for(ids(1)).tolist() == [0]
 
 
 def test_a_journal_cannot_begin_in_a_folder_that_was_taken_away(tmp_path: Path) -> None:

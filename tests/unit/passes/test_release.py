@@ -183,7 +183,7 @@ def test_a_file_that_is_gone_because_another_run_has_the_claim_is_told_as_that(m
         table.journals(taken)
 
     with pytest.raises(ClaimLostError, match="is not held any more"):
-        mixed.receive("slept", engine=Ended(FileNotFoundError("carry.npy"), shut_out))
+        mixed.receive("slept", engine=Ended(FileNotFoundError("carry"), shut_out))
 
 
 def test_a_file_that_is_gone_from_a_claim_that_is_held_is_told_as_it_is(mixed: Queue) -> None:

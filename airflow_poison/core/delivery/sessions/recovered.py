@@ -16,7 +16,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, state_of
-from airflow_poison.core.delivery.sessions.returned import ReturnedRows
+from airflow_poison.core.delivery.sessions.returned import ReturnedRows, mapped
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.file_modes import PRIVATE, private
@@ -114,9 +114,9 @@ class RecoveredAttempts:
         return int(self.words_for(np.array([lookup_id], np.int64))[0])
 
     def save(self, path: Path) -> None:
-        """Write it as two rows of int64 (``.npy``, mappable), the failures beside it."""
+        """Write it as two rows of int64, the failures beside it."""
         with open(path, "wb", opener=private) as file:
-            np.save(file, np.stack([self.lookup_ids, self.words.astype(np.int64)]))
+            np.stack([self.lookup_ids, self.words.astype(np.int64)]).tofile(file)
         self.returned.save(_rows_of(path))
         descriptor = os.open(_log_of(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE)
         try:
@@ -133,12 +133,12 @@ class RecoveredAttempts:
     @staticmethod
     def files(path: Path) -> tuple[Path, ...]:
         """Return the files that ``save`` wrote; the last one lists those with the rows that were returned, as JSON."""
-        return path, _log_of(path), *(path.with_name(f"{_rows_of(path).name}.{kind}") for kind in ("npy", "json"))
+        return path, _log_of(path), *(path.with_name(f"{_rows_of(path).name}.{kind}") for kind in ("table", "json"))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Map what ``save`` wrote."""
-        table = np.load(path, mmap_mode="r")
+        table = mapped(path, 2)
         texts = texts_of(_log_of(path))
         returned = ReturnedRows.load(_rows_of(path))
         return cls(table[0], table[1].astype(np.int32), texts.failures, texts.halts, effects=texts.effects, returned=returned)

@@ -272,6 +272,13 @@ class Returned:
 # Of earlier tries ------------------------------------------------------------------------------------------------------
 
 
+def mapped(path: Path, rows: int) -> NDArray[np.int64]:
+    """Map a file of so many rows of int64. Not ``.npy``: to parse its header is not safe in several threads of Python 3.11."""
+    if not path.stat().st_size:
+        return np.empty((rows, 0), np.int64)
+    return np.memmap(path, np.int64, "r").reshape(rows, -1)
+
+
 @dataclass(frozen=True, slots=True)
 class ReturnedRows:
     """Where the files of earlier tries have what committed messages returned.
@@ -316,8 +323,8 @@ class ReturnedRows:
 
     def save(self, path: Path) -> None:
         """Write it into two files with this beginning of their names."""
-        with open(f"{path}.npy", "wb", opener=private) as file:
-            np.save(file, self.table)
+        with open(f"{path}.table", "wb", opener=private) as file:
+            self.table.tofile(file)
         with open(f"{path}.json", "w", opener=private) as file:
             json.dump(self.paths, file)
 
@@ -325,7 +332,7 @@ class ReturnedRows:
     def load(cls, path: Path) -> ReturnedRows:
         """Map what ``save`` wrote."""
         with open(f"{path}.json") as file:  # noqa: PTH123  (as above)
-            return cls(tuple(json.load(file)), np.load(f"{path}.npy", mmap_mode="r"))
+            return cls(tuple(json.load(file)), mapped(Path(f"{path}.table"), 4))
 
 
 class Records(NamedTuple):
