@@ -229,11 +229,14 @@ MOST_ALONE = 32
 
 
 def _sections(story: ClaimHistory) -> dict[int, int]:
-    """Return how many messages a section with a suspect may have, by lookup id; those of most losses are cut finest. None: they come alone."""
+    """Return how many messages a section with a suspect may have, by lookup id. None: they come alone.
+
+    Those of most losses are cut finest, and one that has been charged comes alone.
+    """
     if len(story.alone) <= MOST_ALONE:
         return {}
     together = Counter(story.deaths.values())
-    return {lookup_id: -(-together[deaths] // MOST_ALONE) for lookup_id, deaths in story.deaths.items()}
+    return {number: -(-together[story.deaths[number]] // MOST_ALONE) if number in story.deaths else 1 for number in story.alone}
 
 
 def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:

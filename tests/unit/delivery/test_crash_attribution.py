@@ -314,6 +314,20 @@ def test_of_a_lost_node_the_only_message_that_others_were_told_of_is_charged_wit
     assert counts(story, 1, 2) == [(0, 0), (2, 2)]
 
 
+def test_of_a_lost_node_a_loss_that_one_message_was_charged_with_is_nobody_elses(tries: Tries) -> None:
+    """The second one may never have been called when the first one took the node with it."""
+    lost = TryNote("another machine", Forced.SHARED, "its folder")
+    tries.ended(("0", {1: NOTHING, 2: NOTHING, 3: NOTHING}), begun=lost)
+    tries.ended(("0", {1: NOTHING}), begun=lost)
+    assert counts(tries.story(), 1, 2) == [(2, 2), (0, 0)]
+    tries.ended(("0", {1: word(MessageState.ENDED, 2, 2), 2: NOTHING}), begun=lost, size=1)
+
+    story = tries.story()
+
+    assert counts(story, 1, 2, 3) == [(2, 2), (1, 1), (0, 0)]
+    assert story.alone == (2, 3)
+
+
 def test_in_a_folder_of_this_node_marks_are_true_whoever_was_told(tries: Tries) -> None:
     tries.ended(("0", {1: DONE, 2: FLYING, 3: NOTHING}), begun=TryNote(platform.machine(), Forced.SHARED, "here"))
 

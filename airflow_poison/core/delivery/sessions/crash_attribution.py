@@ -325,12 +325,14 @@ class _Attribution:
     :ivar deaths: uncharged whole deaths at which a message was in flight, by lookup id.
     :ivar counted: the attempts that a message had when it was last in flight at one; it is looked at until it has more, or is settled.
     :ivar unexplained: the suspects of each try that ended on a lost machine, until one of them is charged.
+    :ivar in_sections: the suspects of each try of which only sections are known, until one of them is charged: nobody else was the cause then.
     """
 
     carry: RecoveredAttempts = field(default_factory=RecoveredAttempts)
     deaths: Counter[int] = field(default_factory=Counter)
     counted: dict[int, int] = field(default_factory=dict)
     unexplained: list[frozenset[int]] = field(default_factory=list)
+    in_sections: list[frozenset[int]] = field(default_factory=list)
     careful: bool = False
     outdated: bool = False
 
@@ -347,7 +349,9 @@ class _Attribution:
         if begun is not None and elsewhere and begun.forced is not Forced.MARKS:
             self.outdated = True
             every = begun.forced in {Forced.SECTIONS, Forced.SHARED}
-            if not judged.judge_by_forced_sections(every=every) and begun.forced is Forced.NOTHING:
+            if judged.judge_by_forced_sections(every=every):
+                self.in_sections.append(judged.suspects)
+            elif begun.forced is Forced.NOTHING:
                 self.unexplained.append(judged.suspect_by_old_marks())
         else:
             judged.judge_by_marks()
@@ -358,6 +362,9 @@ class _Attribution:
             del self.deaths[judged.charged]
             self.counted[judged.charged] = attempts_of(self.carry.word_of(judged.charged))
             self.unexplained = [suspects for suspects in self.unexplained if judged.charged not in suspects]
+            for suspects in [suspects for suspects in self.in_sections if judged.charged in suspects]:
+                self.in_sections.remove(suspects)
+                self.deaths.subtract(suspects & self.deaths.keys())
         for lookup_id, value in self._words_of(self.counted).items():
             if IS_SETTLED[value & STATE_MASK] or attempts_of(value) > self.counted[lookup_id]:
                 del self.counted[lookup_id], self.deaths[lookup_id]
