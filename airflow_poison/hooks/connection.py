@@ -75,7 +75,7 @@ class StoreConnection:
         """Return the fields of a connection's extra. Raises SettingError for an unknown field or a value of the wrong type."""
         unknown = sorted(set(extra) - {*FIELDS, AWS_CONN_ID})
         if unknown:
-            raise SettingError(f"{conn_id}.extra.{unknown[0]}", extra[unknown[0]], f"the fields {', '.join(FIELDS)} and no other")
+            raise SettingError(f"{conn_id}.extra.{unknown[0]}", "…", f"the fields {', '.join(FIELDS)} and no other")
         installation = _text(conn_id, "installation", extra.get("installation"))
         if installation and not INSTALLATION.fullmatch(installation):
             raise SettingError(f"{conn_id}.extra.installation", installation, INSTALLATION_ALLOWED)

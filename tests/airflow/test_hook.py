@@ -396,3 +396,12 @@ def test_who_only_reads_leaves_a_table_of_an_earlier_format_as_it_is(store: Queu
     with contextlib.suppress(AirflowSkipException, TaskDeferred):
         READERS[reader]()
     assert {path: path.stat().st_mtime_ns for path in Path(store.uri).rglob("*")} == before
+
+
+def test_a_field_that_there_is_not_is_refused_without_its_value_which_may_be_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    define_connection(monkeypatch, "poison_default", {"aws_secret_access_key": "hush-hush"})
+
+    with pytest.raises(SettingError, match=r"poison_default\.extra\.aws_secret_access_key='…' is not allowed; allowed: the fields ") as refused:
+        QueueHook().store()
+
+    assert "hush" not in repr(refused.value)
