@@ -136,7 +136,8 @@ class NodeSite:
         journals = Path(self.folder.root, self.holder, JOURNAL)
         _sweep(Path(self.folder.root))
         journals.mkdir(parents=True, exist_ok=True)
-        self._refuse_begun(journals, task)
+        if not job.closed:  # then nothing is delivered
+            self._refuse_begun(journals, task)
         told = self._arrived(job)
         with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
             yield told
