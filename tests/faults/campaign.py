@@ -87,6 +87,6 @@ def _run_episodes(seed: int, budget: Budget, port: int | None, bug: str, tell: C
             shutil.rmtree(folder, ignore_errors=True)
         else:
             tell(f"  kept: {folder}")
-        if stop_at_first:
+        if stop_at_first and not verdict.passed:  # one that only got stuck, on a busy machine, shows too little
             break
     return score

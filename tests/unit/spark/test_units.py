@@ -56,7 +56,7 @@ class Stub:
 
     local, key, name, root, files = True, "run", "orders", "", ()
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         self.watched: list[Watched] = []
 
     def watch(self, *_: str) -> Watched:
