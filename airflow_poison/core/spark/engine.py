@@ -125,18 +125,16 @@ class SparkEngine:
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. A lost claim cancels the job and raises ClaimLostError."""
-        away = bool(table.node) and not self.local
-        if table.node and (job.transform is not None or not away):
+        site = NodeSite.of(table, claim) if table.node and not self.local else None
+        if table.node and (job.transform is not None or site is None):
             side_by_side(table.folder.here, [file.path for file in claim.files])
         if job.transform is not None:
-            site = NodeSite.of(table, claim) if away else None
             transform_claim(self._spark, self._executors.jobs, table, claim, job, site=site, keep_alive=keep_alive, tell=self._progress)
             return
         self.prepare(table, job.handler)
-        if not away:
+        if site is None:
             self._watched(self._job(SharedSite(table.root), claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return
-        site = NodeSite.of(table, claim)
         site.tell(job)
         rows = self._watched(self._job(site, claim, job).collect, table, claim, keep_alive)
         site.fetch(job, [name for row in rows for name in row["files"]])

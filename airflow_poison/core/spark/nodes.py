@@ -24,7 +24,7 @@ from airflow_poison.core.delivery.progress import FOLDER as OUTPUT
 from airflow_poison.core.delivery.sessions.journal import columns_beside
 from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.core.delivery.sessions.returned import LearnedColumns
-from airflow_poison.core.errors import ClaimLostError, ServerSessionError, SettingError, StoreUnreachableError
+from airflow_poison.core.errors import ServerSessionError, SettingError, StoreUnreachableError
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
 from airflow_poison.core.store.bucket.objects import side_by_side
@@ -131,8 +131,7 @@ class NodeSite:
     @contextmanager
     def working(self, job: StageJob, task: str) -> Iterator[StageJob]:
         """Make this node ready for the claim's holder. Raises ClaimLostError, and ServerSessionError for a task that another node has begun."""
-        if self.folder.is_shut_out(self.holder):
-            raise ClaimLostError(f"{self.holder} of {self.folder.uri} is shut out: a later holder of the claim goes on. Nothing is delivered here.")
+        self.folder.check_not_shut_out(self.holder)
         journals = Path(self.folder.root, self.holder, JOURNAL)
         _sweep(Path(self.folder.root))
         journals.mkdir(parents=True, exist_ok=True)

@@ -200,7 +200,11 @@ class BucketFolder:
 
     def is_shut_out(self, holder: str) -> bool:
         """Whether a later holder of the claim has taken the place of this one's manifest. One request."""
-        return self.objects.get(f"{holder}/{MANIFEST}") == SHUT_OUT
+        return _is_shut_out(self.objects, holder)
+
+    def check_not_shut_out(self, holder: str) -> None:
+        """Raise ClaimLostError for a holder that is shut out. One request."""
+        _check_not_shut_out(self.objects, holder)
 
     def gather(self, holder: str, folder: str) -> None:
         """Fetch what was shared of a holder's folder; pieces become files again. Whole files, which were shared last, win.
@@ -275,7 +279,13 @@ class Sharing:
     def __call__(self, name: str, offset: int, content: bytes) -> None:
         """Make an object of a piece. Raises ClaimLostError when the holder is shut out."""
         self.objects.put(f"{self.holder}/{self.folder}/{name}.at-{offset:012d}", content)
-        if self.objects.get(f"{self.holder}/{MANIFEST}") == SHUT_OUT:
-            raise ClaimLostError(
-                f"The holder {self.holder} of the claim in {self.objects.uri} is shut out: a later one goes on. Nothing more is delivered here."
-            )
+        _check_not_shut_out(self.objects, self.holder)
+
+
+def _is_shut_out(objects: Objects, holder: str) -> bool:
+    return objects.get(f"{holder}/{MANIFEST}") == SHUT_OUT
+
+
+def _check_not_shut_out(objects: Objects, holder: str) -> None:
+    if _is_shut_out(objects, holder):
+        raise ClaimLostError(f"The holder {holder} of the claim in {objects.uri} is shut out: a later one goes on. Nothing more is delivered here.")
