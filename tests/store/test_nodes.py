@@ -219,12 +219,17 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "boot_seconds", lambda: real() + 10 * logs.TRUSTED_SECONDS)
 
 
-def test_a_node_that_slept_while_the_log_was_shortened_reads_it_anew(one: QueueTable, two: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    send(two, 1)
+def go_on_without(one: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit so often that the log is shortened beyond what another node knows, and let time go by."""
     for number in range(45):
         send(one, 1, str(number))
     one.shorten_log(retention=NOW - NOW)
     slept(monkeypatch)
+
+
+def test_a_node_that_slept_while_the_log_was_shortened_reads_it_anew(one: QueueTable, two: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(two, 1)
+    go_on_without(one, monkeypatch)
 
     assert len(ids(two)) == 46
     assert two.snapshot().version == one.snapshot().version
@@ -237,10 +242,7 @@ def test_a_commit_that_comes_when_its_place_was_cut_off_is_an_error(
     send(two, 1, "first")
 
     def meanwhile() -> None:
-        for number in range(45):
-            send(one, 1, str(number))
-        one.shorten_log(retention=NOW - NOW)
-        slept(monkeypatch)
+        go_on_without(one, monkeypatch)
 
     at_point.do("store.append.before_commit", meanwhile)
     with pytest.raises(TableChangedError, match="shortened"):
@@ -255,10 +257,7 @@ def test_a_commit_for_a_place_that_another_thread_saw_taken_and_cut_off_is_made_
     send(two, 1, "first")
 
     def meanwhile() -> None:
-        for number in range(45):
-            send(one, 1, str(number))
-        one.shorten_log(retention=NOW - NOW)
-        slept(monkeypatch)
+        go_on_without(one, monkeypatch)
         assert len(ids(two)) == 46  # another thread of the same process
 
     at_point.do("store.append.after_numbering", meanwhile)

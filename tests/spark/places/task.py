@@ -41,6 +41,16 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 PATIENCE_SECONDS = 120.0
+MESSAGES = 300
+BAD = range(7, MESSAGES, 10)
+
+
+def bodies(**others: int) -> list[str]:
+    """Every tenth message fails always; the others succeed, but those that are named."""
+    found = ["bad" if number in BAD else "good" for number in range(1, MESSAGES + 1)]
+    for word, number in others.items():
+        found[number - 1] = word
+    return found
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tests.spark import transforms
 from tests.spark.drivers import POLICY
 from tests.spark.grouped import Grouped
 from tests.spark.places.place import CLUSTER
-from tests.spark.places.task import Returning, Task, cycles
+from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycles
 from tests.spark.places.test_frames import Transforming
 from tests.spark.transforms import SCHEMA
 from tests.store.s3 import server
@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
     from tests.spark.places.place import Place
     from tests.spark.places.servers import Nodes
-
-MESSAGES = 300
-BAD = range(7, MESSAGES, 10)
-
-
-def bodies(**others: int) -> list[str]:
-    """Every tenth message fails always; the others succeed, but those that are named."""
-    found = ["bad" if number in BAD else "good" for number in range(1, MESSAGES + 1)]
-    for word, number in others.items():
-        found[number - 1] = word
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -19,23 +19,12 @@ from tests.sessions.endpoints import specification
 from tests.spark.drivers import POLICY, told
 from tests.spark.grouped import Grouped
 from tests.spark.places.place import CONNECT, LOCAL
-from tests.spark.places.task import Task, cycles, gateway_is_there, until_gone, what_this_process_has
+from tests.spark.places.task import BAD, MESSAGES, Task, bodies, cycles, gateway_is_there, until_gone, what_this_process_has
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.places.place import Place
-
-MESSAGES = 300
-BAD = range(7, MESSAGES, 10)
-
-
-def bodies(**others: int) -> list[str]:
-    """Every tenth message fails always; the others succeed, but those that are named."""
-    found = ["bad" if number in BAD else "good" for number in range(1, MESSAGES + 1)]
-    for word, number in others.items():
-        found[number - 1] = word
-    return found
 
 
 @pytest.fixture
