@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore.store
 import pytest
@@ -19,6 +19,7 @@ from tests.store.given import CONTROL, LATER, LEASE, NOW, claim, ids, outcome_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.bucket.store import BucketStore
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
@@ -344,3 +345,25 @@ def test_a_store_that_does_not_answer_is_an_error_with_the_next_step(one: QueueT
     monkeypatch.setattr(obstore, "get", get)
     with pytest.raises(StoreUnreachableError, match=r"bucket://memory/orders.*connection refused.*run the task again"):
         one.snapshot()
+
+
+def test_what_a_take_over_fetched_before_it_died_is_not_taken_for_all(two: QueueTable, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, folder = "_stage/run/first", cast("BucketFolder", two.folder)
+    for task in (0, 1):
+        objects.put(f"orders/{holder}/journal/{task}-begun.journal.at-000000000000", b"words")
+    with monkeypatch.context() as patch:
+        real, kept = folder.keep, list[str]()
+
+        def keep(path: str, content: bytes) -> None:
+            if kept:
+                raise KeyboardInterrupt
+            kept.append(path)
+            real(path, content)
+
+        patch.setattr(folder, "keep", keep)
+        with pytest.raises(KeyboardInterrupt):
+            folder.shut_out(holder, f"{holder}.fenced")
+
+    folder.shut_out(holder, f"{holder}.fenced")
+
+    assert sorted(path.name for path in Path(two.root, f"{holder}.fenced", "journal").iterdir()) == ["0-begun.journal", "1-begun.journal"]
