@@ -44,6 +44,8 @@ RESULTS = "results"
 _TASK = "frames"
 _MOST_SIDE_BY_SIDE = 8
 _BATCH_ROWS = 16_384
+_AHEAD = 2
+"""Batches that are read beside the one that is settled."""
 _READ = ("lookup_id", "priority", "expires_at", "abort_count")
 
 
@@ -157,18 +159,20 @@ def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
 
 def _chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
     """Yield messages in batches of ``message_schema()`` and ``move_count``, of row groups that have any of them."""
-    names, wanted = message_schema().names, np.sort(lookup_ids)
+    from pyarrow import dataset
+    from pyarrow.fs import LocalFileSystem
+
+    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
     for file in files:
-        if not len(wanted) or np.searchsorted(wanted, file.min_lookup_id) == np.searchsorted(wanted, file.max_lookup_id, side="right"):
+        path, here = f"{root}/{file.path}", wanted[np.searchsorted(wanted, file.min_lookup_id) : np.searchsorted(wanted, file.max_lookup_id, side="right")]
+        if not len(here):
             continue
-        with pq.ParquetFile(f"{root}/{file.path}") as parquet:
-            for group in range(parquet.metadata.num_row_groups):
-                ids = parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy()
-                if not np.isin(ids, wanted).any():
-                    continue
-                for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], columns=names):
-                    chosen = batch.filter(pa.array(np.isin(batch.column(LOOKUP_ID).to_numpy(), wanted)))
-                    if chosen.num_rows:
-                        counts = pa.array(np.full(chosen.num_rows, file.move_count, np.int32))
-                        cast = [chosen.column(field.name).cast(field.type) for field in message_schema()]
-                        yield pa.record_batch([*cast, counts], names=[*names, "move_count"])
+        with pq.ParquetFile(path) as parquet:
+            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
+        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
+        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
+        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
+        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=_BATCH_ROWS, batch_readahead=_AHEAD, fragment_readahead=1):
+            if batch.num_rows:
+                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])

@@ -37,6 +37,7 @@ _TOLD = (
     "util.Utils",
     "executor.Executor",
     "scheduler.TaskSetManager",
+    "storage.ShuffleBlockFetcherIterator",
     "sql.execution.datasources.FileFormatWriter",
     "sql.execution.datasources.v2.DataWritingSparkTask",
     "sql.execution.datasources.v2.OverwriteByExpressionExec",

@@ -64,11 +64,21 @@ def analyzed_plan(frame: DataFrame) -> str:
     """Return the analyzed plan of a DataFrame as Spark writes it."""
     if not is_connect(frame.sparkSession):
         return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001  (there is no public way)
+    return _explained(frame, "Analyzed").partition("\n")[2]
+
+
+def optimized_plan(frame: DataFrame) -> str:
+    """Return the optimized plan of a DataFrame as Spark writes it."""
+    if not is_connect(frame.sparkSession):
+        return str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001  (there is no public way)
+    return _explained(frame, "Optimized")
+
+
+def _explained(frame: DataFrame, which: str) -> str:
     text: str = frame._explain_string(mode="extended")  # type: ignore[operator]  # noqa: SLF001  (explain() prints it)
-    return text.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0].strip().partition("\n")[2]
+    return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
-def has_python(frame: DataFrame) -> bool:
-    """Whether the JVM hands rows to Python: many at once, so that nobody knows which one it is at."""
-    plan = str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001  (there is no public way)
+def has_python(plan: str) -> bool:
+    """Whether the JVM hands rows of an optimized plan to Python: many at once, so that nobody knows which one it is at."""
     return any(word in plan for word in ("Python", "Pandas", "ArrowEval", "InArrow"))

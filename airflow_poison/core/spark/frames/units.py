@@ -23,8 +23,8 @@ from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import failed_task, failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
-from airflow_poison.core.spark.frames.messages import BODY, LARGEST_SPREAD, ClaimFrames, body_error, shares
-from airflow_poison.core.spark.frames.plan import has_python
+from airflow_poison.core.spark.frames.messages import BODY, LARGEST_SPREAD, ClaimFrames, body_error, is_of_body, leaves_out, shares
+from airflow_poison.core.spark.frames.plan import has_python, optimized_plan
 from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
 
@@ -102,6 +102,7 @@ class SparkUnits:
         self._running: dict[int, _Running] = {}
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
+        self._strict, self._looked = transformation.schema is not None, False
 
     def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number."""
@@ -200,12 +201,37 @@ class SparkUnits:
     # One unit
 
     def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame) -> Ran:
+        """Transform; from the first body that does not parse on, such bodies are counted."""
+        ran = None
+        if self._strict:
+            try:
+                ran = self._transformed(lookup_ids, lands, raw, strict=True)
+            except Exception as error:
+                if self._cancelled or not is_of_body(error):
+                    raise
+                self._strict = False
+        if ran is None:
+            ran = self._transformed(lookup_ids, lands, raw, strict=False)
+        assert ran is not None, "it has not been strict"
+        return ran
+
+    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, *, strict: bool) -> Ran | None:
+        """Call the function, and run its plan.
+
+        :param strict: a body that does not parse fails the job. None when no body would be parsed.
+        """
         from pyspark.sql import Observation
 
-        observed = Observation(f"poison_{token_hex(4)}") if lands is not None and self._transformation.schema is not None else None
-        result = called(self._function, self._frames.given(raw, observed), self._transformation)
-        if self._marks is None:
-            self._marks = not any(has_python(frame) for frame in result.frames.values())
+        counts = lands is not None and self._transformation.schema is not None and not strict
+        observed = Observation(f"poison_{token_hex(4)}") if counts else None
+        result = called(self._function, self._frames.given(raw, observed, strict=strict), self._transformation)
+        if not self._looked:
+            plans = [*map(optimized_plan, result.frames.values())]
+            self._marks = self._marks is not False and not any(map(has_python, plans))
+            self._strict = self._strict and not all(map(leaves_out, plans))
+            self._looked = True
+        if strict and not self._strict:
+            return None
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
