@@ -168,10 +168,13 @@ class UnitDelivery:
         return rows[np.argsort(self._counts.lookup_ids[rows], kind="stable")]
 
     def _chunks(self, rows: Rows) -> Iterator[Rows]:
-        """Yield units, as many alike as run side by side; these are as large as what has run until the first of them is asked for suggests."""
+        """Yield units, as many alike as run side by side.
+
+        They are about as large as what has run until the first of them is asked for suggests: a small one at the end costs a job of its own.
+        """
         while len(rows):
-            even = -(-len(rows) // self._rules.side_by_side)
-            size = min(self._chunk_rows, max(even, self._rules.chunk_rows))
+            rounds = max(1, round(len(rows) / self._rules.side_by_side / self._chunk_rows))
+            size = min(max(-(-len(rows) // self._rules.side_by_side // rounds), self._rules.chunk_rows), self._largest_rows)
             for _ in range(self._rules.side_by_side):
                 if len(rows):
                     yield rows[:size]
