@@ -22,7 +22,7 @@ from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.frames.failures import _TOLD, expected
-from airflow_poison.core.spark.frames.messages import SPREAD, ClaimFrames, shares
+from airflow_poison.core.spark.frames.messages import SPREAD, ClaimFrames, is_of_body, shares
 from airflow_poison.core.spark.frames.results import UNFIT
 from tests.spark import transforms
 from tests.spark.drivers import Ahead, Work, told
@@ -165,6 +165,53 @@ def test_a_body_that_does_not_parse_is_its_messages_failure(tmp_path: Path, spar
     assert "no JSON" in texts[6]
     assert "object" in texts[7]
     assert "id" in texts[8]
+
+
+BODIES = (
+    *('{"id": 1}', '{"id": 1, "amount": "3"}', ' \t{"id": 1}\r\n', "{}", '{"id": null}', '{"id": 1.0}', '{"id": 1e400}', '{"id": 99999999999}'),
+    *("", " ", "null", "1", "[]", '[{"id": 1}]', "{", "{nope}", '{"id": 1}}', '{"id": 1} {"id": 2}', '{"id": 1} x', '{"id": "x"}', '{"id": [1]}'),
+    *(
+        '{"id": 1, "amount": {"a": 1}}',
+        '{"id": 1, "id": "x"}',
+        "{'id': 1}",
+        '{"id": 1,}',
+        '{"id": 01}',
+        '\ufeff{"id": 1}',
+        '{"id": 1, "amount": "\\ud800"}',
+    ),
+)
+
+
+@pytest.mark.parametrize("schema", ["id int, amount string", "id int NOT NULL, amount string"])
+def test_a_body_fails_a_strict_job_when_it_does_not_parse_and_only_then(tmp_path: Path, spark: SparkSession, schema: str) -> None:
+    table = sent(tmp_path, list(BODIES)).table()
+    files, ids = table.snapshot().files, np.arange(1, len(BODIES) + 1)
+    frames = ClaimFrames(spark, table.root, files, ids, schema)
+    good = {row["lookup_id"]: row for row in frames.given(frames.raw(ids)).collect()}
+
+    for number in ids.tolist():
+        frame = frames.given(frames.raw(np.array([number])), strict=True)
+        if number in good:
+            assert frame.collect() == [good[number]]
+        else:
+            with pytest.raises(Exception, match="poison: a body|MALFORMED_RECORD_IN_PARSING") as caught, expected(spark):
+                frame.collect()
+            assert is_of_body(caught.value)
+    assert 5 < len(good) < len(ids) - 5
+
+
+@pytest.mark.parametrize("transform", [transforms.in_python, transforms.nothing_of_it, transforms.cast], ids=lambda function: function.__name__)
+def test_bodies_that_do_not_parse_are_found_whatever_is_made_of_the_others(
+    tmp_path: Path, spark: SparkSession, transform: Callable[[DataFrame], DataFrame]
+) -> None:
+    work = sent(tmp_path, [*bodies(20, {4: "raise"} if transform is not transforms.nothing_of_it else {}), "{nope"])
+    lines = list[str]()
+
+    result = received(work, spark, Transformation(transform, SCHEMA), lines)
+
+    assert sorted(work.rows()) == ([21] if transform is transforms.nothing_of_it else [4, 21])
+    assert errors(work)["airflow_poison.core.errors.BodyError"] == 1
+    assert result.settled == 21 - len(work.rows())
 
 
 def test_without_a_schema_the_frame_has_the_columns_of_messages(tmp_path: Path, spark: SparkSession) -> None:

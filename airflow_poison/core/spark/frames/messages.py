@@ -144,7 +144,9 @@ class ClaimFrames:
             parsed = self._strictly(raw)
         else:
             parsed, bad = self.parsed(raw)
-            parsed = parsed.observe(observed or "poison_unparsed", f.count_if(bad).alias("bad"))  # the filter stays above it: below, all is parsed twice
+            parsed = parsed.observe(
+                observed or "poison_unparsed", f.count_if(bad).alias("bad")
+            )  # the filter stays above it: below, all is parsed twice
             parsed = parsed.where(~bad)
         return parsed.selectExpr(LOOKUP_ID, *(f"{_PARSED}.{_quoted(name)}" for name in parse_ddl(self._schema).names))
 
