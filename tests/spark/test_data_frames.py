@@ -194,7 +194,7 @@ def test_a_body_fails_a_strict_job_when_it_does_not_parse_and_only_then(tmp_path
         if number in good:
             assert frame.collect() == [good[number]]
         else:
-            with pytest.raises(Exception, match="poison: a body|MALFORMED_RECORD_IN_PARSING") as caught, expected(spark):
+            with pytest.raises(Exception, match=r"poison: a body|MALFORMED_RECORD_IN_PARSING") as caught, expected(spark):
                 frame.collect()
             assert is_of_body(caught.value)
     assert 5 < len(good) < len(ids) - 5

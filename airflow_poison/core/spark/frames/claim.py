@@ -164,10 +164,8 @@ def _chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64])
 
     wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
     for file in files:
-        path, here = (
-            f"{root}/{file.path}",
-            wanted[np.searchsorted(wanted, file.min_lookup_id) : np.searchsorted(wanted, file.max_lookup_id, side="right")],
-        )
+        path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
+        here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
         if not len(here):
             continue
         with pq.ParquetFile(path) as parquet:

@@ -101,7 +101,6 @@ class ClaimFrames:
     def _seen(self, files: Sequence[DataFile]) -> DataFrame:
         """Return the rows of files, as Spark reads them."""
         from pyspark.sql import functions as f
-
         from pyspark.sql.types import StructType
 
         frame: DataFrame | None = None
@@ -134,7 +133,8 @@ class ClaimFrames:
         """Return what the transformation is given: with a schema the columns of the bodies that parse.
 
         :param observed: an ``Observation``, which is told how many do not parse.
-        :param strict: the first one that does not parse fails the job (``is_of_body``), unless ``leaves_out`` says that nothing is parsed. A fifth faster.
+        :param strict: the first one that does not parse fails the job (``is_of_body``), unless ``leaves_out`` says that nothing is parsed. A seventh
+            faster.
         """
         from pyspark.sql import functions as f
 
@@ -144,9 +144,8 @@ class ClaimFrames:
             parsed = self._strictly(raw)
         else:
             parsed, bad = self.parsed(raw)
-            parsed = parsed.observe(
-                observed or "poison_unparsed", f.count_if(bad).alias("bad")
-            )  # the filter stays above it: below, all is parsed twice
+            counted = f.count_if(bad).alias("bad")
+            parsed = parsed.observe(observed or "poison_unparsed", counted)  # the filter stays above it: below, all is parsed twice
             parsed = parsed.where(~bad)
         return parsed.selectExpr(LOOKUP_ID, *(f"{_PARSED}.{_quoted(name)}" for name in parse_ddl(self._schema).names))
 
