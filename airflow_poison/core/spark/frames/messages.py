@@ -147,7 +147,7 @@ class ClaimFrames:
             counted = f.count_if(bad).alias("bad")
             parsed = parsed.observe(observed or "poison_unparsed", counted)  # the filter stays above it: below, all is parsed twice
             parsed = parsed.where(~bad)
-        return parsed.selectExpr(LOOKUP_ID, *(f"{_PARSED}.{_quoted(name)}" for name in parse_ddl(self._schema).names))
+        return parsed.selectExpr(LOOKUP_ID, *(f"{_PARSED}.{quoted(name)}" for name in parse_ddl(self._schema).names))
 
     def _strictly(self, raw: DataFrame) -> DataFrame:
         """Return messages with their parsed bodies. What ``parsed`` finds bad fails the job."""
@@ -182,7 +182,7 @@ class ClaimFrames:
     def _lacking(self) -> str:
         """Return the condition that a column which must have a value has none; empty: none must."""
         assert self._schema is not None, "there is something to parse"
-        return " OR ".join(f"{_PARSED}.{_quoted(field.name)} IS NULL" for field in parse_ddl(self._schema) if not field.nullable)
+        return " OR ".join(f"{_PARSED}.{quoted(field.name)} IS NULL" for field in parse_ddl(self._schema) if not field.nullable)
 
 
 def leaves_out(plan: str) -> bool:
@@ -196,7 +196,8 @@ def is_of_body(error: Exception) -> bool:
     return _UNPARSED in text or "MALFORMED_RECORD_IN_PARSING" in text
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it."""
     return f"`{name.replace('`', '``')}`"
 
 

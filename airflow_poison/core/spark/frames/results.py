@@ -17,6 +17,7 @@ from airflow_poison.core.errors import OutputRowError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.function import column_named
+from airflow_poison.core.spark.frames.messages import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -58,7 +59,7 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
     frames = {}
     for key, frame in result.frames.items():
         lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
-        columns = {name: frame[_quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
+        columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
         texts = {name: f.when(columns[name].isNull(), f.lit(f"{_UNFIT if named else ''}{text}")) for name, text in wanted[key].items()}
         if not named:
             columns |= {name: f.coalesce(columns[name], f.raise_error(text)).alias(name) for name, text in texts.items()}
@@ -79,10 +80,6 @@ def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
     named = "the output" if output.alone else f"the output {output.name!r}"
     must = [field.name for field in output.columns if not field.nullable]
     return {name: f"Column {name!r} of {named} must have a value; the row has none." for name in must if frame.schema[name].nullable}
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def verdicts_in(path: Path) -> dict[int, Failure]:
