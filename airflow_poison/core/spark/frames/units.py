@@ -102,7 +102,8 @@ class SparkUnits:
         self._running: dict[int, _Running] = {}
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
-        self._strict, self._looked = transformation.schema is not None, False
+        self._strict = transformation.schema is not None
+        self._looked = self._marks is False and not self._strict  # the plan tells nothing else
 
     def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number."""
