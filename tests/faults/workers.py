@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_poison.core.checking.claims import worked
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare
@@ -85,7 +86,7 @@ def declares(actor: Actor) -> None:
 
 
 def gives_up(actor: Actor) -> None:
-    """Claim a little and release it."""
+    """Claim a little and release it; a claim that others have taken over in the meantime may have been worked on, and stays."""
     held = actor.table.claim(actor.task.run_key, lease=actor.place.lease, now=actor.clock.now(), max_messages=5, exclusive=actor.task.queue != "move")
-    if held is not None:
+    if held is not None and not worked(actor.table.root, held):
         actor.table.release(held)

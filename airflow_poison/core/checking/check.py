@@ -61,14 +61,16 @@ class CheckResult(Plain):
 
 
 def check(table: QueueTable, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:
-    """Check a queue.
+    """Check a queue; of an object store a copy of all that is there.
 
     :param safe_age: what is younger and named by no version may belong to a verb that is under way, and is passed over.
     Raises InputError for a store that keeps no log, StoreUnreachableError when the folder cannot be read.
     """
-    if not Path(table.root, LOG).is_dir():
-        raise InputError(f"The queue {table.name!r} has no log: a check reads tables in Delta format, and the store in memory keeps no log.")
-    return check_folder(table.name, table.root, clock, safe_age=safe_age)
+    with table.folder.copied() as root:
+        if not Path(root, LOG).is_dir():
+            raise InputError(f"The queue {table.name!r} has no log: a check reads tables in Delta format, and the store in memory keeps no log.")
+        found = check_folder(table.name, root, clock, safe_age=safe_age)
+    return replace(found, uri=table.uri)
 
 
 def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:

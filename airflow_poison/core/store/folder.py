@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +21,7 @@ from airflow_poison.core.store import disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ class Folder(Protocol):
 
     def stages(self) -> Iterator[Found]:
         """Yield the folders of the stage that lie elsewhere than on this node."""
+
+    def copied(self) -> AbstractContextManager[str]:
+        """Yield a folder that has all of the table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,10 @@ class LocalFolder:
     def stages(self) -> Iterator[Found]:
         """Yield nothing: everything is here."""
         return iter(())
+
+    def copied(self) -> AbstractContextManager[str]:
+        """Yield the folder itself."""
+        return nullcontext(self.root)
 
 
 def look(root: str, path: Path) -> Found | None:

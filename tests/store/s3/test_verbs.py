@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Kind, Severity
+from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import ClaimLostError, QueueNotFoundError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.schema import SubQueue
@@ -93,6 +96,19 @@ def test_what_a_holder_has_left_is_read_on_another_node(bucket: Bucket) -> None:
     [journals] = heir.journals(new)
     assert [path.read_bytes() for path in Path(journals).iterdir()] == [b"counts"]
     assert not Path(journals).with_name("begun").exists()
+
+
+def test_a_queue_is_checked_by_what_is_in_the_bucket_whatever_the_node_has_fetched(bucket: Bucket) -> None:
+    park_all_of(bucket)
+    seen = bucket.queue("b")
+    clock = VirtualClock(NOW)
+    assert (check(seen, clock).uri, check(seen, clock).findings) == (seen.uri, ())
+    [file] = seen.snapshot().files
+    seen.read(file)
+    bucket.queue("c").folder.remove(file.path)
+    assert [(finding.kind, finding.where) for finding in check(seen, clock).findings if finding.severity is Severity.ERROR] == [
+        (Kind.FILE_MISSING, file.path)
+    ]
 
 
 def test_files_move_without_a_row_being_written_again(bucket: Bucket) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -21,7 +21,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.machine import machine
-from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.bucket.objects import copy_of, side_by_side
 from airflow_poison.core.store.folder import Found, LocalFolder, second_name
 from airflow_poison.core.store.table.files import MANIFEST, STAGE
 from airflow_poison.core.store.table.stage import JOURNAL
@@ -256,6 +256,15 @@ class BucketFolder:
             size, age = found.get(folder, (0, float("inf")))
             found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
         yield from (Found(folder, size, age) for folder, (size, age) in found.items())
+
+    @contextmanager
+    def copied(self) -> Iterator[str]:
+        """Yield a copy of all objects. Raises StoreUnreachableError."""
+        with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
+            copy_of(self.objects, "", copy)
+            for holder in Path(copy, STAGE).glob("*/*"):
+                Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
+            yield copy
 
 
 def _arrived(objects: Objects) -> BucketFolder:

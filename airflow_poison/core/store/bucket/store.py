@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,17 +11,16 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import check_name, no_such_queue, object_store_of
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
-from airflow_poison.core.store.bucket.objects import Objects, copy_of
+from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG
 from airflow_poison.core.store.delta.store import make_table
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import changing
-from airflow_poison.core.store.table.files import STAGE
-from airflow_poison.core.store.table.stage import JOURNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from datetime import datetime, timedelta
 
     from airflow_poison.core.store.control import Control
@@ -90,7 +88,7 @@ class BucketStore:
         :param upgrade: False: leave the table as it is, for those who only read.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError, TableChangedError.
         """
-        folder = BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node))
+        folder = self._folder(name)
         log = BucketLog(folder)
         log.look()
         if not log.exists:
@@ -104,15 +102,12 @@ class BucketStore:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         return sorted(each.path.rpartition("/")[2] for each in self._objects.list(f"{NAMES}/"))
 
-    @contextmanager
-    def copied(self, name: str) -> Iterator[str]:
+    def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield a copy of all objects of a queue's table. Raises StoreUnreachableError."""
-        objects = self._objects.below(check_name(name))
-        with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
-            copy_of(objects, "", copy)
-            for holder in Path(copy, STAGE).glob("*/*"):
-                Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
-            yield copy
+        return self._folder(name).copied()
+
+    def _folder(self, name: str) -> BucketFolder:
+        return BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node))
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""
