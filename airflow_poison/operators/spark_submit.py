@@ -83,8 +83,13 @@ class Target:
     def command(self, submission: Submission) -> tuple[str, list[str], str | None]:
         """Return the application, its arguments, and the class to run it with: a standalone cluster places no Python driver by itself."""
         if not self.standalone:
-            return submission.application, [submission.order], None
-        return submission.no_classes, [submission.application, "", submission.order], _PYTHON_RUNNER
+            return submission.application, [], None
+        fetched = submission.fetched()
+        if submission.table.node:
+            from airflow.sdk.log import mask_secret
+
+            mask_secret(fetched)  # it is signed, and the provider logs it
+        return fetched, ["{{USER_JAR}}", ""], _PYTHON_RUNNER  # a worker replaces the word by where it has put what it fetched
 
 
 class Try:
@@ -97,7 +102,8 @@ class Try:
     def __init__(self, task: QueueReceiveSubmitOperator, hook: QueueHook, table: QueueTable, key: str) -> None:
         self.table, self._task, self._hook = table, task, hook
         self.policy = task.policy or policy_from_dict(table.snapshot().control.policy)
-        self.submission = Submission.of_queue(table, key)
+        self.submission = Submission(table, key)
+        self.target: Target | None = None
         given = task.given_handler
         assert given is not None, "it was declared with one"
         if isinstance(given, Transformation):
@@ -132,7 +138,8 @@ class Try:
 
     def write(self) -> None:
         """Write the order, with all that goes with it."""
-        self.submission.write(self._order, self._hook.shipped(self._task.py_files or ()))
+        elsewhere = self.target is not None and self.target.standalone
+        self.submission.write(self._order, self._hook.shipped(self._task.py_files or ()), publish=elsewhere)
 
     def told(self) -> ReceiveResult | None:
         """Return what the driver has told, or what the queue has recorded of its pass. Raises what the driver raised.
@@ -162,6 +169,7 @@ class Try:
         task, settings, since = self._task, self._hook.settings, self.submission.since()
         order = PassOrder(
             store=self._hook.store().uri,
+            storage_options=settings.storage_options,
             durable=settings.durable,
             queue=self.table.name,
             key=key,

@@ -38,9 +38,9 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
     """Deliver every message that is in the queue now to a handler, once, with Spark's driver where the cluster puts it.
 
     Everything that the Spark provider's SparkSubmitOperator can do, it can: deploy modes, memory, tracking, killing and finding a driver again
-    (``durable``). The application is this package's own; it, this package, ``py_files`` and the order travel through the queue's folder, so
-    the store must be on a file system that this task, the driver and all executors mount at the same path. Python there needs ``numpy``,
-    ``pyarrow``, ``cloudpickle`` and ``pandas``; the driver also ``deltalake``.
+    (``durable``). The application is this package's own: an archive with this package, ``py_files`` and the order. The store is an object store,
+    or on a file system that this task, the driver and all executors mount at the same path. Python there needs ``numpy``, ``pyarrow``,
+    ``cloudpickle`` and ``pandas``, for an object store ``obstore``; the driver also ``deltalake``.
 
     Nothing to receive, or a queue that is halted or blocked: nothing is submitted. The task fails, without Airflow's retries, when the queue is
     halted or was halted by this pass. Running it again finishes what a killed run left. Returns the pass's numbers as a dict, see
@@ -173,7 +173,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
         self.conf = {**SETTINGS, **hook.settings.spark_conf, **(self.conf or {})}
         self.conf.pop(PY_FILES, None)  # the application ships them
-        target = Target.of(self._get_hook())
+        mine.target = target = Target.of(self._get_hook())
         target.find_binary()
         self.conf = {**target.conf, **self.conf}
         self.application, self.application_args, self._java_class = target.command(mine.submission)

@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 import time
+import zipfile
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +24,7 @@ from airflow_poison.core.errors import HandlerNotFoundError, SettingError, Spark
 from airflow_poison.core.passes.alter import alter, declare
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.passes.submitted import carry_out
+from airflow_poison.core.passes.submitted import PassOrder, carry_out
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
@@ -32,7 +33,7 @@ from .conftest import define_connection
 from .test_submit import POLICY, Store, context, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -70,8 +71,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[SparkSubmitHook]:
 
 
 def order_of(store: QueueStore) -> dict[str, Any]:
-    [order] = Path(store.open("orders").uri, "_stage").glob("send-submitted-*/*/order.json")
-    return cast("dict[str, Any]", json.loads(order.read_text()))
+    [application] = Path(store.open("orders").uri, "_stage").glob("send-submitted-*/*/receive.py")
+    return order_in(application)
+
+
+def order_in(application: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(application) as archive:
+        return cast("dict[str, Any]", json.loads(archive.read("order.json")))
 
 
 @pytest.mark.parametrize("name", ["application", "application_args", "java_class"])
@@ -151,8 +157,8 @@ def test_two_files_of_one_name_are_refused_and_one_that_is_named_twice_is_shippe
     with pytest.raises(OSError, match="no cluster"):
         submitted(py_files=[str(mine)]).execute(context())
 
-    [_, folder] = order_of(store)["imports"]
-    assert [path.name for path in Path(folder).glob("*.py")] == ["deps.py"]
+    [_, shipped] = order_of(store)["files"]
+    assert shipped == "files/deps.py"
     assert told[0]._py_files is None, "the application ships them"
     assert "spark.submit.pyFiles" not in told[0]._conf
 
@@ -189,11 +195,9 @@ def test_a_pass_that_has_finished_is_told_with_what_spark_said_besides(
 ) -> None:
     said: list[str] = []
 
-    def submit(hook: SparkSubmitHook, _application: str) -> None:
-        assert hook._application_args is not None
-        [order] = hook._application_args
+    def submit(_hook: SparkSubmitHook, application: str) -> None:
         result = ReceiveResult("orders", "run", received=5, passes=1)
-        Path(order).with_name("outcome.json").write_text(json.dumps({"result": result.to_dict()}))
+        Path(application).with_name("outcome.json").write_text(json.dumps({"result": result.to_dict()}))
         raise OSError("the network is gone")
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
@@ -288,24 +292,33 @@ def of_this_dag(rows: pa.Table, key: str) -> None:
     """Stand for a function of a DAG file."""
 
 
+class Local(LocalEngine):
+    """Delivers in this process."""
+
+    def ship(self, _files: Sequence[str]) -> None:
+        """Do nothing: they can be imported here."""
+
+
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stand for ``spark-submit``, which runs the driver here; return the orders that it was given."""
-    orders: list[str] = []
+    """Stand for ``spark-submit``, which runs the driver here; return the applications that it was given."""
+    applications: list[str] = []
     TAKEN.clear()
     monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: LocalEngine())
+    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: Local())
 
-    def submit(hook: SparkSubmitHook, _application: str) -> None:
-        [order] = hook._application_args or []
-        orders.append(order)
+    def submit(hook: SparkSubmitHook, application: str) -> None:
+        assert hook._application_args == []
+        applications.append(application)
+        order = order_in(Path(application))
+        del order["files"]
         try:
-            carry_out(Path(order))
+            carry_out(PassOrder.from_dict(order))
         except KeyboardInterrupt:
             raise OSError("the driver is gone") from None
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
-    return orders
+    return applications
 
 
 def test_the_order_carries_a_function_that_takes_rows_by_name_or_by_value(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,16 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.passes.submitted import OUTCOME, PassOrder, Submission, carry_out
+from airflow_poison.core.passes.submitted import PassOrder, Submission, carry_out
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.spark.executors import own_package
 from airflow_poison.core.store.delta.store import DeltaStore
 
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from airflow_poison.core.message import Message
@@ -48,11 +52,19 @@ def order(table: QueueTable, since: int = 0) -> PassOrder:
 
 def a_try(table: QueueTable, since: int = 0, **told: Any) -> Submission:
     """Return a try that has submitted, and what its driver told."""
-    mine = Submission.of_queue(table, KEY)
+    mine = Submission(table, KEY)
     mine.write(order(table, since), ())
     if told:
-        Path(mine.order).with_name(OUTCOME).write_text(json.dumps(told))
+        mine.tell(told)
     return mine
+
+
+def driven(mine: Submission) -> int:
+    """Be the driver of a try; return its exit code."""
+    with zipfile.ZipFile(mine.application) as archive:
+        said = json.loads(archive.read("order.json"))
+    assert [Path(name).name for name in said.pop("files")] == [Path(own_package()).name]
+    return carry_out(PassOrder.from_dict(said))
 
 
 def result(**numbers: Any) -> dict[str, object]:
@@ -65,13 +77,13 @@ def lost() -> dict[str, str]:
 
 def test_a_staged_handler_is_nobodys_business_but_its_owners_and_groups(table: QueueTable) -> None:
     mine = a_try(table)
-    folder = Path(mine.order).parent
-    assert folder.stat().st_mode & 0o007 == 0
-    assert Path(mine.order).stat().st_mode & 0o007 == 0
+    application = Path(mine.application)
+    assert application.parent.stat().st_mode & 0o007 == 0
+    assert application.stat().st_mode & 0o007 == 0
 
 
 def test_a_first_try_finds_nothing(table: QueueTable) -> None:
-    first = Submission.of_queue(table, KEY)
+    first = Submission(table, KEY)
     assert (first.since(), first.left(), first.outcome()) == (None, None, None)
 
 
@@ -89,7 +101,7 @@ def test_a_try_hears_its_own_driver_and_not_that_of_another_try(table: QueueTabl
 def test_a_try_that_finds_a_driver_again_hears_the_last_one(table: QueueTable) -> None:
     a_try(table, error=lost())
     a_try(table, result=result(received=2))
-    heard = Submission.of_queue(table, KEY).outcome()
+    heard = Submission(table, KEY).outcome()
     assert heard is not None
     assert heard.received == 2
 
@@ -98,22 +110,22 @@ def test_of_what_is_left_the_pass_that_did_something_is_told(table: QueueTable) 
     a_try(table, error=lost())
     a_try(table, result=result(received=3, passes=1))
     a_try(table, result=result())
-    left = Submission.of_queue(table, KEY).left()
+    left = Submission(table, KEY).left()
     assert left is not None
     assert left == replace(ReceiveResult("orders", KEY), received=3, passes=1)
 
 
 def test_an_error_is_nothing_that_is_left(table: QueueTable) -> None:
     a_try(table, error=lost())
-    assert Submission.of_queue(table, KEY).left() is None
+    assert Submission(table, KEY).left() is None
 
 
 def test_where_the_passes_began_is_known_until_the_result_has_been_read(table: QueueTable) -> None:
     a_try(table, since=2)
     a_try(table, since=4)
-    assert Submission.of_queue(table, KEY).since() == 2
-    Submission.of_queue(table, KEY).remove()
-    assert Submission.of_queue(table, KEY).since() is None
+    assert Submission(table, KEY).since() == 2
+    Submission(table, KEY).remove()
+    assert Submission(table, KEY).since() is None
 
 
 def test_whatever_ends_a_driver_is_told(table: QueueTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +135,7 @@ def test_whatever_ends_a_driver_is_told(table: QueueTable, monkeypatch: pytest.M
     monkeypatch.setattr(ReceivePass, "run", fail)
     mine = a_try(table)
 
-    assert carry_out(Path(mine.order)) == 1
+    assert driven(mine) == 1
     with pytest.raises(SparkJobError, match="MemoryError: a mountain of messages"):
         mine.outcome()
     assert "Traceback" in capsys.readouterr().err
@@ -139,8 +151,8 @@ def test_a_driver_whose_folder_is_gone_ends_in_silence(table: QueueTable, monkey
 
     monkeypatch.setattr(ReceivePass, "run", run)
 
-    assert carry_out(Path(mine.order)) == 0
-    assert not mine.folder.exists()
+    assert driven(mine) == 0
+    assert not Path(table.root, mine.folder).exists()
 
 
 # Rows that go to a function --------------------------------------------------------------------------------------------
@@ -153,17 +165,24 @@ def text_of(message: Message) -> dict[str, object]:
 def told_to(table: QueueTable, deliver: HandlerRef) -> Submission:
     """Return a try whose order has a function that takes rows."""
     outputs = base64.b64encode(pickle.dumps(outputs_of(deliver=True))).decode()
-    mine = Submission.of_queue(table, KEY)
+    mine = Submission(table, KEY)
     told = replace(order(table), isolation="none", outputs=outputs).handled_by(resolve_handler(text_of, returns_rows=True))
     mine.write(told.delivered_by(deliver), ())
     return mine
+
+
+class Local(LocalEngine):
+    """Delivers in this process."""
+
+    def ship(self, _files: Sequence[str]) -> None:
+        """Do nothing: they can be imported here."""
 
 
 @pytest.fixture
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that delivers in this process."""
     monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: LocalEngine())
+    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: Local())
 
 
 @pytest.mark.usefixtures("without_jvm")
@@ -180,15 +199,15 @@ def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_
     by_value = resolve_deliver(take)
     assert by_value.by_value is not None
     first = told_to(table, by_value)
-    assert carry_out(Path(first.order)) == 1
+    assert driven(first) == 1
     with pytest.raises(SparkJobError, match="ConnectionError: the database is away"):
         first.outcome()
     assert sum(file.rows for file in table.snapshot().files) == 0, "the messages have settled"
 
     second = told_to(table, by_value)
-    assert carry_out(Path(second.order)) == 0
+    assert driven(second) == 0
     third = told_to(table, by_value)
-    assert carry_out(Path(third.order)) == 0
+    assert driven(third) == 0
 
     calls = Path(taken).read_text().splitlines()
     assert len(calls) == 2
@@ -204,7 +223,7 @@ def test_a_function_that_the_driver_does_not_find_is_told_before_anything_is_cla
     send(table, messages_to_batches(["one"]), key="sent", clock=SystemClock())
     mine = told_to(table, HandlerRef("not_there:upsert"))
 
-    assert carry_out(Path(mine.order)) == 1
+    assert driven(mine) == 1
     with pytest.raises(HandlerNotFoundError, match=r"deliver: .*'not_there:upsert' cannot be found"):
         mine.outcome()
     assert table.snapshot().claims == ()

@@ -1,22 +1,29 @@
-"""The application that ``spark-submit`` runs for QueueReceiveSubmitOperator: one receive pass, as a file says.
+"""The application that ``spark-submit`` runs for QueueReceiveSubmitOperator: one receive pass, as an order says.
 
-It is run as a script, from a copy beside that file; what it imports of this package comes from an archive there.
+It begins an archive, which Python runs as a script: the order, this package and the files that a user ships are in it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 
-def main(order: str) -> int:
-    """Carry an order out. Returns the exit code: 0 where a pass ended, also one that halted its queue."""
-    sys.path[:0] = json.loads(Path(order).read_text())["imports"]
-    from airflow_poison.core.passes.submitted import carry_out
+def main(archive: str) -> int:
+    """Carry the order of an archive out. Returns the exit code: 0 where a pass ended, also one that halted its queue."""
+    with tempfile.TemporaryDirectory(prefix="airflow-poison-", ignore_cleanup_errors=True) as folder:
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder)
+        order = json.loads(Path(folder, "order.json").read_text())
+        files = [str(Path(folder, name)) for name in order.pop("files")]
+        sys.path[:0] = dict.fromkeys(str(Path(file).parent) if file.endswith(".py") else file for file in files)
+        from airflow_poison.core.passes.submitted import PassOrder, carry_out
 
-    return carry_out(Path(order))
+        return carry_out(PassOrder.from_dict(order), files)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[0]))

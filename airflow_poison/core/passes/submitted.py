@@ -1,7 +1,7 @@
-"""A receive pass that is submitted to a cluster: what its driver is told through the store, and what it tells. ``carry_out`` is its driver.
+"""A receive pass that is submitted to a cluster: what its driver is told, and what it tells through the store. ``carry_out`` is its driver.
 
-The store is the one place that task, driver and executors all see. A folder in the queue's stage holds, for each try, the application, this
-package, the files that a user ships, the order, and in the end the outcome.
+Each try has a folder in the queue's stage, with what it submits, an archive of the application, this package, the files that a user ships and
+the order; with what later tries must know; and in the end the outcome.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import base64
 import json
 import os
 import pickle
-import shutil
 import sys
 import threading
 import time
 import traceback
+import zipfile
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
 from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SettingError, SparkJobError, recalled
+from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
 from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
 from airflow_poison.core.spark.executors import own_package, shippable
+from airflow_poison.core.store.folder import second_name
+from airflow_poison.core.store.table.files import STAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,29 +38,35 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.passes.receive import ReceivePass
+    from airflow_poison.core.spark.engine import SparkEngine
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-ORDER, OUTCOME, APPLICATION, NO_CLASSES = "order.json", "outcome.json", "receive.py", "nothing.jar"
-_FIELDS = tuple(field.name for field in fields(ReceiveResult))
+BEGUN, OUTCOME, APPLICATION, FETCHED = "begun.json", "outcome.json", "receive.py", "receive.jar"
+_FOLDER = "send-submitted-"
+KEEP_SECONDS = 600.0
+"""How often a folder is touched while its order is carried out: maintenance removes those that are a day old."""
+_FIELDS = tuple(each.name for each in fields(ReceiveResult))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOrder:
     """What the application is told.
 
-    :param store: the root.
+    :param store: the URI of the store.
+    :param attempt: the name of the try's folder.
     :param policy: as ``to_dict`` gives it.
     :param handler: the name of one that is imported where the driver runs; of one that travels by value, its name for people.
     :param by_value: that handler, pickled, in base 64; empty: it is imported.
     :param transforms: the handler is a transformation of a DataFrame, with these settings of it.
-    :param imports: what goes in front of the driver's import path; executors, who see the store, too, have it behind theirs.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
     :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
     :param outage: as ``to_dict`` gives it; None: none is looked for.
     :param deliver: the name of the function that takes the rows of the output without a table; empty: there is none.
     :param deliver_by_value: that function, as ``by_value``.
+    :param storage_options: for ``store``; with the credentials that the connection has, which is why orders are nobody else's business.
     """
 
     store: str
@@ -72,7 +80,6 @@ class PassOrder:
     isolation: str = "process"
     unprocessable: tuple[str, ...] = ()
     outputs: str = ""
-    imports: tuple[str, ...] = ()
     parallelism: int | None = None
     since: int = 0
     batch: str | None = None
@@ -83,6 +90,13 @@ class PassOrder:
     mixes_rows: bool = False
     deliver: str = ""
     deliver_by_value: str = ""
+    attempt: str = ""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> PassOrder:
+        """Return what ``asdict`` has made plain."""
+        return cls(**{**said, "unprocessable": tuple(said["unprocessable"])})
 
     def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
         """Return the same order with a checked handler."""
@@ -99,86 +113,121 @@ class PassOrder:
 class Submission:
     """The folder of a run key, the same for each of its tries, with a folder of its own for each try that submits.
 
-    :param folder: below the queue's own.
     :param attempt: the name of this try's folder; those of later tries come later in the alphabet.
     """
 
-    folder: Path
-    attempt: str
+    table: QueueTable
+    key: str
+    attempt: str = field(default_factory=lambda: f"{time.time_ns():020}-{token_hex(4)}")
 
-    @classmethod
-    def of_queue(cls, table: QueueTable, key: str) -> Submission:
-        """Return the folder of a run key, for a new try. Raises SettingError for a queue whose folder only this node has."""
-        if table.node:
-            raise SettingError("store", table.uri, "a folder that the driver sees, too: queues in object stores are received from in the task so far")
-        return cls(Path(table.root, "_stage", f"send-submitted-{key}"), f"{time.time_ns():020}-{token_hex(4)}")
+    @property
+    def folder(self) -> str:
+        """The folder of the run key, below the queue's table."""
+        return f"{STAGE}/{_FOLDER}{self.key}"
 
     @property
     def application(self) -> str:
-        """What is submitted."""
-        return str(self._here / APPLICATION)
+        """What is submitted: where it lies on this node."""
+        return str(self._here(APPLICATION))
 
-    @property
-    def order(self) -> str:
-        """The application's only argument."""
-        return str(self._here / ORDER)
+    def fetched(self) -> str:
+        """Return where a machine of the cluster gets the application, for an hour: the path that all share, or a URL that is signed.
 
-    @property
-    def no_classes(self) -> str:
-        """An empty archive, where something must be submitted that holds classes."""
-        return str(self._here / NO_CLASSES)
+        Python runs it under any name; a standalone cluster takes nothing but archives of Java.
+        """
+        return self.table.folder.fetched(self._below(FETCHED))
 
-    def write(self, order: PassOrder, py_files: Iterable[str]) -> None:
+    def write(self, order: PassOrder, py_files: Iterable[str], *, publish: bool = False) -> None:
         """Put everything into this try's folder.
 
         :param py_files: on this machine.
+        :param publish: a machine of the cluster fetches the application.
         """
-        self._here.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code
-        (self._here / "files").mkdir()
-        shutil.copyfile(Path(__file__).with_name("application.py"), self.application)
-        copies = [self._put(shippable(path)) for path in (own_package(), *py_files)]
-        Path(self.no_classes).write_bytes(b"PK\x05\x06" + bytes(18))
-        imports = dict.fromkeys(str(Path(path).parent) if path.endswith(".py") else path for path in copies)
-        write_whole(Path(self.order), asdict(replace(order, imports=tuple(imports))))
+        self._here(APPLICATION).parent.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code, and credentials
+        files = {f"files/{Path(path).name}": path for path in map(shippable, (own_package(), *py_files))}
+        with open(self.application, "xb", opener=private) as target, zipfile.ZipFile(target, "w") as archive:
+            archive.write(Path(__file__).with_name("application.py"), "__main__.py")
+            archive.writestr("order.json", json.dumps({**asdict(replace(order, attempt=self.attempt)), "files": [*files]}))
+            for name, path in files.items():
+                archive.write(path, name)
+        write_whole(self._here(BEGUN), {"since": order.since})
+        if publish:
+            second_name(Path(self.application), self._here(FETCHED))
+        self.table.folder.share([self._below(name) for name in ([FETCHED, BEGUN] if publish else [BEGUN])])
 
     def since(self) -> int | None:
         """Return what the first order says of the passes before it; None: there is no order that nobody has read the result of."""
-        for folder in self._attempts():
-            order = _read(folder / ORDER)
-            if order:
-                return int(order["since"])
+        for attempt in self.attempts():
+            if begun := self._read(BEGUN, attempt):
+                return int(begun["since"])
         return None
 
     def outcome(self) -> ReceiveResult | None:
         """Return the result that the driver told: of this try, or of the last one that submitted. None: it told nothing. Raises what it raised."""
-        attempts = self._attempts()
-        said = _read((self._here if self._here in attempts or not attempts else attempts[-1]) / OUTCOME)
+        attempts = self.attempts()
+        said = self._read(OUTCOME, self.attempt if self.attempt in attempts or not attempts else attempts[-1])
         if "error" in said:
             raise recalled(said["error"]["type"], said["error"]["text"])
         return _result(said)
 
     def left(self) -> ReceiveResult | None:
         """Return the result of an earlier try that nobody has read, since its task was killed; None where there is none."""
-        return fullest(_result(_read(folder / OUTCOME)) for folder in self._attempts())
+        return fullest(_result(self._read(OUTCOME, attempt)) for attempt in self.attempts())
+
+    def attempts(self) -> Sequence[str]:
+        """Return the names of the tries that have submitted, in their order."""
+        if not self.table.node:
+            with suppress(FileNotFoundError):
+                return sorted(path.name for path in Path(self.table.root, self.folder).iterdir())
+            return ()
+        return sorted(found.name for found in self.table.folder.stages() if found.path.rpartition("/")[0] == self.folder)
 
     def remove(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.table.folder.remove_tree(self.folder)
 
-    @property
-    def _here(self) -> Path:
-        return self.folder / self.attempt
+    # The driver's side
 
-    def _attempts(self) -> Sequence[Path]:
+    def tell(self, outcome: object) -> None:
+        """Write what the pass came to; nothing when the folder is gone, for the queue has the result."""
+        if self.attempt not in self.attempts():
+            return
+        with suppress(FileNotFoundError):
+            write_whole(self._here(OUTCOME), outcome)
+            self.table.folder.share([self._below(OUTCOME)])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the folder young while its order is carried out."""
+        ended = threading.Event()
+
+        def touch() -> None:
+            while not ended.wait(KEEP_SECONDS):
+                with suppress(OSError, StoreUnreachableError):  # the next one may do
+                    if self.attempt in self.attempts():
+                        os.utime(self._here(BEGUN))
+                        self.table.folder.share([self._below(BEGUN)])
+
+        with suppress(FileNotFoundError):
+            self.table.folder.here(self._below(BEGUN))
+        threading.Thread(target=touch, name="poison-keep", daemon=True).start()
         try:
-            return sorted(self.folder.iterdir())
-        except FileNotFoundError:
-            return ()
+            yield
+        finally:
+            ended.set()
 
-    def _put(self, path: str) -> str:
-        copy = self._here / "files" / Path(path).name
-        shutil.copyfile(path, copy)
-        return str(copy)
+    def _below(self, name: str) -> str:
+        return f"{self.folder}/{self.attempt}/{name}"
+
+    def _here(self, name: str) -> Path:
+        return Path(self.table.root, self._below(name))
+
+    def _read(self, name: str, attempt: str) -> dict[str, Any]:
+        """Return what a file says; nothing when it is not there, or another try has removed it."""
+        said: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            said = json.loads(self.table.folder.here(f"{self.folder}/{attempt}/{name}").read_text())
+        return said
 
 
 def _as_text(function: HandlerRef) -> str:
@@ -188,7 +237,7 @@ def _as_text(function: HandlerRef) -> str:
 
 def was_begun(table: QueueTable, key: str, handle: str = "") -> bool:
     """Whether a pass of a run key was submitted, or has left anything in the queue."""
-    return Submission.of_queue(table, key).folder.exists() or is_known(table, key, handle)
+    return bool(Submission(table, key).attempts()) or is_known(table, key, handle)
 
 
 def without_spark(receiving: ReceivePass, key: str) -> ReceiveResult | None:
@@ -245,59 +294,46 @@ def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
     return ReceiveResult(**{**numbers, "errors": tuple(numbers["errors"])})
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return what a file says; nothing when it is not there, or another try has removed it."""
-    said: dict[str, Any] = {}
-    with suppress(FileNotFoundError):
-        said = json.loads(path.read_text())
-    return said
-
-
 # The driver's side -----------------------------------------------------------------------------------------------------
 
 
-KEEP_SECONDS = 600.0
-"""How often an order is touched while it is carried out: maintenance removes such folders when they are a day old."""
+def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
+    """Receive as an order says, and tell the outcome. Returns the exit code: 0 where the pass ended.
 
+    :param files: what was shipped with the order; executors are to import from it, too.
+    """
+    from airflow_poison.core.store import open_store
 
-def carry_out(order_file: Path) -> int:
-    """Receive as an order says, and write the outcome beside it. Returns the exit code: 0 where the pass ended."""
-    said = json.loads(order_file.read_text())
-    order = PassOrder(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "imports")}})
-    with _kept(order_file):
+    store = open_store(order.store, order.storage_options or None, durable=order.durable)
+    table = store.open(order.queue)
+    mine = Submission(table, order.key, order.attempt)
+    with mine.kept():
         try:
-            outcome: dict[str, Any] = {"result": _receive(order)}
+            outcome: dict[str, Any] = {"result": _receive(order, store, table, files)}
         except PoisonError as error:
             outcome = _told(error)
         except Exception as error:  # noqa: BLE001  (whatever it is, the task tells it)
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}"
             outcome = _told(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
-    with suppress(FileNotFoundError):  # the folder is gone; the queue has the result
-        write_whole(order_file.parent / OUTCOME, outcome)
+    mine.tell(outcome)
     return 1 if "error" in outcome else 0
 
 
-def _receive(order: PassOrder) -> dict[str, object]:
-    from pyspark.sql import SparkSession
-
+def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequence[str]) -> dict[str, object]:
     from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies import policy_from_dict
     from airflow_poison.core.policies.outage import checked_outage
-    from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.store import open_store
 
-    store = open_store(order.store, durable=order.durable)
-    session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
     by_value = base64.b64decode(order.by_value)
     handler = HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler
     receiving = ReceivePass(
-        table=store.open(order.queue),
+        table=table,
         policy=policy_from_dict(order.policy),
         handler=Transformation(handler, order.schema, order.mixes_rows) if order.transforms else handler,  # type: ignore[arg-type]  # resolved already
-        engine=lambda: SparkEngine(session.getOrCreate(), _say, parallelism=order.parallelism),
+        engine=lambda: _engine(order, files),
         clock=SystemClock(),
         max_messages=order.max_messages,
         isolation=order.isolation,
@@ -312,6 +348,27 @@ def _receive(order: PassOrder) -> dict[str, object]:
     return receiving.run(order.key).to_dict()
 
 
+def _engine(order: PassOrder, files: Sequence[str]) -> SparkEngine:
+    """Return the engine of the driver's session, whose executors import from the files that were shipped."""
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.core.spark.engine import SparkEngine
+
+    session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # a cluster that places the driver takes the application for a library of the executors
+        session = session.config("spark.jars", ",".join(jar for jar in _jars() if f"/{_FOLDER}" not in jar))
+    engine = SparkEngine(session.getOrCreate(), _say, parallelism=order.parallelism)
+    engine.ship(files)
+    return engine
+
+
+def _jars() -> Sequence[str]:
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  (settings that were submitted are the JVM's)
+    return SparkConf().get("spark.jars", "").split(",")
+
+
 def _deliver(order: PassOrder) -> Deliver | None:
     """Return the function that takes rows, found before anything is claimed. Raises HandlerNotFoundError."""
     from airflow_poison.core.delivery.handlers import HandlerRef, load_handler
@@ -323,23 +380,6 @@ def _deliver(order: PassOrder) -> Deliver | None:
     except HandlerNotFoundError as error:
         raise HandlerNotFoundError(f"deliver: {error}") from error
     return found  # type: ignore[no-any-return]  # checked when it was declared
-
-
-@contextmanager
-def _kept(order_file: Path) -> Iterator[None]:
-    """Keep the order's folder young while it is worked on."""
-    ended = threading.Event()
-
-    def touch() -> None:
-        while not ended.wait(KEEP_SECONDS):
-            with suppress(FileNotFoundError):
-                os.utime(order_file)
-
-    threading.Thread(target=touch, name="poison-keep", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
 
 
 def _told(error: PoisonError) -> dict[str, Any]:

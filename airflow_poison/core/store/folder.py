@@ -106,6 +106,9 @@ class Folder(Protocol):
     def stages(self) -> Iterator[Found]:
         """Yield the folders of the stage that lie elsewhere than on this node."""
 
+    def fetched(self, path: str) -> str:
+        """Return where somebody without rights of their own gets a file that was shared, for an hour: a path, or a URL."""
+
     def copied(self) -> AbstractContextManager[str]:
         """Yield a folder that has all of the table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
@@ -207,6 +210,10 @@ class LocalFolder:
     def stages(self) -> Iterator[Found]:
         """Yield nothing: everything is here."""
         return iter(())
+
+    def fetched(self, path: str) -> str:
+        """Return its path."""
+        return str(self.here(path))
 
     def copied(self) -> AbstractContextManager[str]:
         """Yield the folder itself."""

@@ -12,7 +12,7 @@ import re
 import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SHUT_OUT = b'{"shut out": true}'
 """What stands in the place of the manifest of a holder who must not put one there any more."""
+_FETCHED_WITHIN = timedelta(hours=1)
 _PIECE = re.compile(r"(.+)\.at-(\d{12})")
 
 
@@ -256,6 +257,10 @@ class BucketFolder:
             size, age = found.get(folder, (0, float("inf")))
             found[folder] = (size + each.size, min(age, (now - each.changed_at).total_seconds()))
         yield from (Found(folder, size, age) for folder, (size, age) in found.items())
+
+    def fetched(self, path: str) -> str:
+        """Return a signed URL. Raises StoreUnreachableError."""
+        return self.objects.signed(path, _FETCHED_WITHIN)
 
     @contextmanager
     def copied(self) -> Iterator[str]:
