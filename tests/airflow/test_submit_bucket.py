@@ -15,7 +15,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.submitted import Submission
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from tests.spark.places.servers import standalone
+from tests.spark.places.servers import apart
 from tests.store.s3 import server
 
 from .conftest import define_connection
@@ -32,18 +32,14 @@ MODES = pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers with mounts of their own; what the task's machine keeps, they do not see."""
-    folder, driver = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("task-node")
-    with standalone(folder, hidden=driver) as started, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(driver))
-        patch.setattr("tempfile.tempdir", str(driver))
-        yield started
+    with apart(tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("task-node")) as nodes:
+        yield nodes.cluster
 
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[Mapping[str, str]]:
     with server.running() as port:
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "us-east-1"}
-        yield {"AWS_ENDPOINT_URL": f"http://{server.LOOPBACK}:{port}", "AWS_ALLOW_HTTP": "true", **keys}
+        yield server.options(f"http://{server.LOOPBACK}:{port}", "hush-hush")
 
 
 @pytest.fixture

@@ -22,18 +22,18 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError, SparkDistributionError
 from airflow_poison.core.passes.alter import alter, declare
-from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.submitted import PassOrder, carry_out
 from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from tests import local_driver
 
 from .conftest import define_connection
 from .test_submit import POLICY, Store, context, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import pyarrow as pa
 
@@ -292,20 +292,12 @@ def of_this_dag(rows: pa.Table, key: str) -> None:
     """Stand for a function of a DAG file."""
 
 
-class Local(LocalEngine):
-    """Delivers in this process."""
-
-    def ship(self, _files: Sequence[str]) -> None:
-        """Do nothing: they can be imported here."""
-
-
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Stand for ``spark-submit``, which runs the driver here; return the applications that it was given."""
     applications: list[str] = []
     TAKEN.clear()
-    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: Local())
+    local_driver.without_jvm(monkeypatch)
 
     def submit(hook: SparkSubmitHook, application: str) -> None:
         assert hook._application_args == []

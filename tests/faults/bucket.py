@@ -21,7 +21,7 @@ from urllib.parse import quote
 from tests.faults.keeping import is_history, kept_in
 from tests.faults.ledger import append
 from tests.store.s3.proxy import Answer, Harm, Proxy, Request, running
-from tests.store.s3.server import LOOPBACK
+from tests.store.s3.server import LOOPBACK, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,8 +48,7 @@ class Bucket:
     @property
     def options(self) -> Mapping[str, str]:
         """How a store is told of it."""
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
-        return {"AWS_ENDPOINT_URL": self.url, "AWS_ALLOW_HTTP": "true", **keys}
+        return options(self.url)
 
     def storm(self) -> None:
         """Let the proxy do harm from now on."""

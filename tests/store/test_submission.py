@@ -16,7 +16,6 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
 from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.send import messages_to_batches, send
@@ -24,12 +23,11 @@ from airflow_poison.core.passes.submitted import PassOrder, Submission, carry_ou
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.spark.executors import own_package
 from airflow_poison.core.store.delta.store import DeltaStore
+from tests import local_driver
 
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import pyarrow as pa
 
     from airflow_poison.core.message import Message
@@ -171,18 +169,10 @@ def told_to(table: QueueTable, deliver: HandlerRef) -> Submission:
     return mine
 
 
-class Local(LocalEngine):
-    """Delivers in this process."""
-
-    def ship(self, _files: Sequence[str]) -> None:
-        """Do nothing: they can be imported here."""
-
-
 @pytest.fixture
 def without_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that delivers in this process."""
-    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    monkeypatch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: Local())
+    local_driver.without_jvm(monkeypatch)
 
 
 @pytest.mark.usefixtures("without_jvm")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, NAMES, Where, driven
-from tests.spark.places.servers import Nodes, connect_server, standalone
+from tests.spark.places.servers import apart, connect_server, standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.spark.places.place import Place
-    from tests.spark.places.servers import Cluster
+    from tests.spark.places.servers import Cluster, Nodes
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +26,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     """Return a cluster of two workers that share no folder, neither with each other nor with the driver."""
-    folder, driver = tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("driver-node")
-    with standalone(folder, hidden=driver) as started, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(driver))
-        patch.setattr("tempfile.tempdir", str(driver))
-        yield Nodes(started, driver, (folder / "node-1", folder / "node-2"))
+    with apart(tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("driver-node")) as there:
+        yield there
 
 
 @pytest.fixture(scope="session", params=(CLUSTER, CONNECT))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pyspark
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -150,6 +151,15 @@ def standalone(folder: Path, hidden: Path | None = None) -> Iterator[Cluster]:
         with ThreadPoolExecutor(2) as side_by_side:
             servers += side_by_side.map(start_worker, (1, 2))
         yield Cluster(url, rest, servers, start_worker)
+
+
+@contextmanager
+def apart(folder: Path, driver: Path) -> Iterator[Nodes]:
+    """Start a cluster whose workers share no folder, neither with each other nor with this process, which has another folder for temporary files."""
+    with standalone(folder, hidden=driver) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(driver))
+        patch.setattr("tempfile.tempdir", str(driver))
+        yield Nodes(cluster, driver, (folder / "node-1", folder / "node-2"))
 
 
 @contextmanager

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 def options() -> Iterator[Mapping[str, str]]:
     """Return how the stores of these tests are reached."""
     with server.running() as port:
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
-        yield {"AWS_ENDPOINT_URL": f"http://{server.LOOPBACK}:{port}", "AWS_ALLOW_HTTP": "true", **keys}
+        yield server.options(f"http://{server.LOOPBACK}:{port}")
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ class Bucket:
     @property
     def options(self) -> dict[str, str]:
         """How a store is told of it."""
-        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
-        return {"AWS_ENDPOINT_URL": self.proxy.url, "AWS_ALLOW_HTTP": "true", **keys}
+        return server.options(self.proxy.url)
 
     def store(self, node: str = "node", **options: str) -> BucketStore:
         """Return a store as a new process has it; on a new node where that has no folder yet."""

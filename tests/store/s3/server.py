@@ -26,6 +26,12 @@ def running() -> Iterator[int]:
             process.stdin.close()
 
 
+def options(url: str, secret: str = "x") -> dict[str, str]:
+    """Return how a store is told of a server, or of what stands in front of it."""
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
+    return {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", **keys}
+
+
 def serve() -> None:
     """Tell the port, and answer until nobody holds the other end of the standard input any more."""
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
