@@ -58,7 +58,7 @@ test-spark: setup
 	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
 
 test-places: setup  # a Spark cluster, a Spark Connect server
-	$(PYTEST) tests/spark/places tests/airflow/test_submit.py
+	$(PYTEST) tests/spark/places tests/airflow/test_submit.py tests/airflow/test_submit_bucket.py
 
 test-buckets: setup  # passes over queues in an object store
 	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
@@ -67,7 +67,7 @@ test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions
 
 test-airflow: setup
-	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py
+	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py --ignore tests/airflow/test_submit_bucket.py
 
 test-faults: setup
 	$(IN_MEMORY) $(PYTEST) tests/faults
