@@ -182,16 +182,21 @@ class Proxy:
 
 @dataclass(slots=True)
 class Seeded:
-    """A plan that harms one request in ten, each in some way."""
+    """A plan that harms one request in ten; each way comes once before one comes again."""
 
     seed: int
     _random: random.Random = field(init=False)
+    _left: list[Harm] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
     def __call__(self, request: Request) -> Harm | None:
-        return self._random.choice(list(Harm)) if self._random.random() < 0.1 else None
+        if self._random.random() >= 0.1:
+            return None
+        if not self._left:
+            self._left = self._random.sample(list(Harm), len(Harm))
+        return self._left.pop()
 
 
 class _Listener(ThreadingHTTPServer):
