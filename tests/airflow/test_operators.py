@@ -30,13 +30,14 @@ from airflow_poison.taskgroups import retry_cycle
 from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -263,7 +264,7 @@ class ThreeThenLater:
 class Unready(LocalEngine):
     """Its executors lack something."""
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
         raise ExecutorError(f"cannot load {handler.name}. Nothing was claimed.")
 
 

@@ -383,8 +383,11 @@ class Engine(Protocol):
         """Whether all its processes run on this machine, and end with this one."""
         ...
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
-        """See whether it can deliver, before anything is claimed. Raises ExecutorError."""
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
+        """See whether it can deliver, before anything is claimed. Raises ExecutorError, SettingError.
+
+        :param outputs: where the rows go that a handler returns, with the columns that are known.
+        """
         ...
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
@@ -400,8 +403,9 @@ class LocalEngine:
 
     local = True
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
         """There is nothing to make ready: the handler has been checked in this process. Raises SettingError for a transformation."""
+        del outputs
         if isinstance(handler, Transformation):
             raise SettingError("transform", handler.name, f"a handler of messages here: queue {table.name!r} is received from without Spark")
 
@@ -466,9 +470,9 @@ class SupervisedEngine:
         self._supervise(self._engine)
         return self._engine().local
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
         """Make the engine, and let it see whether it can deliver. Raises what it raises."""
-        self._supervise(lambda: self._engine().prepare(table, handler))
+        self._supervise(lambda: self._engine().prepare(table, handler, outputs))
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""

@@ -15,7 +15,7 @@ from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.frames.claim import transform_claim
 from airflow_poison.core.spark.frames.function import check
 from airflow_poison.core.spark.jobs import readable_error
-from airflow_poison.core.spark.nodes import NodeSite
+from airflow_poison.core.spark.nodes import NodeSite, check_outputs
 from airflow_poison.core.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
 from airflow_poison.core.store.bucket.objects import side_by_side
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.errors import PoisonError
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.spark.jobs import Watched
     from airflow_poison.core.spark.shares import Site
     from airflow_poison.core.store.files import Claim
@@ -112,8 +113,8 @@ class SparkEngine:
         """Let executors import from files of this machine."""
         self._executors.ship(py_files)
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
-        """See to it that the executors have what a pass needs there. Raises ExecutorError; nothing has to be claimed before.
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
+        """See to it that the executors have what a pass needs there. Raises ExecutorError, SettingError; nothing has to be claimed before.
 
         A transformation is called here, without messages. Raises TransformError.
         """
@@ -121,6 +122,8 @@ class SparkEngine:
             self._executors.make_ready(table.folder)
             check(self._spark, handler)
         else:
+            if table.node and not self.local:
+                check_outputs(outputs)
             self._executors.make_ready(table.folder, handler)
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
@@ -131,7 +134,7 @@ class SparkEngine:
         if job.transform is not None:
             transform_claim(self._spark, self._executors.jobs, table, claim, job, site=site, keep_alive=keep_alive, tell=self._progress)
             return
-        self.prepare(table, job.handler)
+        self.prepare(table, job.handler, job.outputs)
         if site is None:
             self._watched(self._job(SharedSite(table.root), claim, job).write.format("noop").mode("overwrite").save, table, claim, keep_alive)
             return

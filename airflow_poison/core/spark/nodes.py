@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.files import Claim, DataFile
     from airflow_poison.core.store.queue_table import QueueTable
@@ -46,6 +47,17 @@ EVERY = 5.0
 """Seconds between two looks of a task at what others have told, and at whether its claim is still its driver's."""
 DATA_KEPT, STAGES_KEPT = 24 * 3600.0, 7 * 24 * 3600.0
 """For so many seconds a node keeps what tasks have fetched, and what they have left."""
+
+
+def check_outputs(outputs: Iterable[Output]) -> None:
+    """Raise SettingError for outputs whose columns the tasks would have to agree upon."""
+    for output in outputs:
+        if output.columns is None or output.evolve:
+            raise SettingError(
+                f"output {output.name!r}",
+                "evolve=True" if output.evolve else "without columns",
+                "a table that is there, or output_schema, and no evolve: tasks on nodes that share no folder learn no columns from rows",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +81,7 @@ class NodeSite:
     # The driver's side
 
     def tell(self, job: StageJob) -> None:
-        """Make objects of what the tasks are told in files. Raises SettingError for outputs whose columns the tasks would have to agree upon."""
-        for output in job.outputs:
-            if output.columns is None or output.evolve:
-                raise SettingError(
-                    f"output {output.name!r}",
-                    "evolve=True" if output.evolve else "without columns",
-                    "a table that is there, or output_schema, and no evolve: tasks on nodes that share no folder learn no columns from rows",
-                )
+        """Make objects of what the tasks are told in files."""
         told: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
         if job.carry is not None:
             files = RecoveredAttempts.files(Path(job.carry))

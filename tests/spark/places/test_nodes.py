@@ -166,6 +166,7 @@ def test_an_output_whose_columns_nobody_knows_is_refused_before_anything_is_deli
 
     assert not (tmp_path / "calls").exists()
     assert task.table().snapshot().depth(SubQueue.MAIN, SystemClock().now()).messages == 1
+    assert task.table().snapshot().claims == ()
 
 
 @pytest.mark.parametrize("far", [CLUSTER], indirect=True)

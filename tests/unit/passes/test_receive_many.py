@@ -24,12 +24,13 @@ from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.delivering import Engine
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Policy
@@ -192,7 +193,7 @@ def test_running_them_again_finishes_the_claims_of_those_that_failed(work: Work)
 class Unready(LocalEngine):
     """Its executors lack something."""
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
         raise ExecutorError(f"cannot load {handler.name}")
 
 

@@ -15,11 +15,12 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.stage import StageJob
     from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
@@ -127,7 +128,7 @@ class Unready(LocalEngine):
 
     asked = 0
 
-    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation) -> None:
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
         Unready.asked += 1
         raise ExecutorError(f"cannot load {handler.name}")
 

@@ -19,8 +19,9 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from airflow_poison.core.outputs import Output
     from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
@@ -135,8 +136,8 @@ def test_the_engine_is_made_once_and_asked_before_anything_is_claimed(receiving:
         def __init__(self) -> None:
             made.append(threading.current_thread().name)
 
-        def prepare(self, table: QueueTable, handler: object) -> None:
-            del handler
+        def prepare(self, table: QueueTable, handler: object, outputs: Sequence[Output] = ()) -> None:
+            del handler, outputs
             made.append(f"prepared with {len(table.snapshot().claims)} claims")
 
     engine = SupervisedEngine(Asked, seconds=0.01)
