@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_poison.core.outputs import Output
     from airflow_poison.core.policies.policy import Policy
 
     Frames = DataFrame | Mapping[str, DataFrame]
@@ -35,14 +34,12 @@ class Transformation:
     :param function: an importable name (``"shop.arrivals:clean"``) or a function; it returns a DataFrame, or a mapping of names to such.
     :param schema: of the JSON bodies, as DDL (``"carrier string, flight int"``); the function is given these columns and ``lookup_id``. None: it
         is given the columns of messages as they are stored.
-    :param outputs: where its results land; the pass that runs it says so.
     :param mixes_rows: its result for a message depends on other messages: the claim is transformed as one unit.
     """
 
     function: TransformLike | HandlerRef
     schema: str | None = None
     mixes_rows: bool = False
-    outputs: tuple[Output, ...] = ()
 
     def __post_init__(self) -> None:
         check_transform(self.function)

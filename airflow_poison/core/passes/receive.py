@@ -144,7 +144,7 @@ class ReceivePass:
         tallies, engine, claim_key = list[Tally](), cache(self.engine), pass_key(key, finished(self.table, key))
         waiting = self._waiting(claim_key)
         if waiting and not self._is_small(waiting):
-            engine().prepare(self.table, replace(handler, outputs=outputs) if isinstance(handler, Transformation) else handler, outputs)
+            engine().prepare(self.table, handler, outputs)
         tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
             probing = self._probed(self.table.snapshot().control)

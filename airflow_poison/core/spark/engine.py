@@ -120,7 +120,7 @@ class SparkEngine:
         """
         if isinstance(handler, Transformation):
             self._executors.make_ready(table.folder)
-            check(self._spark, handler)
+            check(self._spark, handler, outputs)
         else:
             if table.node and not self.local:
                 check_outputs(outputs)

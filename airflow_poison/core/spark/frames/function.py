@@ -45,8 +45,11 @@ _calling = threading.Lock()
 """Held while a transformation is called: it may make a temporary view, whose name another call would take."""
 
 
-def check(spark: SparkSession, transformation: Transformation) -> None:
-    """Call a transformation with no rows and look at its plan. Raises TransformError for what cannot be delivered to it, or cannot land."""
+def check(spark: SparkSession, transformation: Transformation, outputs: Sequence[Output]) -> None:
+    """Call a transformation with no rows; look at its plan and at what its outputs take.
+
+    Raises TransformError for what cannot be delivered to it, or cannot land.
+    """
     function = transformation.load()
     _let_travel(function)
     empty = spark.createDataFrame([], given_schema(transformation.schema))
@@ -60,7 +63,7 @@ def check(spark: SparkSession, transformation: Transformation) -> None:
             f"transform={transformation.name} raised {type(error).__name__} when it was called with an empty DataFrame: {first_line(error)}\n"
             f"Its columns are: {columns}. Nothing was claimed. The function is called in the driver; it has to return a DataFrame made of this one."
         ) from error
-    _check_outputs(result, transformation.outputs, transformation.name)
+    _check_outputs(result, outputs, transformation.name)
 
 
 def called(function: Callable[[DataFrame], Frames], given: DataFrame, transformation: Transformation) -> Result:
