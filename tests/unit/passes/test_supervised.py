@@ -19,7 +19,7 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.store.queue_table import QueueTable
@@ -37,13 +37,17 @@ def wait(message: Message) -> None:
 
 
 @pytest.fixture
-def receiving() -> ReceivePass:
+def receiving() -> Iterator[ReceivePass]:
     begun.clear()
     go_on.clear()
     store = MemoryStore()
     table = declare(store, "orders", POLICY, CLOCK)
     send(table, messages_to_batches([b"one", b"bad"]), key="first", clock=CLOCK)
-    return ReceivePass(table, POLICY, wait, lambda: SupervisedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
+    yield ReceivePass(table, POLICY, wait, lambda: SupervisedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
+    go_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "poison-deliver":  # a pass that was given up goes on to its next message, and would begin in the next test
+            thread.join(30)
 
 
 def in_background(receiving: ReceivePass, ends: list[object]) -> threading.Thread:
