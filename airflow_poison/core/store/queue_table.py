@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, row_groups
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -116,6 +116,7 @@ class Table:
             conversations=_by_name(file for file in live.values() if file.sub_queue == CONVERSATION),
             transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
             landings=_by_name(file for file in live.values() if file.sub_queue == LANDING),
+            plans=_by_name(file for file in live.values() if file.sub_queue == PLAN),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
@@ -299,6 +300,13 @@ class QueueTable(Table):
     remove_outbox = changing.remove_outbox
     remove_transmissions = changing.remove_transmissions
     remove_landings = changing.remove_landings
+
+    # Plans of people
+    record_plan = plans.record_plan
+    set_plan_state = plans.set_plan_state
+    stored_plans = plans.stored_plans
+    plan_members = plans.plan_members
+    remove_plans = plans.remove_plans
 
     # A pass
     claim = claiming.claim
