@@ -51,7 +51,17 @@ class EventType(StrEnum):
     """Not of the specification: people have changed a message's body or properties."""
 
 
-OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.UNSTABLE_BATCH, EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER, EventType.PLANNED, EventType.PLAN_CHANGED})
+OWN = frozenset(
+    {
+        EventType.LOST,
+        EventType.POLICY_CHANGED,
+        EventType.UNSTABLE_BATCH,
+        EventType.OUTAGE_BEGAN,
+        EventType.OUTAGE_OVER,
+        EventType.PLANNED,
+        EventType.PLAN_CHANGED,
+    }
+)
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
@@ -278,6 +278,26 @@ class QueueTable(Table):
         """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
         return self.view().snapshot
 
+    def files_at(self, version: int) -> tuple[DataFile, ...]:
+        """Return the files of messages of an earlier version, in queue order. Raises PlanStateError when it cannot be looked at any more."""
+        newest = self.view()
+        if version == newest.state.version:
+            return newest.snapshot.files
+        found = self.log.files_at(version)
+        if found is None or any(self.missing(file) for file in found if file.sub_queue in _MESSAGES):
+            message = f"Version {version} of queue {self.name!r} cannot be looked at any more: maintenance has removed it. Make the plan anew."
+            raise PlanStateError(message)
+        return in_queue_order(_as_seen(file) for file in found if file.sub_queue in _MESSAGES)
+
+    def missing(self, file: DataFile) -> bool:
+        """Whether a file is not there any more."""
+        try:
+            self.folder.here(file.path)
+            self.folder.size(file.path)
+        except FileNotFoundError:
+            return True
+        return False
+
     def identity(self) -> str:
         """Return what tells the queue from all others, those of other stores with its name too."""
         return self.log.identity()
@@ -307,6 +327,8 @@ class QueueTable(Table):
     stored_plans = plans.stored_plans
     plan_members = plans.plan_members
     remove_plans = plans.remove_plans
+    removals_of = plans.removals_of
+    bring_back = plans.bring_back
 
     # A pass
     claim = claiming.claim
@@ -328,6 +350,7 @@ class QueueTable(Table):
     seal = stages.seal
     first = row_groups.first
     select = row_groups.select
+    batches = row_groups.batches
 
     def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""

@@ -152,6 +152,16 @@ class DeltaLog:
         """Force the entry of a version to disk, and the list of all entries."""
         acknowledge(self._root, state.version, durable=self._durable)
 
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of an earlier version; None when its entries were cleaned up."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return entries.files_of(DeltaTable(self._root, version=version))
+        except DeltaError:
+            return None
+
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
         info = entries.commit_info(entry_path(self._root, version))
