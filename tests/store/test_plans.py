@@ -153,6 +153,13 @@ def test_an_event_of_a_chunk_is_one_of_each_of_its_messages(queue: QueueTable, f
     assert ([event.lookup_id for event in newest], earlier) == ([3], 0)
 
 
+def test_joined_events_of_chunks_are_those_of_their_messages(queue: QueueTable, file: DataFile) -> None:
+    removed(queue, file)
+    queue.compact(min_files=2)
+    assert [event.lookup_id for event in queue.events() if event.type is EventType.DROPPED] == [2, 3, 4]
+    assert [removal.lookup_ids for removal in queue.removals_of("p")] == [(2, 3, 4)]
+
+
 def test_the_files_of_an_earlier_version_are_those_that_it_had(queue: QueueTable, file: DataFile) -> None:
     version = queue.snapshot().version
     removed(queue, file)

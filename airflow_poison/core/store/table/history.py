@@ -258,7 +258,7 @@ def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
     if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
-    lookup_ids = _ids_of(folder, details)
+    lookup_ids = None if _IDS in details else _ids_of(folder, details)
     return body if lookup_ids is None else json.dumps(details | {_IDS: as_ranges(lookup_ids)}).encode()
 
 
