@@ -29,8 +29,8 @@ class _Full:
 
     :param kills: so many are wanted; with them come zombies, harmed requests, and a visit of every point.
     :param share: kills for one zombie.
-    :param episode: seconds of faults in an episode. Over a bucket each run takes longer: a shorter episode ends before its messages do, with nothing to
-        alert of and no letters to send on.
+    :param episode: seconds of faults in an episode. Over a bucket each run takes longer: a shorter episode ends before its messages do, with nothing
+        to alert of and no letters to send on.
     """
 
     kills: int
