@@ -51,7 +51,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, bool], h
 
 
 FEW, MANY = pytest.param((10, False), id="10"), pytest.param((1_000, True), id="1000")
-VERY_MANY = pytest.param((10_000, True), id="10000", marks=pytest.mark.campaign)
+VERY_MANY = pytest.param((10_000, True), id="10000", marks=[pytest.mark.campaign, pytest.mark.timeout(1_200)])
 NEVER_MAINTAINED = pytest.param((1_000, False), id="1000 and no maintenance", marks=pytest.mark.campaign)
 """How many commits, and whether there was maintenance in between."""
 
