@@ -422,6 +422,7 @@ class LocalEngine:
 
     @staticmethod
     def _batches(table: QueueTable, claim: Claim, job: StageJob, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        table.bring(claim.files)
         read = pa.concat_tables([table.read(file) for file in claim.files])
         if job.only:
             read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))

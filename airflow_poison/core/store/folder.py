@@ -61,6 +61,12 @@ class Folder(Protocol):
     def here(self, path: str) -> Path:
         """Return where a committed file lies on this node; it is brought here first where that is necessary. Raises OSError."""
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Bring committed files to this node, side by side, where that is necessary: before many of them are read one by one.
+
+        Those that are gone are left out: who reads them says so. Raises StoreUnreachableError.
+        """
+
     def size(self, path: str) -> int | None:
         """Return how many bytes a committed file has; None where that would cost a request. Raises FileNotFoundError."""
 
@@ -137,6 +143,10 @@ class LocalFolder:
     def here(self, path: str) -> Path:
         """Return the file's place."""
         return Path(self.root, path)
+
+    def bring(self, paths: Sequence[str]) -> None:
+        """Do nothing: they are here."""
+        del paths
 
     def size(self, path: str) -> int:
         """Return what the file system says."""

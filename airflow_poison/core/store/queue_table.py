@@ -27,7 +27,7 @@ from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
@@ -120,6 +120,10 @@ class Table:
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
+
+    def bring(self, found: Iterable[DataFile]) -> None:
+        """Bring files to this node before many of them are read one by one: side by side, where that takes requests."""
+        self.folder.bring([file.path for file in found])
 
     def control(self, state: LogState) -> Control:
         """Return the control row of a version, whose other files are not looked at. Raises TableChangedError, NewerFormatError."""

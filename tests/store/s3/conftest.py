@@ -32,6 +32,11 @@ class Bucket:
     folder: Path
 
     @property
+    def direct(self) -> dict[str, str]:
+        """How a store is told of the server itself."""
+        return server.options(f"http://{server.LOOPBACK}:{self.proxy.server}")
+
+    @property
     def options(self) -> dict[str, str]:
         """How a store is told of it."""
         return server.options(self.proxy.url)

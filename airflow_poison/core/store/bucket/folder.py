@@ -95,6 +95,15 @@ class BucketFolder:
             self._bring(path, lambda beside: self.objects.download(self._copied.get(path, path), beside))
         return place
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Fetch what is not here, some at a time. Raises StoreUnreachableError."""
+
+        def fetch(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.here(path)
+
+        side_by_side(fetch, (path for path in paths if not Path(self.root, path).exists()))
+
     def fetch(self, path: str) -> None:
         """Put the object into the folder of this node, whatever is there. Raises FileNotFoundError, StoreUnreachableError."""
         self._bring(path, lambda beside: self.objects.download(path, beside))
