@@ -314,6 +314,7 @@ class QueueTable(Table):
     stage = stages.stage
     begin = stages.begin
     leave = stages.leave
+    close = stages.close
     sharing = stages.sharing
     journals = stages.journals
     stage_table = stages.stage_table

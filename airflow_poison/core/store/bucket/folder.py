@@ -194,6 +194,10 @@ class BucketFolder:
         if sealed and not Path(self.root, fenced, MANIFEST).exists():
             self.keep(f"{fenced}/{MANIFEST}", sealed)
 
+    def close(self, holder: str) -> None:
+        """Take the place of the holder's manifest, as a later holder would."""
+        self.objects.create(f"{holder}/{MANIFEST}", SHUT_OUT)
+
     def sharing(self, holder: str, folder: str) -> Sharing:
         """Return what makes objects of pieces of files."""
         return Sharing(self.objects, holder, folder)
@@ -271,17 +275,20 @@ class BucketFolder:
     @contextmanager
     def copied(self) -> Iterator[str]:
         """Yield a copy of all objects. Raises StoreUnreachableError."""
-        with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
+        with on_node(tempfile.gettempdir(), self.uri), tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
             copy_of(self.objects, "", copy)
             for holder in Path(copy, STAGE).glob("*/*"):
                 Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
+                manifest = holder / MANIFEST
+                if manifest.is_file() and manifest.read_bytes() == SHUT_OUT:
+                    manifest.unlink()  # it says nothing of what was staged
             yield copy
 
 
 def _arrived(objects: Objects) -> BucketFolder:
     store, _, name = objects.uri.rpartition("/")
     node = node_folder(store)
-    return BucketFolder(objects, str(node / name), name_of(node))
+    return BucketFolder(objects, str(node / name), name_of(node, store))
 
 
 @dataclass(frozen=True, slots=True)
