@@ -28,6 +28,7 @@ from airflow_poison.core.errors import ServerSessionError, SettingError, StoreUn
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
 from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.disk import on_node
 from airflow_poison.core.store.table.files import STAGE
 from airflow_poison.core.store.table.stage import BEGUN, JOURNAL, OUT
 
@@ -135,16 +136,20 @@ class NodeSite:
 
     @contextmanager
     def working(self, job: StageJob, task: str) -> Iterator[StageJob]:
-        """Make this node ready for the claim's holder. Raises ClaimLostError, and ServerSessionError for a task that another node has begun."""
+        """Make this node ready for the claim's holder.
+
+        Raises ClaimLostError, ServerSessionError for a task that another node has begun, and StoreUnreachableError where the node's folder fails.
+        """
         self.folder.check_not_shut_out(self.holder)
         journals = Path(self.folder.root, self.holder, JOURNAL)
-        _sweep(Path(self.folder.root))
-        journals.mkdir(parents=True, exist_ok=True)
-        if not job.closed:  # then nothing is delivered
-            self._refuse_begun(journals, task)
-        told = self._arrived(job)
-        with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
-            yield told
+        with on_node(self.folder.root, self.folder.uri):
+            _sweep(Path(self.folder.root))
+            journals.mkdir(parents=True, exist_ok=True)
+            if not job.closed:  # then nothing is delivered
+                self._refuse_begun(journals, task)
+            told = self._arrived(job)
+            with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
+                yield told
 
     def _written(self, batches: Iterable[pa.RecordBatch], below: str) -> Sequence[str]:
         """Make an object of batches; return its name, none where there is no row."""
@@ -156,14 +161,15 @@ class NodeSite:
             return ()
         name = f"{below}/{uuid4().hex}.parquet"
         place = Path(self.folder.root, name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pq.ParquetWriter(place, first.schema) as writer:
-                for batch in chain([first], filled):
-                    writer.write_batch(batch)
-            self.folder.share([name])
-        finally:
-            place.unlink()
+        with on_node(self.folder.root, self.folder.uri):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with pq.ParquetWriter(place, first.schema) as writer:
+                    for batch in chain([first], filled):
+                        writer.write_batch(batch)
+                self.folder.share([name])
+            finally:
+                place.unlink(missing_ok=True)
         return (name,)
 
     def left(self, task: str) -> Sequence[str]:

@@ -94,6 +94,12 @@ class Folder(Protocol):
         Safe to repeat. Raises OSError when that cannot be done.
         """
 
+    def close(self, holder: str) -> None:
+        """End the work of a holder on nodes that are not seen from here: none of its tasks begins anything more, and it places nothing.
+
+        Safe to repeat, and beside ``shut_out``. Raises OSError when that cannot be done.
+        """
+
     def sharing(self, holder: str, folder: str) -> Callable[[str, int, bytes], None] | None:
         """Return what takes pieces of the files of a holder's folder for other nodes: name, offset, content. None where everybody sees them.
 
@@ -196,6 +202,10 @@ class LocalFolder:
             # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
             if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
                 raise
+
+    def close(self, holder: str) -> None:
+        """Do nothing: whoever works in the folder is seen."""
+        del holder
 
     def sharing(self, holder: str, folder: str) -> None:
         """Return None."""

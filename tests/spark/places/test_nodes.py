@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, ServerSessionError, SettingError
+from airflow_poison.core.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.delivering import ENDED_WITHIN
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -155,6 +159,26 @@ def test_rows_land_once_though_the_first_run_dies_with_its_node(far: Place, node
 
     assert result.poisoned == len(BAD)
     assert landed(tmp_path / "landed") == Counter(set(range(1, MESSAGES + 1)) - set(BAD))
+
+
+def test_a_run_that_is_stopped_gives_its_claim_up_when_its_tasks_have_had_time_to_end(far: Place, task: Task) -> None:
+    """A handler of one task lingers, that of the other one has done all; nobody waits for the lease, which is longer."""
+    task = replace(task, lease=timedelta(minutes=10)).sent(bodies(linger=101))
+    with pytest.raises(ReceiveStoppedError):
+        far.call(task.receive_until_stopped, "stopped")
+    [given_up] = task.table().snapshot().claims
+    left = given_up.expires_at - SystemClock().now()
+    assert timedelta(seconds=5) < left <= ENDED_WITHIN
+
+    assert far.call(task.receive, "early").received == 0
+    time.sleep(left.total_seconds())
+    assert not any(map(psutil.pid_exists, task.until_lingering()))
+    task.go_on()
+    result = far.call(task.receive, "another")
+
+    assert (result.received, result.settled, result.poisoned, result.crashes) == (MESSAGES, MESSAGES - len(BAD), len(BAD), 0)
+    assert set(task.rows()) == set(BAD)
+    assert max(task.calls("done").values()) <= 2, "what was delivered since a section began"
 
 
 @pytest.mark.parametrize("far", [CLUSTER], indirect=True)
