@@ -27,7 +27,7 @@ from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycl
 from tests.spark.places.test_frames import Transforming
 from tests.spark.places.travel import send_columns
 from tests.spark.transforms import SCHEMA
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
