@@ -131,8 +131,17 @@ def running(services: Services) -> Iterator[Services]:
         services.start()
         yield services
     finally:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        services.stop()
+        with uninterrupted():
+            services.stop()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C not cut this block short."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGINT, previous)
 
 
