@@ -158,6 +158,7 @@ def read_flights(spark: SparkSession) -> DataFrame:
 
     types = {"int": pa.int32(), "string": pa.string()}
     columns = {name: types[kind] for name, kind in map(str.split, COLUMNS.split(","))}
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1MB")  # as rows of the plan they would fill the driver's memory
     flights = spark.createDataFrame(csv.read_csv(flights_csv(), convert_options=csv.ConvertOptions(column_types=columns, null_values=["NA"])))
     late = f.coalesce("dep_delay", f.lit(0))
     return flights.withColumn("priority", f.when(late >= 60, 9).when(late >= 15, 7).otherwise(5))  # noqa: PLR2004  (minutes)
