@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tools.airflow.left_over import processes
 from tools.demo.figures import Figures
+from tools.demo.lake import home_of_servers
 from tools.demo.place import Place
 
 CLONE = Path(__file__).parents[2]
@@ -26,17 +27,18 @@ def demo(folder: Path, out: Path) -> subprocess.Popen[bytes]:
 
 def test_it_ends_with_the_figures_of_the_data_and_leaves_no_process_also_when_it_is_interrupted(tmp_path: Path) -> None:
     place, out = Place(tmp_path / "s3" / "airflow"), tmp_path / "out"
+    servers = home_of_servers(place)
     first = demo(tmp_path, out)
     while "send_flights" not in out.read_text():
         assert first.poll() is None, out.read_text()
         time.sleep(0.2)
-    assert "java" in {process.name() for process in processes(place)}, "the cluster is among the demo's processes"
+    assert "java" in {process.name() for process in processes(servers)}, "the cluster is among the demo's processes"
 
     first.send_signal(signal.SIGINT)
 
     assert first.wait() == 130, out.read_text()
     assert "the next demo starts afresh" in " ".join(out.read_text().split())
-    assert processes(place) == []
+    assert processes(place) + processes(servers) == []
 
     assert demo(tmp_path, out).wait() == 0, out.read_text()
 
@@ -47,4 +49,4 @@ def test_it_ends_with_the_figures_of_the_data_and_leaves_no_process_also_when_it
     assert f"Landed (s3://flights/lake/landed, a Delta table): {figures.settled:,} rows of {figures.settled:,} flights" in said
     assert f"{figures.poison:,} messages of queue 'flights': moved to the poison sub-queue" in said
     assert "_poison: no arr_time" in said or "_poison: no arr_delay" in said
-    assert processes(place) == []
+    assert processes(place) + processes(servers) == []

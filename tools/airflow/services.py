@@ -60,17 +60,9 @@ class Services:
 
     def start(self) -> None:
         """Start all parts, and what ends them when this process is killed."""
-        self._guard = self._on_guard()
+        self._guard = start_guard(self._home, self._environment)
         for part in self._parts:
             self.start_one(part)
-
-    def _on_guard(self) -> subprocess.Popen[bytes]:
-        environment = {name: value for name, value in self._environment.items() if name != MARK}
-        command = [sys.executable, "-m", "tools.airflow.guard", str(self._home.path)]
-        guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert guard.stdout is not None
-        guard.stdout.readline()
-        return guard
 
     def start_one(self, part: str) -> None:
         """Start one part, after ``start``."""
@@ -122,6 +114,16 @@ class Services:
         self._running.clear()
         if self._guard is not None:
             self._guard.communicate()
+
+
+def start_guard(home: Home, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start what ends all processes of a home when this process is gone; it stands guard when this returns, until its input is closed."""
+    environment = {name: value for name, value in environment.items() if name != MARK}
+    command = [sys.executable, "-m", "tools.airflow.guard", str(home.path)]
+    guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert guard.stdout is not None
+    guard.stdout.readline()
+    return guard
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tools.airflow.left_over import end_left_over
 from tools.airflow.services import Services, running
 from tools.demo.account import keep_books
 from tools.demo.figures import Figures
-from tools.demo.lake import FOLDER, S3, in_bucket, in_folder, start_afresh
+from tools.demo.lake import FOLDER, S3, home_of_servers, in_bucket, in_folder, start_afresh
 from tools.demo.place import CLONE, Place
 from tools.demo.readings import Queue, landed
 from tools.demo.report import alerts_in, print_alerts, print_books, print_landed, print_query, print_reasons
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = CLONE / ".demo")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with place.alone():
-            ended = end_left_over(place)
+            ended = end_left_over(place) + (end_left_over(home_of_servers(place)) if options.store == S3 else 0)
             if ended:
                 console.print(f"Ended {ended} processes that an earlier demo had left behind.", highlight=False)
             if options.store == FOLDER:

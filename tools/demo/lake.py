@@ -14,9 +14,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tools.airflow.home import MARK
+from tools.airflow.home import MARK, Home
 from tools.airflow.left_over import end_left_over
-from tools.airflow.services import uninterrupted
+from tools.airflow.services import start_guard, uninterrupted
 from tools.servers import s3
 from tools.servers.spark import APPLICATION, check_mounts, standalone
 
@@ -32,7 +32,7 @@ MEMORY = "2g"
 """Of a worker; an executor has half of it."""
 CONF = {name: value for name, value in APPLICATION.items() if not name.endswith("extraJavaOptions")} | {"spark.executor.memory": "1g"}
 KEPT = frozenset({"lock", "guard.lock", "keys.json", "logs"})
-"""Of the Airflow's folder: what tells the demo's processes from others, and from each other."""
+"""Of a home: what tells its processes from others, and from each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ def in_bucket(place: Place) -> Iterator[Lake]:
 
     :param place: of the Airflow; its folder is that of the node where the tasks run. The cluster's folder is beside it.
     """
-    cluster = place.path.parent / "spark"
-    cluster.mkdir(parents=True)
+    home = home_of_servers(place)
     node = place.path / "tmp"
     node.mkdir(exist_ok=True)
     tempfile.tempdir = str(node)  # this process looks at the copies that the tasks of its node have
     servers = ExitStack()
     try:
         mine = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "AWS_"))}
-        mine |= {"NO_PROXY": s3.LOOPBACK, "no_proxy": s3.LOOPBACK, MARK: place.mark()}
+        mine |= {"NO_PROXY": s3.LOOPBACK, "no_proxy": s3.LOOPBACK, MARK: home.mark()}
+        servers.callback(start_guard(home, mine).communicate)
         options = s3.options(f"http://{s3.LOOPBACK}:{servers.enter_context(s3.running(mine))}", secret="in-memory")
         s3.make_bucket(options, BUCKET)
-        spark = servers.enter_context(standalone(cluster, [place.path], environment=mine, memory=MEMORY))
+        spark = servers.enter_context(standalone(home.path, [place.path], environment=mine, memory=MEMORY))
         queues, tables = f"s3://{BUCKET}/queues", f"s3://{BUCKET}/lake"
         extra = {"store": queues, "spark": spark.url, "spark_conf": CONF, "storage_options": options}
         connection = json.dumps({"conn_type": "poison", "extra": extra})
@@ -102,7 +102,14 @@ def in_bucket(place: Place) -> Iterator[Lake]:
     finally:
         with uninterrupted():
             servers.close()
-            end_left_over(place)
+            end_left_over(home)
+
+
+def home_of_servers(place: Place) -> Home:
+    """Return the home of the object store and the cluster: when the Airflow has ended, the demo still asks the store how."""
+    home = Home(place.path.parent / "spark")
+    home.path.mkdir(parents=True, exist_ok=True)
+    return home
 
 
 def start_afresh(place: Place) -> bool:
@@ -111,8 +118,7 @@ def start_afresh(place: Place) -> bool:
     Raises ServerError, with nothing removed, where there can be no such demo.
     """
     check_mounts()
-    cluster = place.path.parent / "spark"
-    left = [path for path in (*place.path.iterdir(), cluster) if path.exists() and path.name not in KEPT]
+    left = [path for path in (*place.path.iterdir(), *home_of_servers(place).path.iterdir()) if path.name not in KEPT]
     for path in (*left, *place.logs.iterdir()):
         if path.is_dir():
             shutil.rmtree(path)

@@ -11,7 +11,7 @@ import pytest
 from tools.demo.__main__ import _options, main
 from tools.demo.account import Books, Cycle, Depth, Pass
 from tools.demo.figures import Figures
-from tools.demo.lake import in_folder, start_afresh
+from tools.demo.lake import home_of_servers, in_folder, start_afresh
 from tools.demo.place import Place
 from tools.servers.spark import ServerError, check_mounts
 
@@ -113,7 +113,7 @@ def test_a_demo_over_an_object_store_starts_afresh_and_keeps_what_marks_its_proc
     monkeypatch.setattr("tools.demo.lake.check_mounts", lambda: None)
     place = Place(tmp_path / "s3" / "airflow")
     with place.alone():
-        mark = place.mark()
+        marks = place.mark(), home_of_servers(place).mark()
         assert not start_afresh(place), "there was nothing"
         for path in (
             place.path / "airflow.db",
@@ -126,12 +126,15 @@ def test_a_demo_over_an_object_store_starts_afresh_and_keeps_what_marks_its_proc
 
         assert start_afresh(place)
 
-        assert place.mark() == mark
+        assert (place.mark(), home_of_servers(place).mark()) == marks
+        assert len(set(marks)) == 2, "the servers do not end with the Airflow"
     assert sorted(str(path.relative_to(tmp_path / "s3")) for path in (tmp_path / "s3").rglob("*")) == [
         "airflow",
         "airflow/keys.json",
         "airflow/lock",
         "airflow/logs",
+        "spark",
+        "spark/keys.json",
     ]
 
 
