@@ -24,8 +24,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh $(VENV)
 	@touch $@
 
-demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow
-	@$(BIN)/python -m tools.demo
+demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow; STORE=s3: over an object store, on two workers that share no folder
+	@$(BIN)/python -m tools.demo $(if $(STORE),--store $(STORE))
 
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
 	@$(BIN)/python -m tools.demo_conversations

@@ -14,8 +14,8 @@ import pytest
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from tests.spark.places.kubernetes import IMAGE, kubernetes
-from tests.spark.places.servers import BESIDE_THE_TASK
-from tests.store.s3 import server
+from tools.servers import s3 as server
+from tools.servers.spark import BESIDE_THE_TASK
 
 from .conftest import define_connection
 from .test_submit import POLICY, context, sent

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from tests.spark.places.servers import BESIDE_THE_TASK
 from tests.spark.places.yarn import CONF, ENVIRONMENT, packed, web_address, yarn
-from tests.store.s3 import server
+from tools.servers import s3 as server
+from tools.servers.spark import BESIDE_THE_TASK
 
 from .conftest import define_connection
 from .test_submit import POLICY, context, sent

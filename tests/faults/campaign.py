@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tests.faults.bucket import made
 from tests.faults.episode import Episode
 from tests.faults.score import Score
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

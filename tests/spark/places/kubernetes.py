@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
-from tests.spark.places.servers import QUICK, SPARK_HOME, START_SECONDS, free_ports
+from tools.servers.spark import QUICK, SPARK_HOME, START_SECONDS, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError
+from airflow_poison.core.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError, SparkJobError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.delivering import ENDED_WITHIN
 from airflow_poison.core.passes.due import return_due
@@ -29,8 +29,9 @@ from tests.spark.grouped import Grouped
 from tests.spark.places.place import CLUSTER
 from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycles
 from tests.spark.places.test_frames import Transforming
+from tests.spark.places.travel import send_columns
 from tests.spark.transforms import SCHEMA
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -220,3 +221,28 @@ def test_a_transformation_runs_where_its_tasks_see_no_folder_either(far: Place, 
     assert (result.settled, result.poisoned) == (58, 2)
     assert sorted(one.rows()) == [7, 30]
     assert one.landed() == [number for number in range(1, 61) if number not in culprits]
+
+
+def test_a_dataframe_is_sent_once_and_whole_and_in_its_order(far: Place, task: Task) -> None:
+    table = task.table()
+
+    sent = [far.call(send_columns, task, key) for key in ("one", "two", "one")]
+
+    assert [(each.sent, each.first_lookup_id, each.repeated) for each in sent] == [(200, 1, False), (200, 201, False), (200, 1, True)]
+    rows = task.rows()
+    numbers = [*range(200)] * 2
+    names = ("body", "group_id", "priority", "properties")
+    wanted = [(b"%d" % number, f"g{number % 7}", number % 10, [("origin", str(number))]) for number in numbers]
+    assert [tuple(rows[lookup_id][name] for name in names) for lookup_id in sorted(rows)] == wanted
+    assert {row["expires_at"] is None for row in rows.values()} == {False}
+    assert not [found.path for found in table.folder.stages() if "send-" in found.path], "nothing is left in the bucket"
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_a_dataframe_whose_job_fails_sends_nothing_and_leaves_nothing(far: Place, task: Task) -> None:
+    """One of its four tasks fails; the others have made objects."""
+    with pytest.raises(SparkJobError, match=r"no such origin(?s:.*)Nothing was sent"):
+        far.call(send_columns, task, "one", fails_at=199)
+
+    assert task.rows() == {}
+    assert not [found.path for found in task.table().folder.stages() if "send-" in found.path]

@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.spark.places.servers import QUICK, SPARK_HOME, Server
+from tools.servers.spark import QUICK, SPARK_HOME, Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

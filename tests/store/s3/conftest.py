@@ -10,7 +10,8 @@ import pytest
 
 from airflow_poison.core.store.bucket.store import BucketStore
 from tests.store.given import CONTROL, NOW
-from tests.store.s3 import proxy, server
+from tests.store.s3 import proxy
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
