@@ -17,6 +17,7 @@ from airflow_poison.core.delivery.handlers import HandlerRef
 from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.spark import nodes
 from airflow_poison.core.spark.nodes import NodeSite
 from airflow_poison.core.store.bucket import log as logs
 from airflow_poison.core.store.bucket.objects import Objects
@@ -258,7 +259,7 @@ def test_a_task_whose_node_has_no_space_tells_of_the_nodes_folder(one: QueueTabl
         raise FileNotFoundError(errno.ENOENT, "of the task")
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_batch", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(StoreUnreachableError, match=f"^The folder {one.root} of the machine "):
-        site._written([batch(b"good")], "results")
+        nodes._written([batch(b"good")], folder, "results")
 
 
 # The log of a node that has slept, or of another table ----------------------------------------------------------------
