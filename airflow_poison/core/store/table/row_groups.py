@@ -74,6 +74,10 @@ class RowGroups:
         within = pa.chunked_array([pa.repeat(pa.scalar(group, pa.int32()), count) for group, count in places], pa.int32())
         return rows.append_column(_GROUP, within).append_column(_ROW, numbers)
 
+    def batches(self, groups: Sequence[int], names: Sequence[str], rows: int = 64 * PORTION_ROWS) -> Iterator[pa.RecordBatch]:
+        """Yield columns of groups in their order, at most so many rows at a time."""
+        yield from self._parquet.iter_batches(rows, row_groups=list(groups), columns=list(names))
+
     def take(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return columns of the rows at these places of ``columns``, in the order of the file."""
         import pyarrow as pa
