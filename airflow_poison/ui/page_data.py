@@ -31,28 +31,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.hooks.connection import StoreConnection
 
 
 log = logging.getLogger(__name__)
-
-
-def queues(conn_id: str) -> dict[str, object]:
-    """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import overview
-
-    found, unreadable, clock = [], list[str](), SystemClock()
-    store = opened_store(conn_id)
-    with told(f"The store of connection {conn_id!r}"):
-        names, absence = store.names(), store.absence
-    if absence:
-        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
-    for name in names:
-        try:
-            found.append(_overview(overview(store.open(name, upgrade=False), clock)))
-        except PoisonError as error:
-            log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
-            unreadable.append(name)
-    return {"conn_id": conn_id, "at": clock.now().isoformat(), "exists": not absence, "queues": found, "unreadable": unreadable}
 
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
@@ -60,7 +42,7 @@ def queue(conn_id: str, name: str) -> dict[str, object]:
     from airflow_poison.core.passes.browse import overview
 
     with opened(conn_id, name) as table:
-        return {"conn_id": conn_id, **_overview(overview(table, SystemClock())), **_conversations(table)}
+        return {"conn_id": conn_id, **plain_overview(overview(table, SystemClock())), **_conversations(table)}
 
 
 def messages(conn_id: str, name: str, place: SubQueue, limit: int) -> dict[str, object]:
@@ -94,7 +76,7 @@ def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[Eve
         return {"conn_id": conn_id, **found.to_dict()}
 
 
-def _overview(seen: QueueOverview) -> dict[str, object]:
+def plain_overview(seen: QueueOverview) -> dict[str, object]:
     """Return an overview without the place of its table: connections are for few eyes."""
     return {name: value for name, value in seen.to_dict().items() if name != "uri"} | {"at": seen.at.isoformat(), "halted": seen.halted}
 
@@ -213,6 +195,14 @@ class NotReadableError(Exception):
     """It is there and cannot be read; the log of the API server says why."""
 
 
+class RefusedError(Exception):
+    """It cannot be done as it was asked for; the text says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 @contextmanager
 def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
     """Open a queue; a table of an earlier version is not upgraded. Raises NotThereError, and NotReadableError also for what the block raises."""
@@ -231,11 +221,16 @@ def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
 
 def opened_store(conn_id: str) -> QueueStore:
     """Return the store of a connection of type ``poison``. Raises NotThereError for every other id: nobody learns which ones there are."""
+    return opened_connection(conn_id)[1]
+
+
+def opened_connection(conn_id: str) -> tuple[StoreConnection, QueueStore]:
+    """Do the same; return also what the connection says."""
     hook = QueueHook(conn_id)
     if not _is_poison(hook):
         raise NotThereError(f"No connection of type 'poison' has the id {conn_id!r}.")
     with told(f"Connection {conn_id!r}"):
-        return hook.store()
+        return hook.settings, hook.store()
 
 
 @contextmanager

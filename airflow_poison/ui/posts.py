@@ -1,0 +1,142 @@
+"""What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Generic, TypeVar
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, HTTPException, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.ui import audit, changes
+from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
+from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
+from airflow_poison.ui.rights import ConnId
+
+BAD, TOO_LARGE, UNREADABLE = 400, 413, 503
+MOST_BYTES = 1024 * 1024
+"""So large may the JSON of a request be."""
+ACTORS, MOST_ACTS = 2, 16
+"""So many requests that change something are carried out at the same time, and so many go on or wait."""
+MOST_REASON = 500
+_BUSY = "The API server carries out as many changes as it can at this time. Nothing was done; try again."
+_NOT_NOTED = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
+
+Fields = TypeVar("Fields", bound=BaseModel)
+_acts = 0
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class OnQueue(_Fields):
+    """What every change of a queue says."""
+
+    queue: Annotated[str, Field(min_length=1, max_length=100)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Fields]):
+    """A request that may be carried out.
+
+    :param who: the user, as events name people: ``airflow:<name>``.
+    :param entry: of the audit log.
+    """
+
+    fields: Fields
+    conn_id: str
+    user: GetUserDep
+    who: str
+    entry: int
+
+
+def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
+    """Return the dependency that reads a request, notes it and checks its fields; who asks is checked before."""
+
+    async def read(request: Request, user: GetUserDep, conn_id: ConnId = QueueHook.default_conn_name) -> Asked[Fields]:
+        body = _object(await _body(request))
+        event = f"poison_{request.scope['endpoint'].__name__}"
+        try:
+            entry = await to_thread.run_sync(partial(audit.note, event, user, conn_id, body))
+        except audit.AuditError as error:
+            raise HTTPException(UNREADABLE, _NOT_NOTED, HEADERS) from error
+        return Asked(_checked(kind, body), conn_id, user, f"airflow:{user.get_name()}", entry)
+
+    return read
+
+
+async def _body(request: Request) -> bytes:
+    """Return what was sent, as long as it is not too much. Raises HTTPException."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BYTES:
+            raise HTTPException(TOO_LARGE, f"The body is larger than {MOST_BYTES:,} bytes.", HEADERS)
+    return bytes(found)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(BAD, "The body is no JSON.", HEADERS) from error
+    if not isinstance(found, dict):
+        raise HTTPException(BAD, 'The body must be a JSON object, for example {"queue": "orders", "reason": "checked"}.', HEADERS)
+    return found
+
+
+def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
+    """Return the fields of a request. Raises HTTPException, which names the field, its value and what was expected."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            told = f"{name}: it is missing."
+        elif first["type"] == "extra_forbidden":
+            told = f"{name}: there is no such field. Fields: {', '.join(kind.model_fields)}."
+        else:
+            told = f"{name}={str(first['input'])[:100]!r}: {first['msg']}."
+        raise HTTPException(BAD, neutral_text(told), HEADERS) from error
+
+
+async def _done(act: Callable[..., dict[str, object]], *given: object) -> Response:
+    """Carry a change out in a thread and answer with what it gives. It is not given up when who asked goes away. Raises HTTPException."""
+    global _acts  # noqa: PLW0603  (of the event loop alone)
+    if _acts >= MOST_ACTS:
+        raise busy(_BUSY)
+    _acts += 1
+    try:
+        return answered(written(await to_thread.run_sync(partial(act, *given), limiter=_actors())))
+    except (NotThereError, NotReadableError, RefusedError) as error:
+        raise refusal(error) from error
+    finally:
+        _acts -= 1
+
+
+@cache
+def _actors() -> CapacityLimiter:
+    return CapacityLimiter(ACTORS)
+
+
+# Routes: the name of a function is that of its path ----------------------------------------------------------------------
+
+
+async def enable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
+    """Let a queue receive again."""
+    return await _done(changes.enable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
+
+
+async def disable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
+    """Set a queue to OFF."""
+    return await _done(changes.disable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
+
+
+ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (enable, disable)
