@@ -4,12 +4,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
+from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Depends, FastAPI, Query, Response
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import overview, page_data, posts, rights
+from airflow_poison.ui import decisions, overview, page_data, posts, rights
 from airflow_poison.ui.answers import HEADERS, answer, answered, written
 from airflow_poison.ui.forgery import refuse_forged
 from airflow_poison.ui.rights import ConnId
@@ -26,7 +27,7 @@ def app() -> FastAPI:
     guard = [Depends(rights.reads)]
     served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard)
     served.get("/ui/poison.js")(_script)
-    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _rights):
+    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _decisions, _rights):
         served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
     for change in posts.ROUTES:
         served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(rights.acts)])(change)
@@ -35,6 +36,10 @@ def app() -> FastAPI:
 
 async def _script() -> Response:
     return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
+
+
+def _decisions(user: GetUserDep, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return answered(written(decisions.pending(user, conn_id, queue)))
 
 
 def _rights(found: Annotated[dict[str, object], Depends(rights.rights)]) -> Response:

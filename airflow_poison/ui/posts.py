@@ -12,7 +12,7 @@ from fastapi import Depends, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import audit, changes
+from airflow_poison.ui import audit, changes, decisions
 from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
 from airflow_poison.ui.rights import ConnId
@@ -38,6 +38,17 @@ class OnQueue(_Fields):
     """What every change of a queue says."""
 
     queue: Annotated[str, Field(min_length=1, max_length=100)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+class Answer(_Fields):
+    """The answer to a pending question."""
+
+    dag_id: Annotated[str, Field(min_length=1, max_length=250)]
+    run_id: Annotated[str, Field(min_length=1, max_length=250)]
+    task_id: Annotated[str, Field(min_length=1, max_length=250)]
+    map_index: Annotated[int, Field(ge=-1, lt=2**31)] = -1
+    option: Annotated[str, Field(min_length=1, max_length=1_000)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
 
 
@@ -139,4 +150,11 @@ async def disable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) ->
     return await _done(changes.disable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
 
 
-ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (enable, disable)
+async def decide(asked: Annotated[Asked[Answer], Depends(_asked(Answer))]) -> Response:
+    """Answer what QueueAskOperator asks."""
+    given = asked.fields
+    task = (given.dag_id, given.run_id, given.task_id, given.map_index)
+    return await _done(decisions.answer, asked.user, asked.conn_id, task, given.option)
+
+
+ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (enable, disable, decide)

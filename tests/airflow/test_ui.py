@@ -70,6 +70,7 @@ READS: dict[str, dict[str, Any]] = {
     "/api/events": {"queue": "orders"},
     "/api/conversations": {"queue": "warehouse"},
     "/api/conversation": {"queue": "warehouse", "handle": HANDLE},
+    "/api/decisions": {"queue": "orders"},
     "/api/rights": {},
     "/ui/poison.js": {},
 }
@@ -676,7 +677,7 @@ def test_secrets_of_a_connection_never_appear(browser: Browser, monkeypatch: pyt
         answer = browser.ask(path, **{**query, "conn_id": "other"})
         assert SECRET not in answer.text
         assert "/dev/null" not in answer.text
-        assert answer.status_code == (200 if path in {"/ui/poison.js", "/api/rights"} else 503)
+        assert answer.status_code == (200 if path in {"/ui/poison.js", "/api/decisions", "/api/rights"} else 503)
 
 
 def test_where_the_tables_lie_is_not_told(browser: Browser, both: QueueTable) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from fastapi.routing import APIRoute
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.passes.alter import declare
-from tests.airflow.conftest import define_connection
+from tests.airflow.conftest import define_connection, serialize
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
@@ -34,6 +35,7 @@ SECRET = "hunter2-and-more"
 ACTS: dict[str, dict[str, Any]] = {
     "enable": {"queue": "orders", "reason": "the lorry is back"},
     "disable": {"queue": "orders", "reason": "no driver"},
+    "decide": {"dag_id": "asking", "run_id": "monday", "task_id": "ask", "map_index": -1, "option": "Leave it disabled", "reason": "asked Ann"},
 }
 """A request to each route that changes something; each is answered with 200 where it is allowed."""
 ROLES = {"viewer": 403, "user": 403, "op": 200, "admin": 200, "nobody": 403, None: 401}
@@ -62,6 +64,81 @@ OWN: list[dict[str, str]] = [
 @pytest.fixture
 def orders(store: QueueStore) -> QueueTable:
     return declare(store, "orders", Msmq4(), SystemClock())
+
+
+@pytest.fixture(scope="module")
+def asking_dag(airflow_database: object) -> None:
+    from airflow.sdk import DAG
+
+    from airflow_poison.operators.ask import QueueAskOperator
+
+    with DAG("asking", schedule=None) as dag:
+        QueueAskOperator(task_id="ask", queue_name="orders")
+    serialize(dag)
+
+
+@pytest.fixture
+def asked(asking_dag: None) -> Iterator[Asking]:
+    """A question of a DAG ``asking`` about the queue ``orders``, which nobody has answered."""
+    asking = Asking()
+    asking.ask("monday")
+    yield asking
+    asking.forget()
+
+
+class Asking:
+    """Airflow's database with questions of QueueAskOperator, as tasks leave them that wait for people."""
+
+    def ask(self, run_id: str, queue: str = "orders", conn_id: str = "poison_default", state: str = "awaiting_input", **more: Any) -> None:
+        from airflow.models.hitl import HITLDetail
+        from airflow.models.renderedtifields import RenderedTaskInstanceFields
+        from airflow.models.serialized_dag import SerializedDagModel
+        from airflow.utils.session import create_session
+        from airflow.utils.state import DagRunState
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+        from sqlalchemy import insert
+
+        operator = more.pop("operator", "QueueAskOperator")
+        question = {"options": ["Enable", "Leave it disabled"], "subject": "Queue orders is disabled.", "body": "**orders** \x1b[31m", "params": {}}
+        with create_session() as session:
+            dag = SerializedDagModel.get_dag("asking", session=session)
+            assert dag is not None
+            run = dag.create_dagrun(
+                run_id=run_id,
+                run_after=datetime.now(UTC),
+                run_type=DagRunType.MANUAL,
+                triggered_by=DagRunTriggeredByType.TEST,
+                state=DagRunState.RUNNING,
+                session=session,
+            )
+            [task] = run.get_task_instances(session=session)
+            task.state, task.operator = state, operator
+            session.add(HITLDetail(ti_id=task.id, **(question | more)))
+            key = {"dag_id": "asking", "task_id": "ask", "run_id": run_id, "map_index": -1}
+            fields = {"queue_name": queue, "conn_id": conn_id}
+            session.execute(insert(RenderedTaskInstanceFields).values(**key, rendered_fields=fields))
+
+    def state(self, run_id: str = "monday") -> tuple[str | None, Any, Any]:
+        """Return the task's state, what was chosen, and who has answered."""
+        from airflow.models.hitl import HITLDetail
+        from airflow.models.taskinstance import TaskInstance
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            wanted = select(TaskInstance.state, HITLDetail.chosen_options, HITLDetail.responded_by)
+            found = session.execute(wanted.join(HITLDetail, HITLDetail.ti_id == TaskInstance.id).where(TaskInstance.run_id == run_id)).one()
+            return found[0], found[1], found[2] and found[2]["name"]
+
+    def forget(self) -> None:
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import delete
+
+        with create_session() as session:
+            for run in session.query(DagRun).where(DagRun.dag_id == "asking"):
+                session.delete(run)
+            session.execute(delete(DagRun).where(DagRun.dag_id == "asking"))
 
 
 @pytest.fixture
@@ -96,6 +173,11 @@ class Poster:
     def from_browser(self, name: str, headers: dict[str, str], role: str = "admin") -> Any:
         self.client.cookies = {"_token": role}
         return self.post(name, role=None, headers=headers)
+
+    def decisions(self, role: str, queue: str = "orders") -> Any:
+        found = self.client.get("/api/decisions", params={"queue": queue}, headers={"Authorization": f"Bearer {role}"})
+        assert found.status_code == 200, found.text
+        return found.json()["decisions"]
 
     def rights(self, role: str, conn_id: str = "poison_default") -> Any:
         return self.client.get("/api/rights", params={"conn_id": conn_id}, headers={"Authorization": f"Bearer {role}"}).json()
@@ -132,12 +214,12 @@ def test_every_route_that_changes_something_is_asked_here() -> None:
 
 @pytest.mark.parametrize("name", ACTS)
 @pytest.mark.parametrize("role", ROLES)
-def test_who_may_act_can_and_nobody_else(poster: Poster, orders: QueueTable, name: str, role: str | None) -> None:
+def test_who_may_act_can_and_nobody_else(poster: Poster, orders: QueueTable, asked: Asking, name: str, role: str | None) -> None:
     before = orders.snapshot().version
     answer = poster.post(name, role=role)
     assert answer.status_code == ROLES[role], answer.text
     if ROLES[role] != 200:
-        assert orders.snapshot().version == before
+        assert (orders.snapshot().version, asked.state()) == (before, ("awaiting_input", None, None))
         assert "orders" not in answer.text
         assert entries() == []  # as Airflow's own API: who has no right leaves none
 
@@ -322,7 +404,7 @@ def test_secrets_of_a_connection_never_appear(poster: Poster, monkeypatch: pytes
     define_connection(monkeypatch, "other", {"store": f"s3://key:{SECRET}@bucket/queues"}, password=SECRET, login="me")
     for name in ACTS:
         answer = poster.post(name, conn_id="other")
-        assert (answer.status_code, SECRET in answer.text) == (503, False)
+        assert (answer.status_code, SECRET in answer.text) == (404 if name == "decide" else 503, False)
     assert SECRET not in str(entries())
 
 
@@ -331,3 +413,89 @@ def test_a_queue_is_switched_off_and_on(poster: Poster, orders: QueueTable) -> N
     assert orders.snapshot().control.reason == "no driver"
     assert poster.post("enable").json()["before"] == "disabled"
     assert orders.snapshot().control.state.value == "enabled"
+
+
+# What people are asked ------------------------------------------------------------------------------------------------
+
+
+def test_pending_questions_of_a_queue_are_told_to_who_may_read_them(poster: Poster, asked: Asking) -> None:
+    asked.ask("tuesday", queue="bills")
+    asked.ask("wednesday", conn_id="other")
+    asked.ask("thursday", state="success")
+    asked.ask("friday", operator="HITLOperator")
+    asked.ask("saturday", responded_at=datetime.now(UTC))
+    asked.ask("sunday")
+    first, second = poster.decisions("viewer")
+    assert (first["run_id"], second["run_id"]) == ("sunday", "monday")
+    assert {name: second[name] for name in second if name != "at"} == {
+        "dag_id": "asking",
+        "run_id": "monday",
+        "task_id": "ask",
+        "map_index": -1,
+        "subject": "Queue orders is disabled.",
+        "body": r"**orders** \x1b[31m",
+        "options": ["Enable", "Leave it disabled"],
+        "may_answer": False,
+        "url": "dags/asking/runs/monday/tasks/ask/required_actions",
+    }
+    assert [each["may_answer"] for each in poster.decisions("op")] == [True, True]
+    assert poster.decisions("op", queue="nowhere") == []
+
+
+def test_questions_of_dags_that_a_user_may_not_see_are_not_told(poster: Poster, asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    rights = {"GET"}
+    monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", lambda *, method, **_: method in rights)
+    assert [each["may_answer"] for each in poster.decisions("op")] == [False]
+    answer = poster.post("decide")
+    assert (answer.status_code, "right to answer required actions of DAG 'asking'" in answer.json()["detail"]) == (403, True)
+    rights.clear()
+    assert poster.decisions("op") == []
+    assert poster.post("decide").status_code == 404
+    assert asked.state() == ("awaiting_input", None, None)
+
+
+def test_an_answer_wakes_the_task_as_airflow_does(poster: Poster, asked: Asking) -> None:
+    told = poster.post("decide")
+    key = {"dag_id": "asking", "run_id": "monday", "task_id": "ask", "map_index": -1}
+    assert told.json() == {**key, "option": "Leave it disabled", "by": "op"}
+    assert asked.state() == ("scheduled", ["Leave it disabled"], "op")
+    assert poster.decisions("op") == []
+    assert [(event, fields["option"], fields["reason"]) for event, _, fields in entries()] == [("poison_decide", "Leave it disabled", "asked Ann")]
+    assert poster.post("decide").status_code == 404
+    assert asked.state() == ("scheduled", ["Leave it disabled"], "op")
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"option": "Remove everything"}, 400),
+        ({"run_id": "tuesday"}, 404),
+        ({"task_id": "other"}, 404),
+        ({"map_index": 0}, 404),
+        ({"map_index": -2}, 400),
+        ({"dag_id": "../x"}, 404),
+        ({"option": 7}, 400),
+    ],
+)
+def test_what_is_no_answer_to_it_is_refused(poster: Poster, asked: Asking, changed: dict[str, Any], status: int) -> None:
+    assert poster.post("decide", ACTS["decide"] | changed).status_code == status
+    assert asked.state() == ("awaiting_input", None, None)
+
+
+@pytest.mark.parametrize("other", [{"operator": "HITLOperator"}, {"conn_id": "other"}])
+def test_only_questions_about_queues_of_the_connection_are_answered(poster: Poster, asked: Asking, other: dict[str, str]) -> None:
+    asked.ask("tuesday", **other)
+    assert poster.post("decide", ACTS["decide"] | {"run_id": "tuesday"}).status_code == 404
+    assert asked.state("tuesday") == ("awaiting_input", None, None)
+
+
+def test_only_those_whom_the_question_is_for_may_answer(poster: Poster, asked: Asking) -> None:
+    asked.ask("tuesday", assignees=[{"id": "ann", "name": "ann"}])
+    asked.ask("wednesday", assignees=[{"id": "op", "name": "op"}])
+    assert [each["may_answer"] for each in poster.decisions("op")] == [True, False, True]
+    answer = poster.post("decide", ACTS["decide"] | {"run_id": "tuesday"})
+    assert (answer.status_code, asked.state("tuesday")) == (403, ("awaiting_input", None, None))
+    assert "not a respondent" in answer.json()["detail"]
+    assert poster.post("decide", ACTS["decide"] | {"run_id": "wednesday"}).status_code == 200
