@@ -34,7 +34,8 @@ _SLOT_SECONDS: Any = int(SLOT.total_seconds())
 _PER_HOUR = timedelta(hours=1) // SLOT
 _ARRIVED = EventType.MOVED_POISON.value
 _BY_PEOPLE = (EventType.DROPPED.value, EventType.REQUEUED.value)
-_FROM_POISON, _BY_HAND = f'"origin": "{SubQueue.POISON.value}"', f'"by": "{BY_HAND}"'
+_ORIGIN, _BY_PLAN = '"origin": "', '"plan": "'
+_FROM_POISON, _BY_HAND = f'{_ORIGIN}{SubQueue.POISON.value}"', f'"by": "{BY_HAND}"'
 _LEAVING = (EventType.RETURNED.value, *_BY_PEOPLE)
 
 
@@ -216,12 +217,16 @@ def _count(groups: RowGroups, group: int, arrived: Counter[int], left: Counter[i
 
 
 def _left(rows: pa.Table) -> Any:
-    """Return which events are of messages that people took out of poison: put back, removed, sent on."""
+    """Return which events are of messages that people took out of poison: put back, moved, removed, sent on.
+
+    Those that do not say where the message was are of single messages that people have removed or sent on: most of these were poison.
+    """
     import pyarrow.compute as pc
 
-    back = pc.and_(_are(rows, EventType.RETURNED.value), pc.match_substring(rows["body"], _FROM_POISON))
-    gone = pc.and_(_are(rows, *_BY_PEOPLE), pc.match_substring(rows["body"], _BY_HAND))
-    return pc.or_(back, gone)
+    came_from = pc.match_substring(rows["body"], _ORIGIN)
+    poison = pc.and_(_are(rows, *_LEAVING), pc.match_substring(rows["body"], _FROM_POISON))
+    by_hand = pc.and_(pc.match_substring(rows["body"], _BY_HAND), pc.invert(pc.or_(came_from, pc.match_substring(rows["body"], _BY_PLAN))))
+    return pc.or_(poison, pc.and_(_are(rows, *_BY_PEOPLE), by_hand))
 
 
 def _are(rows: pa.Table, *kinds: str) -> Any:
