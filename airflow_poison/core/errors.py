@@ -111,6 +111,18 @@ class MessageClaimedError(PoisonError):
     """A pass has claimed the message, so nobody else may touch it now."""
 
 
+class PlanNotFoundError(PoisonError, LookupError):
+    """No plan has this id in the queue; nothing has changed."""
+
+
+class PlanStateError(PoisonError):
+    """A plan is paused, done, cancelled or undone where it has to be another; nothing has changed."""
+
+
+class QueryError(PoisonError, ValueError):
+    """A condition or a query on messages is no SQL that can be answered here; nothing has changed."""
+
+
 class DecisionOutdatedError(PoisonError):
     """What people decided about a halted queue does not fit it any more: it receives, or something else has halted it meanwhile."""
 

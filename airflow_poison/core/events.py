@@ -43,9 +43,25 @@ class EventType(StrEnum):
     """Not of the specification: a pass has found that what its handler needs is away; what failed so was given back uncounted."""
     OUTAGE_OVER = "OUTAGE_OVER"
     """Not of the specification: a probe has succeeded, or somebody has received without looking for outages."""
+    PLANNED = "PLANNED"
+    """Not of the specification: people have decided what is to become of many messages. ``details`` say the plan, the verb and how many."""
+    PLAN_CHANGED = "PLAN_CHANGED"
+    """Not of the specification: a plan was paused, resumed, stopped, cancelled, finished or undone. ``details`` say the plan and its state."""
+    EDITED = "EDITED"
+    """Not of the specification: people have changed a message's body or properties."""
 
 
-OWN = frozenset({EventType.LOST, EventType.POLICY_CHANGED, EventType.UNSTABLE_BATCH, EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER})
+OWN = frozenset(
+    {
+        EventType.LOST,
+        EventType.POLICY_CHANGED,
+        EventType.UNSTABLE_BATCH,
+        EventType.OUTAGE_BEGAN,
+        EventType.OUTAGE_OVER,
+        EventType.PLANNED,
+        EventType.PLAN_CHANGED,
+    }
+)
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})

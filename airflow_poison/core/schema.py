@@ -67,6 +67,8 @@ DIALOG = "poison.dialog"
 """The property that holds the envelope of a dialog's message."""
 DESTINATION = "poison.destination"
 """The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
+PLAN = "_plan"
+"""Partition of the plans of people: what is to become of which messages (``core.desk``)."""
 TALLY = "_tally"
 """What a task counted; only in a stage, never part of a table."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import commit_version, partition_of, read_columns
@@ -140,15 +140,14 @@ def _impossible(step: Step) -> Iterator[str]:
 
 def _problem(step: Step) -> str:
     """Return why a commit's numbers do not add up; empty when they do."""
+    known = {"append": _of_append, "finish": _of_pass, "replace": _of_replacement, "transact": _of_replacement, "lose": _of_replacement}
     match step.entry.operation:
-        case "append":
-            return _of_append(step)
-        case "finish":
-            return _of_pass(step)
-        case "replace" | "transact" | "lose":
-            return _of_replacement(step)
+        case operation if operation in known:
+            return known[operation](step)
         case "remove_outbox":
             return f"changed the queue by {step.inside} messages" if step.inside or step.outside > 0 else ""
+        case "bring_back" if step.inside == step.entry.details.get("brought_back") and not step.outside:
+            return ""
         case "restore" | "accept":
             return ""  # undoes what somebody else did, or lets it stand
     return f"changed the queue by {step.inside} messages and the outbox by {step.outside}" if step.inside or step.outside else ""
@@ -227,7 +226,7 @@ def _plus(total: Account, step: Step) -> Account:
         return replace(total, lost=total.lost - step.inside)
     if step.entry.operation == "lost":  # in the place of commits that are gone: their messages had these lookup ids
         return replace(total, lost=total.lost + step.entry.numbers.get(SEQUENCE, step.last_id) - step.last_id)
-    if step.entry.operation in {"replace", "transact"}:
+    if step.entry.operation in {"replace", "transact", "bring_back"}:
         return replace(total, sent_on=total.sent_on + step.outside, removed=total.removed + gone - step.outside)
     return total
 
@@ -377,11 +376,13 @@ def _some(ids: Numbers) -> str:
 _BRING = {
     CONVERSATION: frozenset({"finish", "transact", "merge"}),
     LANDING: frozenset({"finish"}),
+    PLAN: frozenset({"plan"}),
     TRANSMISSION_QUEUE: frozenset({"finish", "transact"}),
 }
 _TAKE = {
     CONVERSATION: frozenset({"transact", "merge"}),
     LANDING: frozenset({"remove_landings"}),
+    PLAN: frozenset({"remove_plans"}),
     TRANSMISSION_QUEUE: frozenset({"transact", "remove_transmissions"}),
 }
 _ANYTHING = frozenset({"restore", "accept"})

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Of tables that this version writes; see ``table.changing.upgrade`` for what each one has brought."""
 
 
@@ -74,6 +74,7 @@ class Control:
     :param poison_reason: why that one does not receive.
     :param counters: what the endpoint must remember over restarts, by name.
     :param services: the services whose dialogs the queue takes part in, as plain JSON values by name.
+    :param desk: what people are shown and what becomes of poison by itself, as plain JSON values by name (``core.desk.settings``).
     :param format_version: version of the table's layout.
     """
 
@@ -85,6 +86,7 @@ class Control:
     poison_state: QueueState = QueueState.ENABLED
     poison_reason: str = ""
     services: Mapping[str, object] = field(default_factory=dict)
+    desk: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def has_had_services(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.schema import SubQueue
@@ -96,6 +97,32 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanStep:
+    """What a change counts for a plan of people, in the same commit. It is made only while the plan is in one of these states.
+
+    :param plan: the plan's id.
+    :param messages: so many more are done.
+    """
+
+    plan: str
+    messages: int
+    states: frozenset[PlanState]
+
+
+class PlanState(StrEnum):
+    """How far a plan of people has come."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CANARY = "canary"
+    STOPPED = "stopped"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    UNDOING = "undoing"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """What a verb from outside a pass does to conversations, all or nothing.
 
@@ -136,6 +163,7 @@ class Snapshot:
     :param files: of every sub-queue, in queue order.
     :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
     :param landings: of returned rows that are not in their outputs yet, in the order of the commits that brought them.
+    :param plans: of plans of people, the oldest first.
     :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
     """
 
@@ -147,6 +175,7 @@ class Snapshot:
     conversations: tuple[DataFile, ...] = ()
     transmissions: tuple[DataFile, ...] = ()
     landings: tuple[DataFile, ...] = ()
+    plans: tuple[DataFile, ...] = ()
 
     @property
     def claimed_paths(self) -> set[str]:

@@ -89,5 +89,8 @@ class Log(Protocol):
         Called before an answer is given that rests on a version of somebody else: what was to be done has been done already.
         """
 
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of an earlier version; None when the log does not have it any more. Changes nothing."""
+
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version; None when the log keeps them no longer."""

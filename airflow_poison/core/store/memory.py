@@ -63,6 +63,10 @@ class Folder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
+_REMEMBERED = 100
+"""So many earlier versions can be looked at."""
+
+
 class MemoryLog:
     """Versions of one table, compared and swapped under a lock."""
 
@@ -72,6 +76,7 @@ class MemoryLog:
         self._lock = Lock()
         self._newest = MemoryState()
         self._details: list[Mapping[str, object]] = []
+        self._past: dict[int, MemoryState] = {}
         self._removals: dict[str, float] = {}
 
     def identity(self) -> str:
@@ -97,6 +102,8 @@ class MemoryLog:
         with self._lock:
             if base.version != self._newest.version:
                 return False
+            self._past[base.version] = base
+            self._past.pop(base.version - _REMEMBERED, None)
             kept = {path: file for path, file in base.live.items() if path not in removed}
             self._newest = MemoryState(
                 version=base.version + 1,
@@ -120,6 +127,11 @@ class MemoryLog:
 
     def confirm(self, state: LogState) -> None:
         """Do nothing: a store in memory ends with its process."""
+
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of one of the last versions."""
+        state = self._newest if version == self._newest.version else self._past.get(version)
+        return None if state is None else state.files
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version."""

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, row_groups
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -116,6 +116,7 @@ class Table:
             conversations=_by_name(file for file in live.values() if file.sub_queue == CONVERSATION),
             transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
             landings=_by_name(file for file in live.values() if file.sub_queue == LANDING),
+            plans=_by_name(file for file in live.values() if file.sub_queue == PLAN),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
@@ -277,6 +278,26 @@ class QueueTable(Table):
         """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
         return self.view().snapshot
 
+    def files_at(self, version: int) -> tuple[DataFile, ...]:
+        """Return the files of messages of an earlier version, in queue order. Raises PlanStateError when it cannot be looked at any more."""
+        newest = self.view()
+        if version == newest.state.version:
+            return newest.snapshot.files
+        found = self.log.files_at(version)
+        if found is None or any(self.missing(file) for file in found if file.sub_queue in _MESSAGES):
+            message = f"Version {version} of queue {self.name!r} cannot be looked at any more: maintenance has removed it. Make the plan anew."
+            raise PlanStateError(message)
+        return in_queue_order(_as_seen(file) for file in found if file.sub_queue in _MESSAGES)
+
+    def missing(self, file: DataFile) -> bool:
+        """Whether a file is not there any more."""
+        try:
+            self.folder.here(file.path)
+            self.folder.size(file.path)
+        except FileNotFoundError:
+            return True
+        return False
+
     def identity(self) -> str:
         """Return what tells the queue from all others, those of other stores with its name too."""
         return self.log.identity()
@@ -300,6 +321,15 @@ class QueueTable(Table):
     remove_transmissions = changing.remove_transmissions
     remove_landings = changing.remove_landings
 
+    # Plans of people
+    record_plan = plans.record_plan
+    set_plan_state = plans.set_plan_state
+    stored_plans = plans.stored_plans
+    plan_members = plans.plan_members
+    remove_plans = plans.remove_plans
+    removals_of = plans.removals_of
+    bring_back = plans.bring_back
+
     # A pass
     claim = claiming.claim
     expired = claiming.expired
@@ -320,6 +350,7 @@ class QueueTable(Table):
     seal = stages.seal
     first = row_groups.first
     select = row_groups.select
+    batches = row_groups.batches
 
     def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""

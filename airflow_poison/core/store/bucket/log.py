@@ -25,7 +25,7 @@ from airflow_poison.core.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, details_text, log, now_ms, partition_of, shortened_told, statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from airflow_poison.core.store.bucket.folder import BucketFolder
@@ -107,6 +107,12 @@ class BucketLog:
 
     def confirm(self, state: LogState) -> None:
         """Do nothing: what an object store has answered is there to stay."""
+
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of an earlier version; None when its entries were cleaned up. Reads the whole log."""
+        with TemporaryDirectory(dir=self._folder.root) as copy:
+            self._copied(copy)
+            return DeltaLog(copy, durable=False, uri=self._folder.uri).files_at(version)
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else; None when its entry was cleaned up."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import checkpoints, entries, log_damage
 from airflow_poison.core.store.delta.entries import LOG, DeltaState, EntryFingerprint, Loaded, Reader, acknowledge, entry_path, files_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _warned: set[tuple[str, int]] = set()
 PARTITION_BY = ["sub_queue", "move_count"]
-WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, LANDING, TRANSMISSION_QUEUE})
+WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, LANDING, PLAN, TRANSMISSION_QUEUE})
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -151,6 +151,16 @@ class DeltaLog:
     def confirm(self, state: LogState) -> None:
         """Force the entry of a version to disk, and the list of all entries."""
         acknowledge(self._root, state.version, durable=self._durable)
+
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of an earlier version; None when its entries were cleaned up."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return entries.files_of(DeltaTable(self._root, version=version))
+        except DeltaError:
+            return None
 
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""

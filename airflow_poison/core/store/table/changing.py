@@ -12,7 +12,7 @@ from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE,
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Replacement, Returned
 from airflow_poison.core.store.log import SEQUENCE, Commit
-from airflow_poison.core.store.table import files
+from airflow_poison.core.store.table import files, plans
 from airflow_poison.core.store.table.appending import last_id
 from airflow_poison.core.store.table.files import CONTROL, commit_prefix
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import DataFile, Snapshot, Transaction
+    from airflow_poison.core.store.files import DataFile, PlanStep, Snapshot, Transaction
     from airflow_poison.core.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
@@ -151,6 +151,8 @@ def replace_files(
     *,
     change: Callable[[Control], Control] | None = None,
     alone: bool = False,
+    moves: Sequence[tuple[DataFile, SubQueue]] = (),
+    step: PlanStep | None = None,
 ) -> None:
     """Replace unclaimed files by other rows, record what that means and change the control row, all in one commit.
 
@@ -158,11 +160,13 @@ def replace_files(
 
     :param replacements: asked for one by one, so that only one file's rows are in memory; ``events`` are looked at afterwards.
     :param alone: nobody may have a claim on the queue, on whichever files.
+    :param moves: whole files that come to other sub-queues by a second name, each with one more move; no row of them is written again.
+    :param step: counts for a plan. Raises PlanStateError when the plan is not in one of its states any more.
     Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
     are not those of the file; nothing has changed then.
     """
     del now
-    replaced: list[DataFile] = []
+    replaced: list[DataFile] = [file for file, _ in moves]
     written: list[DataFile] = []
     gone = 0
     try:
@@ -180,13 +184,17 @@ def replace_files(
         found = obstacle(view, replaced, alone=alone)
         if found is not None:
             return None, found
+        numbers = {} if step is None else plans.counted(table, view.state, step)
         written[:] = [files.renamed(table.folder, file) for file in written]
+        moved = [files.moved(table.folder, file, target, file.move_count + 1) for file, target in moves]
         control = table.control_change(view, change)
         record = files.write_events(table.folder, view.state.version + 1, events)
-        added, removed = [*written, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
+        added, removed = [*written, *moved, *record, *control.add], [*(view.live[file.path] for file in replaced), *control.remove]
         if not added and not removed:
             return None, None
-        return Commit("replace", add=added, remove=removed, details={"removed": gone}, scratch=[*record, *control.scratch]), None
+        details = {"removed": gone} | ({} if step is None else {"plan": step.plan})
+        scratch = [*moved, *record, *control.scratch]
+        return Commit("replace", add=added, remove=removed, numbers=numbers, details=details, scratch=scratch), None
 
     found = table.change(plan)  # files stay when this raises: the commit may have happened
     if found is not None:
@@ -331,6 +339,11 @@ def upgrade(table: Table) -> None:
     What format 4 brought, and what a reader of format 3 would leave lying:
 
     * rows that handlers returned, on their way to outputs.
+
+    What format 5 brought, and what a reader of format 4 would lose:
+
+    * what people are shown and what becomes of poison by itself, in the control row: it would leave that out of the next one that it writes;
+    * plans of people.
 
     Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
     taken over when it has expired. Raises StoreUnreachableError, TableChangedError.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
+from airflow_poison.core.actor import signed_by_actor
 from airflow_poison.core.errors import NewerFormatError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
 from airflow_poison.core.store.control import FORMAT_VERSION, Control, QueueState
@@ -343,7 +344,7 @@ def write_events(folder: Folder, version: int, told: Sequence[Event], part: int 
     """
     if not told:
         return []
-    return [write_new(folder, EVENT, 0, events_to_table(told), prefix=commit_prefix(version, part))]
+    return [write_new(folder, EVENT, 0, events_to_table(signed_by_actor(told)), prefix=commit_prefix(version, part))]
 
 
 def file_to_dict(file: DataFile) -> dict[str, object]:
@@ -373,7 +374,7 @@ def _in_words(what: str) -> Iterator[None]:
 def control_to_row(control: Control) -> pa.Table:
     """Return the one row of the ``_ctl`` partition."""
     poison_reader = {"state": control.poison_state.value, "reason": control.poison_reason}
-    parts = {"policy": dict(control.policy), "counters": dict(control.counters), "services": dict(control.services)}
+    parts = {"policy": dict(control.policy), "counters": dict(control.counters), "services": dict(control.services), "desk": dict(control.desk)}
     return one_row(
         CONTROL,
         lookup_id=control.format_version,
@@ -405,6 +406,7 @@ def control_from_row(table: pa.Table, name: str) -> Control:
             poison_state=QueueState(poison_reader["state"]),
             poison_reason=poison_reader["reason"],
             services=body.get("services", {}),
+            desk=body.get("desk", {}),
         )
 
 

@@ -141,6 +141,16 @@ def newest_events(
     return found, earlier
 
 
+def details_of_plan(table: Table, plan: str) -> Iterator[Mapping[str, str]]:
+    """Yield the details of the events that a plan's chunks have recorded, in the order of their commits; one for each file of a chunk."""
+    import pyarrow.compute as pc
+
+    for path in sorted(file.path for file in table.log.load().files if file.sub_queue == EVENT):
+        bodies = files.read_columns(table.folder, path, ["priority", "body"]).sort_by("priority")["body"]
+        for body in bodies.filter(pc.match_substring(bodies, f'"plan": "{plan}"')).to_pylist():
+            yield json.loads(body or b"{}")
+
+
 def _newest_first(groups: RowGroups) -> Iterator[list[int]]:
     """Yield row groups by the numbers of their rows, the highest first; together where these overlap, or are not known."""
     bounds = {group: groups.bounds(group, "priority") for group in range(len(groups))}

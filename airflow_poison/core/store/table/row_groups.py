@@ -139,6 +139,16 @@ def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | Non
         return _taken(file, groups, best, columns).sort_by(_RECEIVE_ORDER)
 
 
+def batches(table: Table, file: DataFile, rows: int) -> Iterator[pa.Table]:
+    """Yield a file's rows with the columns of ``table_schema()``, in its order and in portions of so many, which alone are in memory."""
+    import pyarrow as pa
+
+    names = message_schema().names
+    with files.opened(table.folder, file.path, buffer_size=_BUFFER_BYTES) as parquet:
+        for batch in parquet.iter_batches(rows, columns=names):
+            yield placed(file, pa.Table.from_batches([batch]))
+
+
 def select(table: Table, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a file with these lookup ids, in its order; row groups that cannot hold them are not read. Columns as in ``first``."""
     import pyarrow as pa

@@ -1,0 +1,245 @@
+"""What people can do with selected messages: put back, move, send to another queue, remove, edit."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.texts import Plain, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EDITS = "poison.edits"
+"""The property with what people have changed in a message, the oldest first: JSON objects with the ``body`` as it was before (Base64; null: the
+same), ``properties`` as they were (null: not there), and at last the ``plan``."""
+
+_SENDERS = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+
+
+class Verb(StrEnum):
+    """What becomes of messages."""
+
+    PUT_BACK = "put_back"
+    MOVE = "move"
+    SEND_TO = "send_to"
+    REMOVE = "remove"
+    EDIT = "edit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAction(Plain):
+    """What is to become of messages. Raises SettingError for what cannot be done.
+
+    :param target: of ``move``: ``main`` or ``poison``; of ``send_to``: a queue, empty for the one that each message came from.
+    :param patch: of ``edit``: a JSON merge patch for each body (RFC 7396).
+    :param body: of ``edit``: the whole new body, as text.
+    :param function: of ``edit``: ``module:name`` of a function that takes a body's bytes and returns the new ones.
+    :param properties: of ``edit``: new values of properties; None removes one.
+    """
+
+    verb: Verb
+    target: str = ""
+    patch: Mapping[str, Any] | None = None
+    body: str | None = None
+    function: str = ""
+    properties: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what does not belong to the verb."""
+        edits = [name for name in ("patch", "body", "function") if getattr(self, name) not in (None, "")]
+        if self.verb is Verb.EDIT:
+            if len(edits) > 1 or not (edits or self.properties):
+                raise SettingError("edit", edits, "one of patch, body and function, or properties")
+            if self.patch is not None and not isinstance(self.patch, dict):
+                raise SettingError("patch", self.patch, "a JSON object, for example {'currency': 'EUR'}")
+            if EDITS in self.properties:
+                raise SettingError("properties", EDITS, f"other properties: {EDITS} is kept by edits themselves")
+        elif edits or self.properties:
+            raise SettingError((edits or ["properties"])[0], self.verb.value, f"verb={Verb.EDIT.value!r}")
+        if self.verb is Verb.MOVE and self.target not in {SubQueue.MAIN, SubQueue.POISON}:
+            raise SettingError("target", self.target, f"{SubQueue.MAIN} or {SubQueue.POISON}")
+        if self.target and self.verb not in {Verb.MOVE, Verb.SEND_TO}:
+            raise SettingError("target", self.target, f"nothing for verb={self.verb.value!r}")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the action that plain values describe."""
+        known = {each.name for each in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise SettingError("action", name, f"{', '.join(sorted(known))} (did you mean {nearest(str(name), known)!r}?)")
+        try:
+            verb = Verb(str(values.get("verb", "")))
+        except ValueError:
+            raise SettingError("verb", values.get("verb"), ", ".join(Verb)) from None
+        return cls(**{**values, "verb": verb})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values of what is given."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in given.items() if value not in (None, "", {})} | {"verb": self.verb.value}
+
+    @property
+    def places(self) -> frozenset[SubQueue]:
+        """The sub-queues whose messages it can be done to (spec WCF-28 for what is put back)."""
+        match self.verb:
+            case Verb.PUT_BACK:
+                return frozenset({SubQueue.POISON})
+            case Verb.MOVE:
+                return _SENDERS - {SubQueue(self.target)}
+            case Verb.REMOVE:
+                return frozenset(SubQueue)
+            case Verb.SEND_TO | Verb.EDIT:
+                return _SENDERS
+
+    @property
+    def place(self) -> SubQueue | None:
+        """The sub-queue that messages come to; None where they stay or leave."""
+        match self.verb:
+            case Verb.PUT_BACK:
+                return SubQueue.MAIN
+            case Verb.MOVE:
+                return SubQueue(self.target)
+            case _:
+                return None
+
+    @property
+    def event(self) -> EventType:
+        """What is recorded of each message."""
+        match self.verb:
+            case Verb.PUT_BACK | Verb.MOVE:
+                return EventType.RETURNED if self.place is SubQueue.MAIN else EventType.MOVED_POISON
+            case Verb.SEND_TO:
+                return EventType.REQUEUED
+            case Verb.REMOVE:
+                return EventType.DROPPED
+            case Verb.EDIT:
+                return EventType.EDITED
+
+
+# Edits ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A message's content: its body and properties."""
+
+    body: bytes
+    properties: Mapping[str, str]
+
+
+class UnfitError(ValueError):
+    """A body that an edit cannot be made to; it stays as it is."""
+
+
+def editor(action: PlanAction, plan: str) -> Callable[[Edited], Edited]:
+    """Return what makes an edit, which remembers what was there before in the property ``poison.edits``.
+
+    It raises UnfitError for a body that it cannot be made to. Raises SettingError for a function that cannot be imported.
+    """
+    change = _body_editor(action)
+
+    def edit(before: Edited) -> Edited:
+        body = change(before.body)
+        properties = {name: value for name, value in {**before.properties, **action.properties}.items() if value is not None}
+        was = {name: before.properties.get(name) for name in action.properties}
+        entry = {"body": base64.b64encode(before.body).decode() if body != before.body else None, "properties": was, "plan": plan}
+        return Edited(body, {**properties, EDITS: json.dumps([*edits_of(before.properties), entry])})
+
+    return edit
+
+
+def unedited(now: Edited, plan: str) -> Edited | None:
+    """Return a message as it was before a plan's edit; None when that was not its last one."""
+    edits = edits_of(now.properties)
+    if not edits or edits[-1]["plan"] != plan:
+        return None
+    entry, earlier = edits[-1], edits[:-1]
+    properties = {name: value for name, value in {**now.properties, **entry["properties"]}.items() if value is not None and name != EDITS}
+    body = now.body if entry["body"] is None else base64.b64decode(entry["body"])
+    return Edited(body, properties | ({EDITS: json.dumps(earlier)} if earlier else {}))
+
+
+def last_edit(plan: str) -> str:
+    """Return the end of the property of a message whose last edit is a plan's."""
+    return f'"plan": {json.dumps(plan)}}}]'
+
+
+def edits_of(properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what people have changed in a message, the oldest first."""
+    found: list[dict[str, Any]] = json.loads(properties.get(EDITS, "[]"))
+    return found
+
+
+def original_body(body: bytes, properties: Mapping[str, str]) -> bytes | None:
+    """Return the body that was sent; None for a message whose body nobody has edited."""
+    first = next((entry["body"] for entry in edits_of(properties) if entry["body"] is not None), None)
+    original = None if first is None else base64.b64decode(first)
+    return None if original == body else original
+
+
+def _body_editor(action: PlanAction) -> Callable[[bytes], bytes]:
+    if action.body is not None:
+        new = action.body.encode()
+        return lambda _body: new
+    if action.patch is not None:
+        patch = action.patch
+        return lambda body: json.dumps(merged(_json(body), patch), ensure_ascii=False).encode()
+    if action.function:
+        return _called(_imported(action.function), action.function)
+    return lambda body: body
+
+
+def _json(body: bytes) -> object:
+    try:
+        found: object = json.loads(body)
+    except ValueError as error:
+        raise UnfitError(f"the body is no JSON: {error}") from error
+    return found
+
+
+def merged(target: object, patch: object) -> object:
+    """Return a JSON value with a merge patch (RFC 7396)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def _imported(name: str) -> Callable[[bytes], object]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError("function", name, f"'module:name' of a function that can be imported here ({error})") from error
+    if not callable(found):
+        raise SettingError("function", name, "a function that takes a body's bytes and returns the new ones")
+    return found
+
+
+def _called(function: Callable[[bytes], object], name: str) -> Callable[[bytes], bytes]:
+    def change(body: bytes) -> bytes:
+        try:
+            new = function(body)
+        except Exception as error:
+            raise UnfitError(f"{name} raised {type(error).__name__}: {error}") from error
+        if isinstance(new, str):
+            return new.encode()
+        if not isinstance(new, bytes):
+            raise UnfitError(f"{name} returned {type(new).__name__}; expected bytes or text")
+        return new
+
+    return change

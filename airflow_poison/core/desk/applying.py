@@ -1,0 +1,485 @@
+"""Applying: do what a recorded plan says, in chunks, each one commit that counts its messages. Killed and called again, it does each once."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_poison.core.actor import acting
+from airflow_poison.core.desk.actions import EDITS, Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
+from airflow_poison.core.desk.canary import judged
+from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
+from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, find_plan, stored, view_of
+from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.fault_points import reach
+from airflow_poison.core.passes.history import BY_HAND
+from airflow_poison.core.passes.messages import with_columns
+from airflow_poison.core.passes.move import moved_rows
+from airflow_poison.core.passes.relay import ORIGIN_QUEUE, addressed, relay
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.control import BLOCKED_BY
+from airflow_poison.core.store.files import PlanState, PlanStep, Replacement
+from airflow_poison.core.store.table.history import as_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.desk.members import Mask
+    from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.control import Control
+    from airflow_poison.core.store.files import DataFile, Snapshot
+    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.core.store.table.plans import StoredPlan
+
+    Become = Callable[[pa.Table], tuple[pa.Table | None, Mask]]
+
+_EDITED = 10_000
+"""So many messages are edited in one commit: their bodies are in memory several times."""
+_TRIES = 20
+"""So often in a row others may be faster before it is an error."""
+_UNDOABLE = OPEN | {PlanState.DONE, PlanState.CANCELLED, PlanState.UNDOING}
+
+
+def apply(
+    table: QueueTable,
+    plan_id: str,
+    clock: Clock,
+    *,
+    store: QueueStore | None = None,
+    progress: Callable[[PlanView], object] = lambda _view: None,
+    stop: Callable[[], bool] = lambda: False,
+    wait: Callable[[float], None] = time.sleep,
+) -> PlanView:
+    """Do what a plan says, as far as it can be done now, and return it. Safe to call again, and at the same time by somebody else.
+
+    It ends when everything is done (``done``), when passes have claimed what is left or a canary's messages are still to be received (``running``,
+    ``canary``: call it again), when its canary has failed (``stopped``), or when somebody has paused or cancelled it.
+
+    :param store: of the queue, for messages that are sent to other queues.
+    :param progress: told after each chunk. :param stop: asked before each chunk. :param wait: sleeps for seconds, where the plan has a rate.
+    Raises PlanNotFoundError, PlanStateError for a plan that has ended, SettingError, QueueNotFoundError.
+    """
+    found = stored(table, plan_id)
+    if found.state not in {PlanState.RUNNING, PlanState.CANARY}:
+        if found.state in {PlanState.DONE, PlanState.PAUSED, PlanState.STOPPED}:
+            return find_plan(table, plan_id)
+        raise PlanStateError(f"Plan {plan_id!r} of queue {table.name!r} is {found.state.value}; expected running or canary. Nothing has changed.")
+    with acting(found.record["who"], found.record["reason"]):
+        return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
+
+
+def undo(
+    table: QueueTable,
+    plan_id: str,
+    clock: Clock,
+    *,
+    who: str,
+    reason: str = "",
+    progress: Callable[[PlanView], object] = lambda _view: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> PlanView:
+    """Take back what a plan has done to messages that nobody has received, moved or edited since; return it with ``done``: those that stay done.
+
+    Each moves back to where it was, with one more move: counts never fall. An edited body becomes what it was. Removed messages come back while the
+    table still has their files. What passes have claimed is left out; undo again when they have ended.
+    Raises PlanNotFoundError, and PlanStateError for a plan whose messages were sent to other queues.
+    """
+    found, planned = stored(table, plan_id), find_plan(table, plan_id)
+    if not planned.undoable:
+        raise PlanStateError(f"Plan {plan_id!r} of queue {table.name!r} has sent messages to other queues; they can be moved back only from there.")
+    with acting(who, reason):
+        change_state(table, plan_id, PlanState.UNDOING, _UNDOABLE, clock)
+        members, told = Members.stored(table.plan_members(found)), _Told(table, plan_id, progress, stop, time.sleep)
+        if planned.action.verb is Verb.REMOVE:
+            complete = _brought_back(table, plan_id, clock, told)
+        else:
+            complete = _Chunks(
+                table,
+                plan_id,
+                _reversed(planned.action, plan_id, members),
+                clock,
+                _EDITED if planned.action.verb is Verb.EDIT else CHUNK,
+                told,
+                back=True,
+            ).run()
+        if complete:
+            change_state(table, plan_id, PlanState.UNDONE, frozenset({PlanState.UNDOING}), clock)
+    return find_plan(table, plan_id)
+
+
+def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
+    planned, members = view_of(table, found), Members.stored(table.plan_members(found))
+    change = _change(planned.action, found.plan, members, table, store)
+    most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
+    chunk = min(planned.chunk or most, planned.rate or most)
+    states = frozenset({found.state})
+    if found.state is PlanState.CANARY:
+        ids = found.record["canary"]["ids"]
+        if not _Chunks(table, found.plan, change.of(members.only(ids)), clock, chunk, told, rate=planned.rate, states=states).run():
+            return find_plan(table, found.plan)
+        seen = judged(table, found)
+        if seen.waiting and not seen.decided(planned.canary):
+            return find_plan(table, found.plan)
+        good = seen.good(planned.canary)
+        facts = {"settled": str(seen.settled), "failed": str(seen.failed)}
+        with suppress(PlanStateError):  # somebody has paused or cancelled it
+            change_state(table, found.plan, PlanState.RUNNING if good else PlanState.STOPPED, states, clock, **facts)
+        if not good:
+            return find_plan(table, found.plan)
+        states = frozenset({PlanState.RUNNING})
+    relayed = None if store is None else lambda: relay(store, table, clock)
+    if _Chunks(table, found.plan, change, clock, chunk, told, rate=planned.rate, states=states, relayed=relayed).run():
+        with suppress(PlanStateError):
+            change_state(table, found.plan, PlanState.DONE, states, clock)
+    return find_plan(table, found.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Who is told of a plan's progress, and asked whether to go on."""
+
+    table: QueueTable
+    plan: str
+    progress: Callable[[PlanView], object]
+    stop: Callable[[], bool]
+    wait: Callable[[float], None]
+
+    def after(self) -> None:
+        """Tell of the progress."""
+        self.progress(find_plan(self.table, self.plan))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What becomes of members.
+
+    :param members: as they are to be found.
+    :param become: from rows (``table_schema()``) to what they become, and which of them can; None: they go.
+    :param event: what is recorded, with ``facts``.
+    :param place: where whole files can go by a second name; None: their rows have to be written.
+    :param leaves: whether a message that blocks the queue does so no more.
+    :param edited_by: the plan whose edits are to be found (undone) or not to be found (made) as the last ones of a message; empty: no matter.
+    """
+
+    members: Members
+    become: Become
+    event: EventType
+    facts: dict[str, str]
+    place: SubQueue | None = None
+    leaves: bool = True
+    edited_by: str = ""
+    undoes: bool = False
+
+    def of(self, members: Members) -> _Change:
+        """Return the same for other members."""
+        return replace(self, members=members)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a file that are to be changed."""
+
+    file: DataFile
+    mask: Mask
+    chosen: int
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """Changes members chunk by chunk, until none is left that no pass has claimed.
+
+    :param back: what is done is undone: the plan's progress falls.
+    """
+
+    table: QueueTable
+    plan: str
+    change: _Change
+    clock: Clock
+    chunk: int
+    told: _Told
+    rate: int | None = None
+    states: frozenset[PlanState] = frozenset({PlanState.UNDOING})
+    relayed: Callable[[], object] | None = None
+    back: bool = False
+    _finished: set[str] = field(default_factory=set)
+    _failed: int = 0
+
+    def run(self) -> bool:
+        """Return whether all is done; False when passes have claimed some, or somebody has stopped it."""
+        while not self.told.stop():
+            try:
+                begun = time.monotonic()
+                done = self._step()
+            except PlanStateError:
+                return False
+            except TableChangedError:  # a pass was faster
+                self._failed += 1
+                if self._failed > _TRIES:
+                    raise
+                continue
+            self._failed = 0
+            if done is None:
+                return not self._claimed()
+            if done:
+                self.told.after()
+                if self.rate is not None:
+                    self.told.wait(max(0.0, done / self.rate - (time.monotonic() - begun)))
+        return False
+
+    def _step(self) -> int | None:
+        """Change one chunk, or split a file that is larger than one; return how many messages were changed, None when there is nothing to do."""
+        snapshot, batch, chosen = self.table.snapshot(), list[_Part](), 0
+        for file in self._free(snapshot):
+            part = self._part(file)
+            if not part.chosen:
+                self._finished.add(file.path)
+                continue
+            if part.chosen > self.chunk or file.rows > CHUNK:
+                if batch:
+                    break
+                self._split(part)
+                return 0
+            if batch and chosen + part.chosen > self.chunk:
+                break
+            batch.append(part)
+            chosen += part.chosen
+        return self._commit(batch) if batch else None
+
+    def _free(self, snapshot: Snapshot) -> Iterator[DataFile]:
+        claimed = snapshot.claimed_paths
+        for file in snapshot.files:
+            if file.path not in self._finished and file.path not in claimed and self.change.members.may_be_in(file):
+                yield file
+
+    def _claimed(self) -> int:
+        """Return how many of the members passes have claimed."""
+        snapshot = self.table.snapshot()
+        claimed = snapshot.claimed_paths
+        return sum(self._part(file).chosen for file in snapshot.files if file.path in claimed and self.change.members.may_be_in(file))
+
+    def _part(self, file: DataFile) -> _Part:
+        mask = self.change.members.mask(file, self.table.read(file, COLUMNS))
+        if self.change.edited_by and mask.any():
+            mask &= _last_edited_by(self.table.read(file, ["properties"]), self.change.edited_by) == self.change.undoes
+        return _Part(file, mask, int(mask.sum()))
+
+    def _split(self, part: _Part) -> None:
+        """Split a file into pieces that are one chunk each, and pieces with its other rows; only one piece is in memory."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        def pieces() -> Iterator[pa.Table]:
+            start = 0
+            for rows in self.table.batches(part.file, CHUNK):
+                here = pa.array(part.mask[start : start + rows.num_rows])
+                start += rows.num_rows
+                chosen = rows.filter(here)
+                for first in range(0, chosen.num_rows, self.chunk):
+                    yield chosen.slice(first, self.chunk)
+                yield rows.filter(pc.invert(here))
+
+        self.table.split_file(part.file, pieces())
+        reach("desk.apply.after_split")
+
+    def _commit(self, batch: Sequence[_Part]) -> int:
+        whole = [part for part in batch if self._goes_whole(part)]
+        moves = [(part.file, self.change.place) for part in whole if self.change.place is not None]
+        events = [self._event(part.file, self._ids(part)) for part in whole]
+        done, leaving = [sum(part.chosen for part in whole)], [self._ids(part) for part in whole]
+
+        def replacements() -> Iterator[Replacement]:
+            for part in batch:
+                if part not in whole:
+                    made, ids = self._replacement(part)
+                    if made is None:
+                        self._finished.add(part.file.path)
+                        continue
+                    events.append(self._event(part.file, ids))
+                    leaving.append(ids)
+                    done[0] += len(ids)
+                    yield made
+
+        def freed(control: Control) -> Control:
+            blocks = control.counters.get(BLOCKED_BY)
+            return control.unblocked() if blocks is not None and self.change.leaves and any((ids == blocks).any() for ids in leaving) else control
+
+        made = list(replacements())
+        if not made and not moves:
+            return 0
+        reach("desk.apply.before_chunk")
+        step = PlanStep(self.plan, -done[0] if self.back else done[0], self.states)
+        self.table.replace_files(made, events, self.clock.now(), change=freed, moves=moves, step=step)
+        reach("desk.apply.after_chunk")
+        if self.relayed is not None:
+            self.relayed()
+        return done[0]
+
+    def _goes_whole(self, part: _Part) -> bool:
+        """Whether the file can go by a second name: all of its rows are members, and no column of them changes."""
+        file, place = part.file, self.change.place
+        if place is None or part.chosen < file.rows or (file.sub_queue == SubQueue.POSTPONED and place is SubQueue.MAIN):
+            return False
+        return not counts_of(self.table.read(file, ["abort_count"])["abort_count"]).any()
+
+    def _ids(self, part: _Part) -> Any:
+        return np.asarray(self.table.read(part.file, ["lookup_id"])["lookup_id"].to_numpy())[part.mask]
+
+    def _replacement(self, part: _Part) -> tuple[Replacement | None, Any]:
+        """Return what takes a file's place, and the members that are changed; None when none can be."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = self.table.read(part.file)
+        here = pa.array(part.mask)
+        chosen, others = rows.filter(here), rows.filter(pc.invert(here))
+        after, fit = self.change.become(chosen)
+        ids = np.asarray(chosen["lookup_id"].to_numpy())[fit]
+        if not fit.any():
+            return None, ids
+        if not fit.all():
+            others = pa.concat_tables([others, chosen.filter(pa.array(~fit))])
+        if after is None:
+            return Replacement(part.file, others, removed=len(ids)), ids
+        return Replacement(part.file, pa.concat_tables([after, others])), ids
+
+    def _event(self, file: DataFile, ids: Any) -> Event:
+        numbers = sorted(ids.tolist())
+        moved = file.move_count + 1 if self.change.place is not None else file.move_count
+        details = {"count": str(len(numbers)), "max_lookup_id": str(numbers[-1]), "path": file.path, "lookup_ids": as_ranges(numbers)}
+        details |= self.change.facts | {"by": BY_HAND, "plan": self.plan}
+        if file.sub_queue == SubQueue.POISON and "place" in details:
+            details["origin"] = SubQueue.POISON.value
+        return Event(self.change.event, self.clock.now(), numbers[0], 0, moved, details)
+
+
+def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bool:
+    """Bring back what a plan has removed, file by file, as far as the files are there."""
+    for removal in table.removals_of(plan):
+        if told.stop():
+            return False
+        count = len(removal.lookup_ids)
+        details = {
+            "count": str(count),
+            "max_lookup_id": str(removal.lookup_ids[-1]),
+            "path": removal.path,
+            "lookup_ids": as_ranges(removal.lookup_ids),
+        }
+        place = removal.path.partition("sub_queue=")[2].partition("/")[0]
+        details |= {"place": place, "by": BY_HAND, "plan": plan, "undone": "true"}
+        event = Event(_BACK_IN.get(place, EventType.RETURNED), clock.now(), removal.lookup_ids[0], details=details)
+        reach("desk.undo.before_chunk")
+        table.bring_back(removal, PlanStep(plan, -count, frozenset({PlanState.UNDOING})), event)
+        told.after()
+    return True
+
+
+_BACK_IN = {SubQueue.RETRY.value: EventType.MOVED_RETRY, SubQueue.POISON.value: EventType.MOVED_POISON}
+
+
+# What becomes of rows -------------------------------------------------------------------------------------------------
+
+
+def _change(action: PlanAction, plan: str, members: Members, table: QueueTable, store: QueueStore | None) -> _Change:
+    match action.verb:
+        case Verb.PUT_BACK | Verb.MOVE:
+            place = action.place
+            assert place is not None
+            return _Change(members, lambda rows: (moved_rows(rows, place), _all(rows)), action.event, {"place": place.value}, place)
+        case Verb.REMOVE:
+            return _Change(members, lambda rows: (None, _all(rows)), action.event, {"place": ""})
+        case Verb.EDIT:
+            return _Change(members, _edits(editor(action, plan)), action.event, {}, leaves=False, edited_by=plan)
+        case Verb.SEND_TO:
+            return _Change(members, _letters(action.target, table, store), action.event, {"place": action.target or "origin"})
+
+
+def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
+    if action.verb is Verb.EDIT:
+
+        def restored(edited: Edited) -> Edited:
+            before = unedited(edited, plan)
+            if before is None:
+                raise UnfitError
+            return before
+
+        return _Change(members, _edits(restored), EventType.EDITED, {"undone": "true"}, leaves=False, edited_by=plan, undoes=True)
+    place = action.place
+    assert place is not None
+    after = members.moved_to(place)
+
+    def back(rows: pa.Table) -> tuple[pa.Table | None, Mask]:
+        """Move messages back that nobody has received: their abort count is still 0."""
+        import pyarrow as pa
+
+        untouched = counts_of(rows["abort_count"]) == 0
+        chosen = rows.filter(pa.array(untouched))
+        was = members.where_they_were(np.asarray(chosen["lookup_id"].to_numpy()))
+        parts = [moved_rows(chosen.filter(pa.array([each is target for each in was])), target) for target in dict.fromkeys(was)]
+        return pa.concat_tables(parts) if parts else chosen, untouched
+
+    only = members.where_they_were(members.ids[:1])[0] if len(members) else SubQueue.POISON
+    return _Change(after, back, _BACK_IN.get(only.value, EventType.RETURNED), {"place": only.value, "undone": "true"})
+
+
+def _all(rows: pa.Table) -> Mask:
+    return np.ones(rows.num_rows, bool)
+
+
+def _last_edited_by(rows: pa.Table, plan: str) -> Mask:
+    """Return the rows whose last edit is a plan's."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    edits = pc.map_lookup(rows["properties"], EDITS, "last")
+    last = pc.ends_with(edits, last_edit(plan))
+    return np.asarray(pc.fill_null(last, pa.scalar(value=False)).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _edits(edit: Callable[[Edited], Edited]) -> Become:
+    """Return what edits rows."""
+
+    def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
+        import pyarrow as pa
+
+        bodies, properties, fit = list[bytes](), list[Any](), np.zeros(rows.num_rows, bool)
+        for number, (body, cell) in enumerate(zip(rows["body"].to_pylist(), rows["properties"].to_pylist(), strict=True)):
+            before = Edited(body or b"", dict(cell or ()))
+            try:
+                after = edit(before)
+            except UnfitError:
+                continue
+            fit[number] = True
+            bodies.append(after.body)
+            properties.append(list(after.properties.items()))
+        return with_columns(rows.filter(pa.array(fit)), body=bodies, properties=properties), fit
+
+    return become
+
+
+def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become:
+    if store is None:
+        raise SettingError("store", None, "the store of the queue, for messages that are sent to another one")
+    known = set[str]()
+
+    def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
+        import pyarrow as pa
+
+        targets = [target or dict(cell or ()).get(ORIGIN_QUEUE, "") for cell in rows["properties"].to_pylist()]
+        for name in {*targets} - known - {""}:
+            if name == table.name:
+                raise SettingError("target", name, "another queue than the one that the messages are in")
+            store.open(name)  # a typing error must not make one
+            known.add(name)
+        fit = np.array([bool(each) for each in targets])
+        return addressed(rows.filter(pa.array(fit)), [each for each in targets if each]), fit
+
+    return become

@@ -1,0 +1,353 @@
+"""Plans: what is to become of which messages of one version of a queue. Made without writing anything, recorded once, listed, paused, cancelled.
+
+A plan's messages are remembered as they were: by lookup id, sub-queue, move count and due time. What has changed since is not touched, so messages
+that came later, or came again, are not in the plan. ``applying`` does what a plan says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from airflow_poison.core.actor import acting
+from airflow_poison.core.desk import sql
+from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
+from airflow_poison.core.desk.found import files_of
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.errors import PlanNotFoundError, SettingError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.schema import PLAN, SubQueue, message_schema, table_schema
+from airflow_poison.core.store.files import PlanState
+from airflow_poison.core.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import duckdb
+    import pyarrow as pa
+
+    from airflow_poison.core.clock import Clock
+    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.core.store.table.plans import StoredPlan
+
+CHUNK = 50_000
+"""So many messages are changed in one commit, unless a plan says otherwise."""
+PLANNED = "planned"
+"""The state of a plan that is not recorded."""
+GROUPS, SAMPLES, SAMPLE_BYTES = 50, 5, 2_048
+OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED})
+"""States of plans that may go on."""
+_PLACES = tuple(SubQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup(Plain):
+    """Messages of a plan that failed alike."""
+
+    error: str
+    type: str
+    text: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Plain):
+    """A message of a plan.
+
+    :param before: of an edit, the beginning of the body; ``after``: what it becomes. ``unfit``: why it cannot be edited.
+    """
+
+    lookup_id: int
+    sub_queue: str
+    reason: str
+    before: str | None = None
+    after: str | None = None
+    unfit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary(Plain):
+    """The messages of a plan that are done first.
+
+    :param messages: so many of them, of each error group some.
+    :param share: of them that must have been settled before the others follow, above 0 to 1.
+    """
+
+    messages: int
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no canary."""
+        if self.messages < 1:
+            raise SettingError("canary.messages", self.messages, "a whole number, at least 1")
+        if not 0 < self.share <= 1:
+            raise SettingError("canary.share", self.share, "a number above 0 and at most 1, for example 0.95")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView(Plain):
+    """A plan as people and tasks see it; ``state`` is ``planned`` while it is not recorded, and ``plan``, its id, empty.
+
+    :param messages: in the plan; ``done``: of these, those that it was done to.
+    :param skipped: those that had changed since, or that an edit did not fit; known when it has ended.
+    :param claimed: those that passes had claimed when somebody looked last: they wait.
+    """
+
+    queue: str
+    plan: str
+    version: int
+    action: PlanAction
+    selection: Selection
+    at: datetime
+    messages: int
+    claimed: int = 0
+    groups: tuple[PlannedGroup, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    state: str = PLANNED
+    done: int = 0
+    skipped: int = 0
+    who: str = ""
+    reason: str = ""
+    rate: int | None = None
+    chunk: int | None = None
+    canary: Canary | None = None
+
+    @property
+    def undoable(self) -> bool:
+        """Whether undoing can bring messages back that nobody has received since."""
+        return self.action.verb is not Verb.SEND_TO
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return Plain.to_dict(self) | {"undoable": self.undoable}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan that is not recorded: what people see, and its messages.
+
+    :param members: ``lookup_id``, ``sub_queue``, ``move_count``, ``due_at``, ``error``; by lookup id.
+    """
+
+    view: PlanView
+    members: pa.Table = field(repr=False)
+
+
+def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clock, *, limit: int | None = None, version: int | None = None) -> Plan:
+    """Say what an action would do to a selection's messages of the newest version. Writes nothing.
+
+    :param limit: only so many messages, those with the lowest lookup ids.
+    :param version: an earlier version, which somebody has looked at; None: the newest.
+    Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
+    version that cannot be looked at any more.
+    """
+    if selection.sub_queue is not None and selection.sub_queue not in action.places:
+        raise SettingError("sub_queue", selection.sub_queue.value, f"{_names(action.places)}, for verb={action.verb.value!r}")
+    if limit is not None and limit < 1:
+        raise SettingError("limit", limit, "a whole number, at least 1")
+    snapshot = table.snapshot()
+    version = snapshot.version if version is None else version
+    found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
+    taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
+    with sql.messages(table, found) as engine:
+        where, values = sql.condition(engine, selection)
+        most = "" if limit is None else f"limit {limit}"
+        engine.execute(
+            f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error, error_type, error_message,
+            reason, file from located where {where} order by lookup_id {most}""",
+            values,
+        )
+        [(messages, claimed)] = engine.execute(
+            "select count(*), count(*) filter (file in (select unnest(?::varchar[]))) from chosen", [taken]
+        ).fetchall()
+        groups = engine.execute(
+            f"""select error, coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages from chosen
+            group by error order by messages desc, error limit {GROUPS}"""
+        ).fetchall()
+        samples = _samples(table, engine, action)
+        members = engine.sql("select lookup_id, sub_queue, move_count, due_at, error from chosen order by lookup_id").to_arrow_table()
+    view = PlanView(
+        table.name, "", version, action, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples
+    )
+    return Plan(view, members)
+
+
+def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction) -> tuple[Sample, ...]:
+    """Return some messages of the largest groups."""
+    chosen = engine.execute(
+        f"""select lookup_id, sub_queue, coalesce(reason, '') from chosen
+        qualify row_number() over (partition by error order by lookup_id) = 1
+        order by count(*) over (partition by error) desc, lookup_id limit {SAMPLES}"""
+    ).fetchall()
+    found = tuple(Sample(*each) for each in chosen)
+    if action.verb is not Verb.EDIT:
+        return found
+    from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.messages import Chosen
+
+    edit = editor(action, "")
+    rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]))}
+    return tuple(_edited(each, Edited(rows[each.lookup_id].body, rows[each.lookup_id].properties), edit) for each in found if each.lookup_id in rows)
+
+
+def _edited(sample: Sample, before: Edited, edit: Any) -> Sample:
+    try:
+        after = edit(before)
+    except UnfitError as error:
+        return replace(sample, before=_begin(before.body), unfit=str(error))
+    return replace(sample, before=_begin(before.body), after=_begin(after.body))
+
+
+def _begin(body: bytes) -> str:
+    return body[:SAMPLE_BYTES].decode(errors="replace")
+
+
+def _names(places: Collection[SubQueue]) -> str:
+    return " or ".join(place.value for place in _PLACES if place in places)
+
+
+# Recorded plans -------------------------------------------------------------------------------------------------------
+
+
+def record(
+    table: QueueTable,
+    planned: Plan,
+    clock: Clock,
+    *,
+    who: str,
+    reason: str = "",
+    rate: int | None = None,
+    chunk: int | None = None,
+    canary: Canary | None = None,
+    key: str = "",
+) -> str:
+    """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
+
+    :param who: who decided it, as its events say; ``reason``: why.
+    :param rate: messages a second, at most; None: as fast as it goes.
+    :param chunk: messages of one commit; None: 50,000, or what ``rate`` allows in a second.
+    :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
+    Raises SettingError.
+    """
+    for name, value in (("rate", rate), ("chunk", chunk)):
+        if value is not None and value < 1:
+            raise SettingError(name, value, "a whole number, at least 1")
+    view, now = planned.view, clock.now()
+    plan_id = sha256(key.encode()).hexdigest()[:12] if key else uuid4().hex[:12]
+    said = view.to_dict() | {"plan": plan_id, "at": now.isoformat(), "who": who, "reason": reason, "rate": rate, "chunk": chunk}
+    said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
+    told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
+    with acting(who, reason):
+        table.record_plan(
+            plan_id,
+            said,
+            _members(planned.members),
+            [Event(EventType.PLANNED, now, details=told)],
+            state=PlanState.RUNNING if canary is None else PlanState.CANARY,
+        )
+    return plan_id
+
+
+def _members(members: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    columns = {
+        "lookup_id": members["lookup_id"],
+        "message_type": members["sub_queue"],
+        "priority": members["move_count"].cast(pa.int32()),
+        "due_at": members["due_at"].cast(message_schema().field("due_at").type),
+        "sub_queue": pa.repeat(pa.scalar(PLAN), members.num_rows),
+        "move_count": pa.repeat(pa.scalar(0, pa.int32()), members.num_rows),
+    }
+    cells = [columns.get(each.name, pa.nulls(members.num_rows, each.type)) for each in table_schema()]
+    return pa.table(cells, schema=table_schema())
+
+
+def _canary_ids(members: pa.Table, most: int) -> list[int]:
+    """Return some messages of each error group, so many in all."""
+    groups: dict[str, list[int]] = {}
+    for lookup_id, error in zip(members["lookup_id"].to_pylist(), members["error"].to_pylist(), strict=True):
+        some = groups.setdefault(error or "", [])
+        if len(some) < most:
+            some.append(lookup_id or 0)
+    chosen: list[int] = []
+    while len(chosen) < most and any(groups.values()):
+        for some in groups.values():
+            if some and len(chosen) < most:
+                chosen.append(some.pop(0))
+    return sorted(chosen)
+
+
+def plans(table: QueueTable) -> tuple[PlanView, ...]:
+    """Return the recorded plans of a queue, the newest first."""
+    return tuple(view_of(table, each) for each in reversed(table.stored_plans()))
+
+
+def find_plan(table: QueueTable, plan_id: str) -> PlanView:
+    """Return a recorded plan. Raises PlanNotFoundError."""
+    return view_of(table, stored(table, plan_id))
+
+
+def stored(table: QueueTable, plan_id: str) -> StoredPlan:
+    """Return a plan as it is stored. Raises PlanNotFoundError."""
+    found = next((each for each in table.stored_plans() if each.plan == plan_id), None)
+    if found is None:
+        raise PlanNotFoundError(f"Queue {table.name!r} has no plan {plan_id!r}: 'airflow poison plans {table.name}' lists those that it has.")
+    return found
+
+
+def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
+    """Return a stored plan as people see it."""
+    said: Mapping[str, Any] = found.record
+    canary = said.get("canary")
+    return PlanView(
+        queue=table.name,
+        plan=found.plan,
+        version=said["version"],
+        action=PlanAction.from_dict(said["action"]),
+        selection=Selection.from_dict(said["selection"]),
+        at=datetime.fromisoformat(said["at"]).astimezone(UTC),
+        messages=said["messages"],
+        groups=tuple(PlannedGroup(**each) for each in said["groups"]),
+        samples=tuple(Sample(**each) for each in said["samples"]),
+        state=found.state.value,
+        done=found.done,
+        skipped=said["messages"] - found.done if found.state is PlanState.DONE else 0,
+        who=said["who"],
+        reason=said["reason"],
+        rate=said["rate"],
+        chunk=said["chunk"],
+        canary=None if canary is None else Canary(canary["messages"], canary["share"]),
+    )
+
+
+def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
+    """Bring a plan into another state, and record that. Raises PlanNotFoundError, PlanStateError."""
+    stored(table, plan_id)
+    told = {"plan": plan_id, "state": state.value, **facts}
+    table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=told)])
+    return find_plan(table, plan_id)
+
+
+def pause(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """Let nothing more become of a plan until it is resumed; a chunk whose commit is being made is the last one."""
+    with acting(who, reason):
+        return change_state(table, plan_id, PlanState.PAUSED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock)
+
+
+def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """Let a paused plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest."""
+    with acting(who, reason):
+        found = stored(table, plan_id)
+        waits = found.state is PlanState.PAUSED and found.record.get("canary") is not None and not found.canary_passed
+        state = PlanState.CANARY if waits else PlanState.RUNNING
+        return change_state(table, plan_id, state, frozenset({PlanState.PAUSED, PlanState.STOPPED, state}), clock)
+
+
+def cancel(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """End a plan; what it has done stays done."""
+    with acting(who, reason):
+        return change_state(table, plan_id, PlanState.CANCELLED, OPEN, clock)

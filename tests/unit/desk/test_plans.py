@@ -1,0 +1,451 @@
+"""Plans: they write nothing before they are recorded, do each message once whoever dies, and are undone where nobody has received a message since."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.desk.actions import PlanAction, Verb, merged, original_body
+from airflow_poison.core.desk.applying import apply, undo
+from airflow_poison.core.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.move import move, put_back, remove
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.desk.conftest import body
+from tests.unit.passes.given import LEASE, NO_RETRY, DiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_poison.core.desk.plans import PlanView
+    from tests.store.points import AtPoint
+    from tests.unit.passes.given import Queue
+
+MAIN, POISON, RETRY = SubQueue.MAIN, SubQueue.POISON, SubQueue.RETRY
+PUT_BACK = PlanAction(verb=Verb.PUT_BACK)
+REMOVE = PlanAction(verb=Verb.REMOVE)
+PATCH = PlanAction(verb=Verb.EDIT, patch={"fails": None, "currency": "EUR"}, properties={"mended": "yes"})
+ALL = range(1, 10)
+POINTS: tuple[str, ...] = (
+    "store.plan.before_commit",
+    "store.plan.after_commit",
+    "store.split.before_commit",
+    "desk.apply.after_split",
+    "desk.apply.before_chunk",
+)
+POINTS += ("store.replace.after_files", "store.replace.before_commit", "store.replace.after_commit", "desk.apply.after_chunk")
+
+
+def planned(queue: Queue, action: PlanAction = PUT_BACK, **conditions: Any) -> Plan:
+    return plan(queue.table, Selection(**conditions), action, queue.clock)
+
+
+def recorded(
+    queue: Queue, action: PlanAction = PUT_BACK, *, key: str = "", chunk: int | None = 2, canary: Canary | None = None, **conditions: Any
+) -> str:
+    made = planned(queue, action, **conditions)
+    return record(queue.table, made, queue.clock, who="shell:ann@here", reason="mended", chunk=chunk, canary=canary, key=key)
+
+
+def applied(queue: Queue, plan_id: str) -> PlanView:
+    return apply(queue.table, plan_id, queue.clock, store=queue.store, wait=lambda _seconds: None)
+
+
+def undone(queue: Queue, plan_id: str) -> PlanView:
+    return undo(queue.table, plan_id, queue.clock, who="shell:bob@here")
+
+
+def places(queue: Queue) -> dict[int, str]:
+    return {number: str(row["sub_queue"]) for number, row in sorted(queue.rows().items())}
+
+
+def in_place(queue: Queue, place: SubQueue) -> list[int]:
+    return [number for number, where in places(queue).items() if where == place]
+
+
+def states(queue: Queue) -> list[str]:
+    return [event.details["state"] for event in queue.table.events() if event.type.value == "PLAN_CHANGED"]
+
+
+def is_whole(queue: Queue) -> bool:
+    """Whether the check finds nothing wrong; the store in memory cannot be checked."""
+    if not isinstance(queue.store, DeltaStore):
+        return True
+    found = [each for each in check(queue.table, queue.clock).findings if each.severity.value == "error"]
+    assert found == []
+    return True
+
+
+# Planned --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_would_happen_and_writes_nothing(poisoned: Queue) -> None:
+    before = poisoned.table.snapshot().version
+    view = planned(poisoned, where="body.carrier = 'VX'").view
+    assert (view.messages, view.state, view.plan, view.version) == (5, "planned", "", before)
+    assert [(group.type, group.messages) for group in view.groups] == [("ValueError", 3), ("KeyError", 2)]
+    assert [sample.lookup_id for sample in view.samples] == [5, 1]
+    assert poisoned.table.snapshot().version == before
+
+
+def test_an_edit_shows_bodies_before_and_after(poisoned: Queue) -> None:
+    poisoned.sent("no JSON").receive("two")
+    view = planned(poisoned, PATCH).view
+    samples = {each.lookup_id: each for each in view.samples}
+    assert json.loads(samples[5].after or "")["currency"] == "EUR"
+    assert samples[5].before == body(5, "value", "could not convert 'x5' at 555", carrier="VX", delay=50)
+    assert (samples[10].after, samples[10].unfit[:23]) == (None, "the body is no JSON: Ex")
+
+
+@pytest.mark.parametrize(
+    ("action", "says"),
+    [
+        ({"verb": "put_bak"}, "verb='put_bak'"),
+        ({"verb": "move"}, "target=''"),
+        ({"verb": "move", "target": "retry"}, "target='retry'"),
+        ({"verb": "remove", "target": "x"}, "target='x'"),
+        ({"verb": "edit"}, "edit="),
+        ({"verb": "edit", "patch": {}, "body": "x"}, "one of patch, body and function"),
+        ({"verb": "edit", "patch": [1]}, "a JSON object"),
+        ({"verb": "put_back", "patch": {"a": 1}}, "verb='edit'"),
+        ({"verb": "edit", "properties": {"poison.edits": "x"}}, "kept by edits"),
+        ({"verb": "put_back", "targt": "x"}, "did you mean 'target'"),
+    ],
+)
+def test_an_action_that_is_none_is_refused(action: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        PlanAction.from_dict(action)
+
+
+def test_an_action_is_refused_where_it_cannot_be_done(poisoned: Queue) -> None:
+    with pytest.raises(SettingError, match="sub_queue='main'"):
+        planned(poisoned, PUT_BACK, sub_queue=MAIN)
+    with pytest.raises(SettingError, match=r"function='no\.such:thing'"):
+        planned(poisoned, PlanAction(verb=Verb.EDIT, function="no.such:thing"))
+    with pytest.raises(SettingError, match="rate=0"):
+        record(poisoned.table, planned(poisoned), poisoned.clock, who="x", rate=0)
+    with pytest.raises(SettingError, match=r"canary\.share=2"):
+        Canary(1, 2)
+    with pytest.raises(PlanNotFoundError, match="'nobody'"):
+        find_plan(poisoned.table, "nobody")
+
+
+# Applied --------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_put_back_in_chunks_with_one_more_move(poisoned: Queue) -> None:
+    view = applied(poisoned, recorded(poisoned, error_type="ValueError"))
+    assert (view.state, view.done, view.skipped, view.who) == ("done", 5, 0, "shell:ann@here")
+    assert in_place(poisoned, MAIN) == [5, 6, 7, 8, 9]
+    assert all(poisoned.counts(number) == (0, 2) for number in range(5, 10))
+    events = [event for event in poisoned.table.events() if event.type.value == "RETURNED"]
+    assert sorted(event.lookup_id or 0 for event in events) == [5, 6, 7, 8, 9]
+    assert {(e.details["who"], e.details["why"], e.details["plan"], e.details["origin"]) for e in events} == {
+        ("shell:ann@here", "mended", view.plan, "poison")
+    }
+    assert is_whole(poisoned)
+
+
+def test_a_whole_file_goes_by_a_second_name(poisoned: Queue) -> None:
+    names = {file.size for file in poisoned.table.snapshot().files}
+    assert applied(poisoned, recorded(poisoned, chunk=None)).done == 9
+    assert {file.size for file in poisoned.table.snapshot().files} == names
+    assert in_place(poisoned, MAIN) == list(ALL)
+
+
+def test_messages_are_removed_and_come_back(poisoned: Queue) -> None:
+    before = poisoned.rows()
+    plan_id = recorded(poisoned, REMOVE, where="body.delay >= 30")
+    assert applied(poisoned, plan_id).done == 7
+    assert (sorted(poisoned.rows()), is_whole(poisoned)) == ([1, 2], True)
+    view = undone(poisoned, plan_id)
+    assert (view.state, view.done, poisoned.rows(), is_whole(poisoned)) == ("undone", 0, before, True)
+    assert undone_again_is_refused(poisoned, plan_id)
+
+
+def undone_again_is_refused(queue: Queue, plan_id: str) -> bool:
+    with pytest.raises(PlanStateError, match="is undone; expected"):
+        undone(queue, plan_id)
+    return True
+
+
+def test_messages_are_edited_and_the_original_stays(poisoned: Queue) -> None:
+    before = poisoned.rows()
+    plan_id = recorded(poisoned, PATCH, error_type="KeyError")
+    assert applied(poisoned, plan_id).done == 4
+    row: Mapping[str, Any] = poisoned.rows()[1]
+    properties = dict(row["properties"])
+    assert json.loads(row["body"]) == {"number": 1, "says": "delay", "carrier": "VX", "delay": 10, "currency": "EUR"}
+    assert (properties["mended"], properties["source"]) == ("yes", "test")
+    assert original_body(row["body"], properties) == before[1]["body"]
+    assert poisoned.rows()[5] == before[5]
+    assert undone(poisoned, plan_id).done == 0
+    assert poisoned.rows() == before
+    assert is_whole(poisoned)
+
+
+def test_only_the_last_edit_is_undone(poisoned: Queue) -> None:
+    first, second = recorded(poisoned, PATCH), recorded(poisoned, PlanAction(verb=Verb.EDIT, body="{}"), lookup_ids=(1,))
+    applied(poisoned, first)
+    applied(poisoned, second)
+    undone(poisoned, first)
+    assert poisoned.rows()[1]["body"] == b"{}"
+    assert poisoned.rows()[2]["properties"] == [("source", "test")]
+    assert undone(poisoned, second).state == "undone"
+    assert json.loads(str(poisoned.rows()[1]["body"], "utf-8"))["currency"] == "EUR"  # type: ignore[call-overload]  # bytes
+
+
+def test_what_an_edit_does_not_fit_stays_as_it_is(poisoned: Queue) -> None:
+    poisoned.sent("no JSON").receive("two")
+    view = applied(poisoned, recorded(poisoned, PATCH))
+    assert (view.state, view.done, view.skipped) == ("done", 9, 1)
+    assert poisoned.rows()[10]["body"] == b"no JSON"
+
+
+def test_an_edited_message_is_received_as_it_is_now(poisoned: Queue) -> None:
+    applied(poisoned, recorded(poisoned, PATCH))
+    applied(poisoned, recorded(poisoned))
+    assert poisoned.receive("again").settled == 9
+
+
+def test_messages_are_sent_to_another_queue_once(poisoned: Queue) -> None:
+    other = declare(poisoned.store, "other", NO_RETRY, poisoned.clock)
+    plan_id = recorded(poisoned, PlanAction(verb=Verb.SEND_TO, target="other"), error_type="KeyError")
+    assert applied(poisoned, plan_id).done == 4
+    assert sum(file.rows for file in other.snapshot().files) == 4
+    with pytest.raises(PlanStateError, match="other queues"):
+        undone(poisoned, plan_id)
+    with pytest.raises(QueueNotFoundError):
+        applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.SEND_TO, target="nowhere")))
+    assert in_place(poisoned, POISON) == [5, 6, 7, 8, 9]
+    assert applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.SEND_TO))).skipped == 5  # they do not say where they came from
+
+
+def test_later_arrivals_are_not_in_a_plan(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned)
+    poisoned.sent(body(10, "key", "delay")).receive("two")
+    put_back(poisoned.table, poisoned.clock, [1, 2])
+    poisoned.receive("three")  # they are in poison again
+    view = applied(poisoned, plan_id)
+    assert (view.state, view.done, view.skipped) == ("done", 7, 2)
+    assert in_place(poisoned, POISON) == [1, 2, 10]
+
+
+def test_an_earlier_version_that_somebody_has_seen_is_planned(poisoned: Queue) -> None:
+    seen = poisoned.table.snapshot().version
+    poisoned.sent(body(10, "key", "delay")).receive("two")
+    made = plan(poisoned.table, Selection(), PUT_BACK, poisoned.clock, version=seen)
+    assert (made.view.messages, made.view.version) == (9, seen)
+    assert applied(poisoned, record(poisoned.table, made, poisoned.clock, who="x")).done == 9
+    with pytest.raises(PlanStateError, match="cannot be looked at"):
+        plan(poisoned.table, Selection(), PUT_BACK, poisoned.clock, version=9_999)
+
+
+def test_what_a_pass_has_claimed_waits(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned)
+    claim = poisoned.table.claim("pass", lease=LEASE, now=poisoned.clock.now(), max_messages=9, sub_queue=POISON)
+    assert claim is not None
+    assert (applied(poisoned, plan_id).state, applied(poisoned, plan_id).done) == ("running", 0)
+    poisoned.table.release(claim)
+    assert (applied(poisoned, plan_id).state, applied(poisoned, plan_id).done) == ("done", 9)
+
+
+def test_a_message_that_blocks_the_queue_ends_the_block_when_it_leaves(poisoned: Queue) -> None:
+    poisoned.sent(body(10))
+    until = poisoned.clock.now() + timedelta(hours=1)
+    poisoned.table.alter(lambda control: control.blocked(10, until), lambda _, __: [], poisoned.clock.now())
+    applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.EDIT, body="{}"), sub_queue=MAIN))
+    assert poisoned.table.snapshot().control.blocked_until(poisoned.clock.now()) == until
+    applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.MOVE, target="poison"), sub_queue=MAIN))
+    assert poisoned.table.snapshot().control.blocked_until(poisoned.clock.now()) is None
+
+
+def test_the_same_key_is_the_same_plan(poisoned: Queue) -> None:
+    first = recorded(poisoned, key="run-1")
+    applied(poisoned, first)
+    assert recorded(poisoned, key="run-1", lookup_ids=()) == first
+    assert (len(plans(poisoned.table)), find_plan(poisoned.table, first).messages) == (1, 9)
+    assert applied(poisoned, first).done == 9
+
+
+def test_a_plan_goes_at_its_rate(poisoned: Queue) -> None:
+    waits: list[float] = []
+    plan_id = record(poisoned.table, planned(poisoned), poisoned.clock, who="x", rate=3)
+    view = apply(poisoned.table, plan_id, poisoned.clock, wait=waits.append)
+    assert (view.done, len(waits)) == (9, 3)
+    assert all(0.5 < seconds <= 1 for seconds in waits)
+
+
+# Paused, cancelled, undone --------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_paused_resumed_and_cancelled(poisoned: Queue, at_point: AtPoint) -> None:
+    plan_id = recorded(poisoned)
+    at_point.do("desk.apply.after_chunk", lambda: pause(poisoned.table, plan_id, poisoned.clock, who="x", reason="wait"))
+    view = applied(poisoned, plan_id)
+    assert (view.state, view.done) == ("paused", 2)
+    assert applied(poisoned, plan_id).done == 2
+    resume(poisoned.table, plan_id, poisoned.clock, who="x")
+    at_point.do("desk.apply.after_chunk", lambda: cancel(poisoned.table, plan_id, poisoned.clock, who="x"))
+    assert (applied(poisoned, plan_id).state, find_plan(poisoned.table, plan_id).done) == ("cancelled", 4)
+    with pytest.raises(PlanStateError, match="is cancelled; expected running"):
+        applied(poisoned, plan_id)
+    with pytest.raises(PlanStateError, match="is cancelled; expected running or paused"):
+        resume(poisoned.table, plan_id, poisoned.clock, who="x")
+    assert (undone(poisoned, plan_id).state, in_place(poisoned, POISON)) == ("undone", list(ALL))
+    assert states(poisoned) == ["paused", "running", "cancelled", "undoing", "undone"]
+
+
+def test_a_pause_holds_for_a_chunk_whose_commit_has_not_been_made(poisoned: Queue, at_point: AtPoint) -> None:
+    plan_id = recorded(poisoned)
+    at_point.do("store.replace.after_files", lambda: pause(poisoned.table, plan_id, poisoned.clock, who="x"))
+    assert (applied(poisoned, plan_id).done, in_place(poisoned, MAIN)) == (0, [])
+
+
+def test_what_was_received_is_not_undone(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned)
+    applied(poisoned, plan_id)
+    poisoned.receive("two", max_messages=2)  # they fail again
+    move(poisoned.table, poisoned.clock, [3], POISON)
+    remove(poisoned.table, 4, poisoned.clock)
+    view = undone(poisoned, plan_id)
+    assert (view.state, view.done) == ("undone", 4)
+    assert [poisoned.counts(number)[1] for number in (1, 3, 5)] == [3, 3, 3]
+
+
+# Canaries -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_canary_goes_first_and_the_others_follow_when_it_is_good(poisoned: Queue) -> None:
+    applied(poisoned, recorded(poisoned, PATCH))
+    plan_id = recorded(poisoned, canary=Canary(3))
+    view = applied(poisoned, plan_id)
+    assert (view.state, view.done, in_place(poisoned, MAIN)) == ("canary", 3, [1, 2, 5])
+    assert applied(poisoned, plan_id).state == "canary"
+    assert poisoned.receive("two").settled == 3
+    assert (applied(poisoned, plan_id).state, in_place(poisoned, MAIN)) == ("done", [3, 4, 6, 7, 8, 9])
+
+
+def test_a_canary_that_fails_stops_the_plan(poisoned: Queue) -> None:
+    applied(poisoned, recorded(poisoned, PATCH, error_type="KeyError"))
+    plan_id = recorded(poisoned, canary=Canary(4, 0.75))
+    applied(poisoned, plan_id)
+    result = poisoned.receive("two")
+    assert (result.settled, result.poisoned) == (2, 2)
+    view = applied(poisoned, plan_id)
+    assert (view.state, view.done) == ("stopped", 4)
+    assert applied(poisoned, plan_id).state == "stopped"
+    resume(poisoned.table, plan_id, poisoned.clock, who="x", reason="go on all the same")
+    assert applied(poisoned, plan_id).state == "done"
+
+
+def test_a_canary_that_was_removed_has_not_been_settled(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned, canary=Canary(1))
+    applied(poisoned, plan_id)
+    remove(poisoned.table, in_place(poisoned, MAIN)[0], poisoned.clock)
+    assert applied(poisoned, plan_id).state == "stopped"
+
+
+def test_a_paused_canary_is_a_canary_again(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned, canary=Canary(1))
+    pause(poisoned.table, plan_id, poisoned.clock, who="x")
+    assert resume(poisoned.table, plan_id, poisoned.clock, who="x").state == "canary"
+
+
+# Whoever dies ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["delta"], indirect=True)
+@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("point", POINTS)
+def test_who_dies_anywhere_does_each_message_once(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
+    def die() -> None:
+        raise DiedError
+
+    at_point.do(point, die)
+    for _ in range(2):
+        try:
+            view = applied(poisoned, recorded(poisoned, action, key="it", where="body.number != 4"))
+        except DiedError:
+            continue
+    assert (view.state, view.done) == ("done", 8)
+    moves = {number: row["move_count"] for number, row in poisoned.rows().items()}
+    edits = {number: str(row["properties"]).count('"plan"') for number, row in poisoned.rows().items()}
+    match action.verb:
+        case Verb.PUT_BACK:
+            assert moves == {number: 1 if number == 4 else 2 for number in ALL}
+        case Verb.REMOVE:
+            assert list(moves) == [4]
+        case _:
+            assert edits == {number: int(number != 4) for number in ALL}
+    told = [event.lookup_id for event in poisoned.table.events() if event.type is action.event and event.details.get("plan")]
+    assert sorted(told) == [number for number in ALL if number != 4]  # type: ignore[type-var]
+    assert is_whole(poisoned)
+
+
+@pytest.mark.parametrize("store", ["delta"], indirect=True)
+@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("point", ["desk.undo.before_chunk", "store.bring_back.before_commit", "store.bring_back.after_commit", *POINTS[2:]])
+def test_who_dies_undoing_undoes_the_rest(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
+    before = {number: row["body"] for number, row in poisoned.rows().items()}
+    plan_id = recorded(poisoned, action)
+    applied(poisoned, plan_id)
+
+    def die() -> None:
+        raise DiedError
+
+    at_point.do(point, die)
+    try:
+        view = undone(poisoned, plan_id)
+    except DiedError:
+        view = undone(poisoned, plan_id)
+    assert (view.state, view.done, in_place(poisoned, POISON)) == ("undone", 0, list(ALL))
+    assert {number: row["body"] for number, row in poisoned.rows().items()} == before
+    assert is_whole(poisoned)
+
+
+@pytest.mark.parametrize("store", ["delta"], indirect=True)
+@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("point", ["desk.apply.before_chunk", "store.replace.before_commit", "desk.apply.after_split"])
+def test_two_at_the_same_time_do_each_message_once(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
+    plan_id = recorded(poisoned, action)
+    at_point.do(point, lambda: applied(poisoned, plan_id))
+    assert applied(poisoned, plan_id).done == 9
+    told = [event.lookup_id for event in poisoned.table.events() if event.type is action.event and event.details.get("plan")]
+    assert sorted(told) == list(ALL)  # type: ignore[type-var]
+    assert is_whole(poisoned)
+
+
+# Patches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "result"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_a_merge_patch_is_that_of_rfc_7396(target: object, patch: object, result: object) -> None:
+    """The examples of its appendix A."""
+    assert merged(target, patch) == result
