@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, Query, Response
 from airflow_poison.core.events import EventType
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import decisions, overview, page_data, posts, rights
+from airflow_poison.ui import decisions, desk, message, overview, page_data, posts, rights
 from airflow_poison.ui.answers import HEADERS, answer, answered, written
 from airflow_poison.ui.forgery import refuse_forged
 from airflow_poison.ui.rights import ConnId
@@ -19,6 +19,10 @@ QueueName = Annotated[str, Query(max_length=100, description="The queue's name."
 Handle = Annotated[str, Query(min_length=1, max_length=200, description="A conversation's handle at this side.")]
 LookupId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Limit = Annotated[int, Query(ge=1, le=200)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+Column = Annotated[str, Query(max_length=30)]
+PlanId = Annotated[str, Query(min_length=1, max_length=100)]
+Selected = Annotated[str, Query(max_length=10_000, description="A selection as JSON.")]
 
 
 @cache
@@ -27,7 +31,7 @@ def app() -> FastAPI:
     guard = [Depends(rights.reads)]
     served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard)
     served.get("/ui/poison.js")(_script)
-    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _decisions, _rights):
+    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _plans, _plan, _decisions, _rights):
         served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
     for change in posts.ROUTES:
         served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(rights.acts)])(change)
@@ -54,14 +58,35 @@ async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name
     return await answer(page_data.queue, conn_id, queue)
 
 
+def _page(limit: Limit = 50, offset: Offset = 0, order: Column = "lookup_id", *, desc: Annotated[bool, Query()] = False) -> desk.Page:
+    return desk.Page(offset, limit, order, desc)
+
+
 async def _messages(
-    queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
+    queue: QueueName,
+    page: Annotated[desk.Page, Depends(_page)],
+    conn_id: ConnId = QueueHook.default_conn_name,
+    sub_queue: SubQueue | None = None,
+    selection: Selected = "",
 ) -> Response:
-    return await answer(page_data.messages, conn_id, queue, sub_queue, limit)
+    place = sub_queue or (None if selection else SubQueue.MAIN)
+    return await answer(desk.messages, conn_id, queue, place and place.value, selection, page)
+
+
+async def _groups(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, selection: Selected = "") -> Response:
+    return await answer(desk.groups, conn_id, queue, selection)
+
+
+async def _plans(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answer(desk.plans, conn_id, queue)
+
+
+async def _plan(queue: QueueName, plan: PlanId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answer(desk.plan, conn_id, queue, plan)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(page_data.message, conn_id, queue, lookup_id)
+    return await answer(message.message, conn_id, queue, lookup_id)
 
 
 async def _events(
@@ -71,7 +96,7 @@ async def _events(
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    return await answer(page_data.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await answer(message.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(

@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.actor import acting
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import (
     ClaimLostError,
@@ -14,7 +15,10 @@ from airflow_poison.core.errors import (
     InputError,
     MessageClaimedError,
     MessageNotFoundError,
+    PlanNotFoundError,
+    PlanStateError,
     PoisonError,
+    QueryError,
     QueueHaltedError,
     QueueNameError,
     QueueNotFoundError,
@@ -35,7 +39,10 @@ BAD, NOT_THERE, CHANGED = 400, 404, 409
 STATUSES: dict[type[PoisonError], int] = {
     SettingError: BAD,
     InputError: BAD,
+    QueryError: BAD,
     MessageNotFoundError: NOT_THERE,
+    PlanNotFoundError: NOT_THERE,
+    PlanStateError: CHANGED,
     MessageClaimedError: CHANGED,
     DecisionOutdatedError: CHANGED,
     ClaimLostError: CHANGED,
@@ -77,8 +84,7 @@ def enable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]:
     from airflow_poison.core.passes.alter import enable
     from airflow_poison.core.passes.recovery import Ending
 
-    del who, reason
-    with changing(conn_id, name) as (table, store):
+    with changing(conn_id, name) as (table, store), acting(who, reason):
         result = enable(table, SystemClock())
         Ending(table, SystemClock(), store).carry()
         return result.to_dict()
@@ -88,6 +94,5 @@ def disable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]
     """Set a queue to OFF."""
     from airflow_poison.core.passes.alter import disable
 
-    del who
-    with changing(conn_id, name) as (table, _):
+    with changing(conn_id, name) as (table, _), acting(who, reason):
         return disable(table, SystemClock(), reason).to_dict()

@@ -7,7 +7,7 @@ import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import ConversationState
@@ -23,12 +23,10 @@ from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
-    from airflow_poison.core.events import EventType
-    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.passes.browse import QueueOverview
     from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.connection import StoreConnection
@@ -43,37 +41,6 @@ def queue(conn_id: str, name: str) -> dict[str, object]:
 
     with opened(conn_id, name) as table:
         return {"conn_id": conn_id, **plain_overview(overview(table, SystemClock())), **_conversations(table)}
-
-
-def messages(conn_id: str, name: str, place: SubQueue, limit: int) -> dict[str, object]:
-    """Return the first messages of a sub-queue in receive order, without their bodies. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import browse
-
-    with opened(conn_id, name) as table:
-        found = browse(table, [place], limit)
-        rows = [row.without_body() for row in found.messages]
-        return {"conn_id": conn_id, "queue": name, "sub_queue": place.value, "messages": rows, "more": found.more.get(place, 0)}
-
-
-def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
-    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
-
-    with opened(conn_id, name) as table:
-        found = look_up(table, Chosen.ids([lookup_id]))
-    if not found:
-        raise NotThereError(f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell.")
-    return {"conn_id": conn_id, "queue": name, "message": _with_body(found[0])}
-
-
-def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
-    """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.history import recorded_events
-
-    with opened(conn_id, name) as table:
-        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
-        return {"conn_id": conn_id, **found.to_dict()}
 
 
 def plain_overview(seen: QueueOverview) -> dict[str, object]:
@@ -92,14 +59,6 @@ def _conversations(table: QueueTable) -> dict[str, object]:
     except DAMAGED as error:  # all else of the queue can be read
         log.warning("The conversations of queue %r cannot be counted: %s", table.name, error)
         return {"has_conversations": True, "conversations": None}
-
-
-def _with_body(row: MessageRow) -> dict[str, object]:
-    """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
-    from airflow_poison.core.passes.browse import MOST_BODY_BYTES
-
-    shown = row.shown(MOST_BODY_BYTES)
-    return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
 
 
 _OVER = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})
@@ -258,6 +217,14 @@ def _is_poison(hook: QueueHook) -> bool:
         return bool(hook.get_connection(hook.conn_id).conn_type == hook.conn_type)
     except AirflowException:  # not defined, or not for this process
         return hook.conn_id == hook.default_conn_name
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as people see it: what edits keep of it for themselves is no property of its sender."""
+    from airflow_poison.core.desk.actions import EDITS
+
+    properties = row["properties"]
+    return row | {"properties": {name: value for name, value in properties.items() if name != EDITS}, "edited": EDITS in properties}
 
 
 def neutral(value: object) -> object:

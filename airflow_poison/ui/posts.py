@@ -12,7 +12,7 @@ from fastapi import Depends, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import audit, changes, decisions
+from airflow_poison.ui import audit, changes, decisions, desk
 from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
 from airflow_poison.ui.rights import ConnId
@@ -39,6 +39,49 @@ class OnQueue(_Fields):
 
     queue: Annotated[str, Field(min_length=1, max_length=100)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+class Action(_Fields):
+    """What is to become of messages; see PlanAction."""
+
+    verb: Annotated[str, Field(max_length=20)]
+    target: Annotated[str, Field(max_length=100)] = ""
+    patch: dict[str, Any] | None = None
+    body: str | None = None
+    function: Annotated[str, Field(max_length=200)] = ""
+    properties: dict[str, str | None] = {}
+
+
+class First(_Fields):
+    """How many messages are done first, and the share of them that must be settled before the others follow."""
+
+    messages: Annotated[int, Field(ge=1, le=100_000)]
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class Planned(_Fields):
+    """A selection of a queue's messages, and what is to become of them."""
+
+    queue: Annotated[str, Field(min_length=1, max_length=100)]
+    selection: dict[str, Any]
+    action: Action
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
+class Applied(Planned):
+    """A plan that somebody has looked at."""
+
+    version: Annotated[int, Field(ge=0)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+    rate: Annotated[int, Field(ge=1)] | None = None
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    canary: First | None = None
+
+
+class OfPlan(OnQueue):
+    """What is to become of a recorded plan."""
+
+    plan: Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Answer(_Fields):
@@ -150,6 +193,63 @@ async def disable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) ->
     return await _done(changes.disable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
 
 
+async def plan(asked: Annotated[Asked[Planned], Depends(_asked(Planned))]) -> Response:
+    """Say what would become of the messages of a selection; nothing is written."""
+    fields = asked.fields
+    return await _done(desk.dry_run, asked.conn_id, fields.queue, fields.selection, _given(fields.action), fields.limit)
+
+
+async def apply(asked: Annotated[Asked[Applied], Depends(_asked(Applied))]) -> Response:
+    """Record a plan and begin to apply it."""
+    return await _done(_begun, asked)
+
+
+def _begun(asked: Asked[Applied]) -> dict[str, object]:
+    fields = asked.fields
+    begun = desk.begin(
+        asked.conn_id,
+        fields.queue,
+        fields.selection,
+        _given(fields.action),
+        version=fields.version,
+        limit=fields.limit,
+        who=asked.who,
+        reason=fields.reason,
+        pace=(fields.rate, fields.chunk),
+        canary=None if fields.canary is None else fields.canary.model_dump(),
+    )
+    audit.add_plan(asked.entry, str(begun["plan"]))
+    return begun
+
+
+def _given(action: Action) -> dict[str, Any]:
+    return action.model_dump(exclude_unset=True)
+
+
+async def pause(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Let a plan rest."""
+    return await _of_plan(desk.pause, asked)
+
+
+async def resume(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Go on with a plan."""
+    return await _of_plan(desk.resume, asked)
+
+
+async def cancel(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """End a plan."""
+    return await _of_plan(desk.cancel, asked)
+
+
+async def undo(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Take back what a plan has done."""
+    return await _of_plan(desk.undo, asked)
+
+
+async def _of_plan(act: Callable[..., dict[str, object]], asked: Asked[OfPlan]) -> Response:
+    return await _done(act, asked.conn_id, asked.fields.queue, asked.fields.plan, asked.who, asked.fields.reason)
+
+
 async def decide(asked: Annotated[Asked[Answer], Depends(_asked(Answer))]) -> Response:
     """Answer what QueueAskOperator asks."""
     given = asked.fields
@@ -157,4 +257,4 @@ async def decide(asked: Annotated[Asked[Answer], Depends(_asked(Answer))]) -> Re
     return await _done(decisions.answer, asked.user, asked.conn_id, task, given.option)
 
 
-ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (enable, disable, decide)
+ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (plan, apply, pause, resume, cancel, undo, enable, disable, decide)

@@ -12,6 +12,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ from fastapi.routing import APIRoute
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import target_handle
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.plans import plan, record
+from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.conversations import declare_services
@@ -33,7 +37,7 @@ from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, 
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.schema import CONVERSATION, table_schema
+from airflow_poison.core.schema import CONVERSATION, SubQueue, table_schema
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
@@ -60,6 +64,8 @@ FAR = "0a668759-281a-55ba-bc48-b0ab5cfb010b"
 HANDLE = target_handle(FAR)
 CLOCK = SystemClock()
 ORDER, SHOP, WAREHOUSE = "//Shop/Order", f"//Shop{SCRIPT}", "//Warehouse"
+PLAN = sha256(b"planned").hexdigest()[:12]
+"""The id of the plan of the warehouse, whose reason is hostile."""
 PARTS = Contract("//Shop/Parts", {ORDER: "INITIATOR"})
 ROLES = {"viewer": 200, "user": 200, "op": 200, "admin": 200, "nobody": 403, None: 401}
 READS: dict[str, dict[str, Any]] = {
@@ -70,6 +76,9 @@ READS: dict[str, dict[str, Any]] = {
     "/api/events": {"queue": "orders"},
     "/api/conversations": {"queue": "warehouse"},
     "/api/conversation": {"queue": "warehouse", "handle": HANDLE},
+    "/api/groups": {"queue": "orders"},
+    "/api/plans": {"queue": "warehouse"},
+    "/api/plan": {"queue": "warehouse", "plan": PLAN},
     "/api/decisions": {"queue": "orders"},
     "/api/rights": {},
     "/ui/poison.js": {},
@@ -126,6 +135,8 @@ def make_warehouse(store: QueueStore) -> None:
     fail(store, table, "1")
     send_on(shop, FAR, [(ORDER, b"late")], key="late", clock=CLOCK)
     transmit(store, shop, CLOCK)
+    planned = plan(table, Selection(sub_queue=SubQueue.MAIN), PlanAction(verb=Verb.REMOVE), CLOCK)
+    assert record(table, planned, CLOCK, who="shell:ann@desk", reason=f"\x1b[31m{SCRIPT}", key="planned") == PLAN
 
 
 def fail(store: QueueStore, table: QueueTable, key: str) -> None:
@@ -276,10 +287,11 @@ def test_the_guard_comes_before_what_is_asked_for(browser: Browser) -> None:
     assert browser.ask("/api/queue", None, queue="nowhere").status_code == 401
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 @pytest.mark.parametrize("path", READS)
-def test_no_method_but_get_is_served_to_anybody(browser: Browser, orders: QueueTable, path: str, method: str) -> None:
-    assert browser.ask(path, "admin", method, **READS[path]).status_code == 405
+def test_no_method_but_get_is_served_to_anybody(browser: Browser, path: str) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
+        is_a_change, answer = (path, method) == ("/api/plan", "POST"), browser.ask(path, "admin", method, **READS[path])
+        assert answer.status_code == (415 if is_a_change else 405)
 
 
 def test_every_route_is_guarded_and_there_is_no_documentation() -> None:

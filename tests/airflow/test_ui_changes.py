@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 import warnings
 from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,25 +19,47 @@ from fastapi.routing import APIRoute
 
 from airflow_poison import Msmq4
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.plans import find_plan, plan, record
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.store import open_store
 from tests.airflow.conftest import define_connection, serialize
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
     from fastapi.testclient import TestClient
 
-    from airflow_poison.ui import audit, posts
+    from airflow_poison.ui import audit, desk, posts
     from airflow_poison.ui.app import app
+    from airflow_poison.ui.applies import Applies
+    from airflow_poison.ui.message import links_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_poison.core.message import Message
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
+CLOCK = SystemClock()
 HOST = "airflow.example"
 SECRET = "hunter2-and-more"
+PLAN = sha256(b"planned").hexdigest()[:12]
+"""The id of a plan of ``orders`` that is recorded, and that nobody applies."""
+POISON, PUT_BACK = {"sub_queue": "poison"}, {"verb": "put_back"}
+OF_PLAN = {"queue": "orders", "plan": PLAN, "reason": "the lorry is back"}
 ACTS: dict[str, dict[str, Any]] = {
+    "plan": {"queue": "orders", "selection": POISON, "action": PUT_BACK},
+    "apply": {"queue": "orders", "selection": POISON, "action": PUT_BACK, "version": 5, "reason": "the lorry is back"},
+    "pause": OF_PLAN,
+    "resume": OF_PLAN,
+    "cancel": OF_PLAN,
+    "undo": OF_PLAN,
     "enable": {"queue": "orders", "reason": "the lorry is back"},
     "disable": {"queue": "orders", "reason": "no driver"},
     "decide": {"dag_id": "asking", "run_id": "monday", "task_id": "ask", "map_index": -1, "option": "Leave it disabled", "reason": "asked Ann"},
@@ -61,9 +88,40 @@ OWN: list[dict[str, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A queue with six poison messages of two kinds, and a plan to remove the first; each test has a copy."""
+    folder = tmp_path_factory.mktemp("made")
+    store = open_store(str(folder))
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    table = declare(store, "orders", policy, CLOCK)
+    bodies = [json.dumps({"number": number, "carrier": "VX" if number % 2 else "AA"}) for number in range(1, 7)]
+    send(table, rows_to_batches(bodies, ColumnMapping(), CLOCK.now()), key="sent", clock=CLOCK)
+    ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none").run("0" * 40)
+    planned = plan(table, Selection(lookup_ids=(1,)), PlanAction(verb=Verb.REMOVE), CLOCK)
+    assert record(table, planned, CLOCK, who="shell:ann@desk", key="planned") == PLAN
+    return folder
+
+
+def refuse(message: Message) -> None:
+    if message.lookup_id < 3:
+        raise KeyError("delay")
+    raise ValueError(f"no such shop {message.lookup_id}")
+
+
 @pytest.fixture
-def orders(store: QueueStore) -> QueueTable:
-    return declare(store, "orders", Msmq4(), SystemClock())
+def orders(store: QueueStore, made: Path) -> QueueTable:
+    shutil.copytree(made / "orders", Path(store.uri, "orders"))
+    return store.open("orders")
+
+
+@pytest.fixture(autouse=True)
+def applies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applies]:
+    """What the server applies; ended with the test."""
+    own = Applies(again=0.05)
+    monkeypatch.setattr(desk, "applies", lambda: own)
+    yield own
+    own.close()
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +232,9 @@ class Poster:
         self.client.cookies = {"_token": role}
         return self.post(name, role=None, headers=headers)
 
+    def get(self, name: str, **query: Any) -> Any:
+        return self.client.get(f"/api/{name}", params=query, headers={"Authorization": "Bearer viewer"})
+
     def decisions(self, role: str, queue: str = "orders") -> Any:
         found = self.client.get("/api/decisions", params={"queue": queue}, headers={"Authorization": f"Bearer {role}"})
         assert found.status_code == 200, found.text
@@ -230,11 +291,12 @@ def test_what_a_user_may_is_told(poster: Poster, role: str) -> None:
     assert poster.rights(role) == {"read": True, "act": may, "unmask": may}
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 @pytest.mark.parametrize("name", ACTS)
-def test_a_change_is_made_by_post_alone(poster: Poster, orders: QueueTable, name: str, method: str) -> None:
-    answer = poster.client.request(method, f"/api/{name}", headers={"Authorization": "Bearer admin"})
-    assert answer.status_code == 405
+def test_a_change_is_made_by_post_alone(poster: Poster, name: str) -> None:
+    for method in ("GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
+        if (name, method) != ("plan", "GET"):  # which is a read
+            answer = poster.client.request(method, f"/api/{name}", headers={"Authorization": "Bearer admin"})
+            assert answer.status_code == 405
 
 
 def test_rights_are_those_on_the_connection(poster: Poster, orders: QueueTable, monkeypatch: pytest.MonkeyPatch, store: QueueStore) -> None:
@@ -276,12 +338,10 @@ def test_the_guards_come_before_the_body(poster: Poster, orders: QueueTable) -> 
 
 
 @pytest.mark.parametrize("headers", FORGED)
-@pytest.mark.parametrize("name", ACTS)
-def test_a_forged_request_of_a_signed_in_browser_is_refused(poster: Poster, orders: QueueTable, name: str, headers: dict[str, str]) -> None:
+def test_a_forged_request_of_a_signed_in_browser_is_refused(poster: Poster, orders: QueueTable, headers: dict[str, str]) -> None:
     before = orders.snapshot().version
-    answer = poster.from_browser(name, headers)
-    assert (answer.status_code, orders.snapshot().version) == (403, before)
-    assert entries() == []
+    assert {name: poster.from_browser(name, headers).status_code for name in ACTS} == dict.fromkeys(ACTS, 403)
+    assert (orders.snapshot().version, entries()) == (before, [])
 
 
 @pytest.mark.parametrize("headers", OWN)
@@ -499,3 +559,297 @@ def test_only_those_whom_the_question_is_for_may_answer(poster: Poster, asked: A
     assert (answer.status_code, asked.state("tuesday")) == (403, ("awaiting_input", None, None))
     assert "not a respondent" in answer.json()["detail"]
     assert poster.post("decide", ACTS["decide"] | {"run_id": "wednesday"}).status_code == 200
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+class Desk:
+    """A person at the page: looks, plans, applies, and waits until it is done."""
+
+    def __init__(self, poster: Poster, table: QueueTable) -> None:
+        self.poster, self.table = poster, table
+
+    def plan(self, action: dict[str, Any] = PUT_BACK, **more: Any) -> Any:
+        return self._told(self.poster.post("plan", {"queue": "orders", "selection": POISON, "action": action} | more))
+
+    def apply(self, action: dict[str, Any] = PUT_BACK, **more: Any) -> Any:
+        body = {"queue": "orders", "selection": POISON, "action": action, "version": self.table.snapshot().version, "reason": "why not"}
+        return self._told(self.poster.post("apply", body | more))
+
+    def act(self, verb: str, plan_id: str) -> Any:
+        return self._told(self.poster.post(verb, {"queue": "orders", "plan": plan_id, "reason": f"to {verb}"}))
+
+    def seen(self, plan_id: str) -> Any:
+        return self._told(self.poster.get("plan", queue="orders", plan=plan_id))
+
+    def until(self, plan_id: str, *states: str) -> Any:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            seen = self.seen(plan_id)
+            if seen["state"] in states and seen["server"]["state"] != "running":
+                return seen
+            time.sleep(0.02)
+        pytest.fail(f"{states}: {seen}")
+
+    def places(self) -> dict[int, str]:
+        rows = [row for file in self.table.snapshot().files for row in self.table.read(file).to_pylist()]
+        return {row["lookup_id"]: row["sub_queue"] for row in sorted(rows, key=lambda row: row["lookup_id"])}
+
+    @staticmethod
+    def _told(answer: Any) -> Any:
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+def at_desk(poster: Poster, orders: QueueTable) -> Desk:
+    return Desk(poster, orders)
+
+
+ALL_POISON = dict.fromkeys(range(1, 7), "poison")
+
+
+def test_a_plan_says_what_would_become_of_which_messages_and_changes_nothing(at_desk: Desk) -> None:
+    before = at_desk.table.snapshot().version
+    told = at_desk.plan()
+    assert (told["queue"], told["plan"], told["version"], told["messages"], told["state"]) == ("orders", "", before, 6, "planned")
+    assert [(group["type"], group["messages"]) for group in told["groups"]] == [("ValueError", 4), ("KeyError", 2)]
+    assert (told["action"], told["selection"], told["undoable"]) == (PUT_BACK, POISON, True)
+    assert at_desk.plan(limit=2)["messages"] == 2
+    assert at_desk.plan(selection={"where": "body.carrier = 'VX'"})["messages"] == 3
+    assert (at_desk.table.snapshot().version, at_desk.places()) == (before, ALL_POISON)
+
+
+def test_an_edit_shows_samples_before_and_after(at_desk: Desk) -> None:
+    told = at_desk.plan({"verb": "edit", "patch": {"carrier": "ZZ"}})
+    sample = told["samples"][0]
+    assert (json.loads(sample["before"])["carrier"], json.loads(sample["after"])["carrier"]) == ("VX", "ZZ")
+
+
+def test_an_applied_plan_goes_on_in_the_server_and_says_who_and_why(at_desk: Desk) -> None:
+    begun = at_desk.apply()
+    assert (begun["messages"], begun["who"], begun["reason"]) == (6, "airflow:op", "why not")
+    done = at_desk.until(begun["plan"], "done")
+    assert (done["done"], done["skipped"], done["server"]) == (6, 0, {"state": "", "before": 0, "error": ""})
+    assert at_desk.places() == dict.fromkeys(range(1, 7), "main")
+    assert [each["plan"] for each in at_desk.poster.get("plans", queue="orders").json()["plans"]] == [begun["plan"], PLAN]
+    [(event, user, fields)] = entries()
+    assert (event, user) == ("poison_apply", "op")
+    assert (fields["plan"], fields["action"], fields["selection"], fields["reason"]) == (begun["plan"], PUT_BACK, POISON, "why not")
+    told = [event for event in at_desk.poster.get("message", queue="orders", lookup_id=4).json()["history"] if event["type"] == "RETURNED"]
+    assert [(each["details"]["who"], each["details"]["plan"]) for each in told] == [("airflow:op", begun["plan"])]
+
+
+def test_what_has_changed_since_somebody_looked_is_left_out(at_desk: Desk) -> None:
+    version = at_desk.table.snapshot().version
+    first = at_desk.apply(selection={"lookup_ids": [1, 2]})
+    at_desk.until(first["plan"], "done")
+    second = at_desk.until(at_desk.apply(version=version)["plan"], "done")
+    assert (second["messages"], second["done"], second["skipped"]) == (6, 4, 2)
+
+
+def test_a_plan_of_nothing_and_one_of_a_version_that_is_gone_are_refused(at_desk: Desk) -> None:
+    body = {"queue": "orders", "selection": {"lookup_ids": [99]}, "action": PUT_BACK, "version": at_desk.table.snapshot().version}
+    assert at_desk.poster.post("apply", body).status_code == 409
+    assert at_desk.poster.post("apply", body | {"version": 10_000}).status_code in {404, 409}
+    assert [each["plan"] for each in at_desk.poster.get("plans", queue="orders").json()["plans"]] == [PLAN]
+
+
+def test_a_plan_is_undone(at_desk: Desk) -> None:
+    begun = at_desk.apply({"verb": "remove"})
+    at_desk.until(begun["plan"], "done")
+    assert at_desk.places() == {}
+    at_desk.act("undo", begun["plan"])
+    at_desk.until(begun["plan"], "undone")
+    assert at_desk.places() == ALL_POISON
+    assert at_desk.poster.post("undo", OF_PLAN | {"plan": begun["plan"]}).status_code == 409
+
+
+def test_an_edit_keeps_what_was_sent_and_is_undone(at_desk: Desk) -> None:
+    begun = at_desk.apply({"verb": "edit", "patch": {"carrier": "ZZ"}, "properties": {"seen": "yes"}}, selection={"lookup_ids": [3]})
+    at_desk.until(begun["plan"], "done")
+    told = at_desk.poster.get("message", queue="orders", lookup_id=3).json()
+    assert json.loads(told["message"]["body"]) == {"number": 3, "carrier": "ZZ"}
+    assert json.loads(told["original"]["body"]) == {"number": 3, "carrier": "VX"}
+    assert (told["message"]["properties"], told["message"]["edited"]) == ({"seen": "yes"}, True)
+    [row] = at_desk.poster.get("messages", queue="orders", selection='{"lookup_ids": [3]}').json()["messages"]
+    assert row["properties"] == {"seen": "yes"}
+    at_desk.act("undo", begun["plan"])
+    at_desk.until(begun["plan"], "undone")
+    told = at_desk.poster.get("message", queue="orders", lookup_id=3).json()
+    assert (json.loads(told["message"]["body"])["carrier"], told["original"], told["message"]["edited"]) == ("VX", None, False)
+
+
+def test_a_plan_is_paused_resumed_and_cancelled(at_desk: Desk) -> None:
+    assert at_desk.act("pause", PLAN)["state"] == "paused"
+    at_desk.act("resume", PLAN)
+    assert at_desk.until(PLAN, "done")["done"] == 1
+    assert at_desk.places() == dict.fromkeys(range(2, 7), "poison")
+    assert at_desk.poster.post("cancel").status_code == 409
+    told = [event["details"] for event in at_desk.poster.get("events", queue="orders").json()["events"] if event["event"] == "PLAN_CHANGED"]
+    assert [(each["state"], each.get("who"), each.get("why")) for each in told[:2]] == [
+        ("paused", "airflow:op", "to pause"),
+        ("running", "airflow:op", "to resume"),
+    ]
+
+
+def test_a_plan_that_whoever_applied_it_has_left_goes_on_when_somebody_resumes_it(at_desk: Desk) -> None:
+    assert at_desk.seen(PLAN)["state"] == "running"
+    assert at_desk.seen(PLAN)["server"]["state"] == ""
+    at_desk.act("resume", PLAN)
+    assert at_desk.until(PLAN, "done")["done"] == 1
+
+
+def test_a_canary_waits_for_the_pass_and_goes_on_by_itself(at_desk: Desk) -> None:
+    begun = at_desk.apply(canary={"messages": 2, "share": 0.5})
+    waits = at_desk.until(begun["plan"], "canary")
+    assert (waits["done"], waits["canary"]) == (2, {"messages": 2, "share": 0.5})
+    ReceivePass(table=at_desk.table, policy=Msmq4(), handler=lambda _message: None, engine=LocalEngine, clock=CLOCK, isolation="none").run("1" * 40)
+    assert at_desk.until(begun["plan"], "done")["done"] == 6
+
+
+def test_few_plans_are_applied_at_once_and_the_others_wait_and_say_so(at_desk: Desk, applies: Applies, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Event()
+    monkeypatch.setattr("airflow_poison.core.desk.applying.apply", lambda table, plan_id, *_, **__: (gate.wait(60), find_plan(table, plan_id))[1])
+    begun = [at_desk.apply(selection={"lookup_ids": [number]}) for number in range(1, 5)]
+    deadline = time.monotonic() + 60
+    while at_desk.seen(begun[1]["plan"])["server"]["state"] != "running" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    told = [at_desk.seen(each["plan"])["server"] for each in begun]
+    assert [(each["state"], each["before"]) for each in told] == [("running", 0), ("running", 0), ("waiting", 0), ("waiting", 1)]
+    monkeypatch.setattr("airflow_poison.ui.applies.MOST", 4)
+    full = at_desk.poster.post("apply", ACTS["apply"] | {"version": at_desk.table.snapshot().version})
+    assert (full.status_code, "Nothing was done" in full.json()["detail"]) == (503, True)
+    gate.set()
+
+
+def test_an_error_of_what_goes_on_is_told_without_what_it_names(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(table: QueueTable, *_: object, **__: object) -> Any:
+        raise RuntimeError(f"{table.uri} {SECRET}")
+
+    monkeypatch.setattr("airflow_poison.core.desk.applying.apply", fails)
+    begun = at_desk.apply()
+    told = at_desk.until(begun["plan"], "running")["server"]
+    assert told == {"state": "", "before": 0, "error": "RuntimeError. The log of the API server says why."}
+
+
+def test_a_server_that_ends_leaves_the_plan_where_it_is(at_desk: Desk, applies: Applies) -> None:
+    begun = at_desk.apply(rate=1, chunk=1)
+    applies.close()
+    left = find_plan(at_desk.table, begun["plan"])
+    assert left.state == "running"
+    assert left.done < 6
+    assert sum(place == "main" for place in at_desk.places().values()) == left.done
+
+
+def test_code_that_somebody_names_is_not_run_in_the_api_server(at_desk: Desk) -> None:
+    for name in ("plan", "apply"):
+        body = ACTS[name] | {"action": {"verb": "edit", "function": "os:system"}}
+        answer = at_desk.poster.post(name, body)
+        assert (answer.status_code, "not in the API server" in answer.json()["detail"]) == (400, True)
+    action = PlanAction(verb=Verb.EDIT, function="tests.airflow.test_ui_changes:never")
+    planned = plan(at_desk.table, Selection(lookup_ids=()), action, CLOCK)
+    plan_id = record(at_desk.table, planned, CLOCK, who="shell:ann@desk")
+    answer = at_desk.poster.post("resume", OF_PLAN | {"plan": plan_id})
+    assert (answer.status_code, "not in the API server" in answer.json()["detail"]) == (409, True)
+
+
+def never(_body: bytes) -> bytes:
+    raise AssertionError("it was called")
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"action": {"verb": "burn"}}, "verb='burn' is not allowed; allowed: put_back, move"),
+        ({"action": {"verb": "move"}}, "target='' is not allowed"),
+        ({"action": {"verb": "edit", "patch": [1]}}, "action.patch="),
+        ({"action": {"verb": "edit", "properties": {"a": 7}}}, "action.properties.a='7'"),
+        ({"action": {"verb": "put_back", "where": "x"}}, "action.where: there is no such field"),
+        ({"selection": {"sub_queue": "main"}}, "sub_queue='main' is not allowed; allowed: poison"),
+        ({"selection": {"error": "x"}}, "error='x' is not allowed"),
+        ({"selection": {"colour": "x"}}, "selection='colour' is not allowed"),
+        ({"selection": {"where": "body.carrier ="}}, "is no SQL condition"),
+        ({"selection": {"where": "1 = 1; drop view messages"}}, "where="),
+        ({"selection": {"where": "lookup_id in (select lookup_id from messages)"}}, "without another query in it"),
+        ({"selection": {"where": "(select count(*) from read_text('/etc/passwd')) > 0"}}, "without another query in it"),
+        ({"selection": {"counts": ["move_count >> 3"]}}, "counts="),
+        ({"selection": "poison"}, "selection='poison'"),
+        ({"limit": 0}, "limit='0'"),
+        ({"limit": "7"}, "limit='7'"),
+    ],
+)
+def test_selections_and_actions_that_cannot_be_are_refused(at_desk: Desk, changed: dict[str, Any], text: str) -> None:
+    for name in ("plan", "apply"):
+        answer = at_desk.poster.post(name, ACTS[name] | changed)
+        assert (answer.status_code, text in answer.json()["detail"]) == (400, True), answer.text
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"rate": 0}, {"chunk": 0}, {"canary": {"messages": 0}}, {"canary": {"messages": 1, "share": 0}}, {"canary": {"most": 1}}, {"version": -1}],
+)
+def test_a_pace_or_a_canary_that_cannot_be_is_refused(at_desk: Desk, changed: dict[str, Any]) -> None:
+    assert at_desk.poster.post("apply", ACTS["apply"] | changed).status_code == 400
+    assert at_desk.places() == ALL_POISON
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "undo"])
+def test_a_plan_that_is_not_there_is_said_plainly(at_desk: Desk, verb: str) -> None:
+    answer = at_desk.poster.post(verb, OF_PLAN | {"plan": "feedbeef0000"})
+    assert (answer.status_code, "has no plan 'feedbeef0000'" in answer.json()["detail"]) == (404, True)
+    assert at_desk.poster.get("plan", queue="orders", plan="feedbeef0000").status_code == 404
+
+
+# Messages and groups --------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_a_selection_page_by_page(at_desk: Desk) -> None:
+    def page(**query: Any) -> Any:
+        return at_desk.poster.get("messages", queue="orders", **query).json()
+
+    told = page(selection='{"sub_queue": "poison"}', limit=2, offset=1)
+    assert ([row["lookup_id"] for row in told["messages"]], told["total"], told["more"]) == ([2, 3], 6, 3)
+    assert told["version"] == at_desk.table.snapshot().version
+    assert "body" not in told["messages"][0]
+    assert [row["lookup_id"] for row in page(sub_queue="poison", order="lookup_id", desc=True, limit=2)["messages"]] == [6, 5]
+    assert [row["lookup_id"] for row in page(selection='{"where": "body.number > 4"}')["messages"]] == [5, 6]
+    assert page()["total"] == 0  # of main
+
+
+def test_error_groups_of_a_selection(at_desk: Desk) -> None:
+    told = at_desk.poster.get("groups", queue="orders").json()
+    assert told["messages"] == 6
+    assert [(group["type"], group["messages"], len(group["trend"])) for group in told["groups"]] == [("ValueError", 4, 24), ("KeyError", 2, 24)]
+    [group] = at_desk.poster.get("groups", queue="orders", selection='{"error_type": "KeyError"}').json()["groups"]
+    found = at_desk.poster.get("messages", queue="orders", selection=json.dumps({"error": group["error"]})).json()
+    assert [row["lookup_id"] for row in found["messages"]] == [1, 2]
+
+
+@pytest.mark.parametrize("selection", ["{", "[]", '"x"', '{"colour": 1}', '{"where": "1 ="}', "[" * 5_000, '{"where": "x.y.z = 1"}'])
+@pytest.mark.parametrize("path", ["messages", "groups"])
+def test_a_selection_that_cannot_be_is_refused(at_desk: Desk, path: str, selection: str) -> None:
+    answer = at_desk.poster.get(path, queue="orders", selection=selection)
+    assert answer.status_code == 400, answer.text
+    assert str(at_desk.table.uri) not in answer.text
+
+
+def test_the_order_of_a_column_that_is_not_there_is_refused(at_desk: Desk) -> None:
+    answer = at_desk.poster.get("messages", queue="orders", order="body; drop table x")
+    assert (answer.status_code, "order=" in answer.json()["detail"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("who", "links"),
+    [
+        ("airflow:ann", (None, None)),
+        ("", (None, None)),
+        ("dag:nightly", (None, None)),
+        ("dag:nightly/manual__1/redrive", ("dags/nightly/runs/manual__1", "dags/nightly/runs/manual__1/tasks/redrive")),
+        ("dag:a b/r+1:00/<x>/t", ("dags/a%20b/runs/r%2B1%3A00%2F%3Cx%3E", "dags/a%20b/runs/r%2B1%3A00%2F%3Cx%3E/tasks/t")),
+    ],
+)
+def test_who_has_acted_is_linked_where_airflow_shows_it(who: str, links: tuple[str | None, str | None]) -> None:
+    found = links_of(who)
+    assert (found["dag_run"], found["task_log"]) == links
