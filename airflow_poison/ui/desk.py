@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.desk.sql import Limits, limited
 from airflow_poison.core.store.files import PlanState
 from airflow_poison.ui.applies import Applies
 from airflow_poison.ui.changes import BAD, CHANGED, changing, refusing
 from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, opened_store, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from airflow_poison.core.desk.actions import PlanAction
     from airflow_poison.core.desk.plans import PlanView
@@ -34,6 +37,34 @@ _OF_CODE = (
 def applies() -> Applies:
     """Return what this process applies."""
     return Applies()
+
+
+# What was read of a version does not change; the page asks for it every 15 seconds, for everybody who looks.
+
+LIMITS = Limits(memory="512MB", seconds=20.0, only_plain=True)
+"""What a query may take in the API server."""
+MOST_KEPT = 64
+_kept: OrderedDict[Hashable, dict[str, object]] = OrderedDict()
+_kept_lock = Lock()
+
+
+def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Return the answer to a question about the newest version of a queue, from memory where it was asked before."""
+    version = table.snapshot().version
+    mark = table.mark(version)
+    key = (table.uri, version, mark, question)
+    with _kept_lock:
+        if mark is not None and key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    with limited(LIMITS):
+        found = ask()
+    with _kept_lock:
+        if mark is not None and found["version"] == version:
+            _kept[key] = found
+            while len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+    return found
 
 
 # Reading ----------------------------------------------------------------------------------------------------------------
@@ -56,21 +87,15 @@ def messages(conn_id: str, name: str, place: str | None, selection: str, page: P
     """
     from airflow_poison.core.desk.found import find
 
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
-        wanted = _selection(selection, place)
+    def ask() -> dict[str, object]:
         found = find(table, wanted, offset=page.offset, limit=page.limit, order=page.order, descending=page.desc)
         rows = [shown(row.without_body()) for row in found.messages]
-        more = max(0, found.total - page.offset - len(rows))
-        place = None if wanted.sub_queue is None else wanted.sub_queue.value
-        return {
-            "conn_id": conn_id,
-            "queue": name,
-            "sub_queue": place,
-            "version": found.version,
-            "messages": rows,
-            "total": found.total,
-            "more": more,
-        }
+        return {"version": found.version, "messages": rows, "total": found.total, "more": max(0, found.total - page.offset - len(rows))}
+
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+        wanted = _selection(selection, place)
+        where = None if wanted.sub_queue is None else wanted.sub_queue.value
+        return {"conn_id": conn_id, "queue": name, "sub_queue": where, **_of_version(table, ("messages", _text(wanted), page), ask)}
 
 
 def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
@@ -78,7 +103,8 @@ def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
     from airflow_poison.core.desk.found import groups as counted
 
     with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
-        return {"conn_id": conn_id, **counted(table, _selection(selection), SystemClock()).to_dict()}
+        wanted = _selection(selection)
+        return {"conn_id": conn_id, **_of_version(table, ("groups", _text(wanted)), lambda: counted(table, wanted, SystemClock()).to_dict())}
 
 
 def plans(conn_id: str, name: str) -> dict[str, object]:
@@ -110,6 +136,10 @@ def _selection(text: str, place: str | None = None) -> Selection:
     return _selected({"sub_queue": place} | found if place is not None and isinstance(found, dict) else found)
 
 
+def _text(selection: Selection) -> str:
+    return json.dumps(selection.to_dict(), sort_keys=True)
+
+
 def _selected(values: object) -> Selection:
     from airflow_poison.core.desk.selection import Selection
 
@@ -125,7 +155,7 @@ def dry_run(conn_id: str, name: str, selection: Mapping[str, Any], action: Mappi
     """Say what an action would do to a selection's messages; nothing is written."""
     from airflow_poison.core.desk.plans import plan as planned
 
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)), limited(LIMITS):
         return planned(table, _selected(selection), _action(action), SystemClock(), limit=limit).view.to_dict()
 
 
@@ -153,7 +183,8 @@ def begin(
         raise NotReadableError(_FULL)
     with changing(conn_id, name) as (table, store):
         first = None if canary is None else Canary(**canary)
-        found = planned(table, _selected(selection), _action(action), SystemClock(), limit=limit, version=version)
+        with limited(LIMITS):
+            found = planned(table, _selected(selection), _action(action), SystemClock(), limit=limit, version=version)
         if not found.view.messages:
             raise RefusedError(CHANGED, f"No message of queue {name!r} is in the selection any more. Nothing was done; look at it again.")
         rate, chunk = pace

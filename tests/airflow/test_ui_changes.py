@@ -22,6 +22,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.desk.actions import PlanAction, Verb
 from airflow_poison.core.desk.plans import find_plan, plan, record
 from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.desk.sql import Limits
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
@@ -853,3 +854,69 @@ def test_the_order_of_a_column_that_is_not_there_is_refused(at_desk: Desk) -> No
 def test_who_has_acted_is_linked_where_airflow_shows_it(who: str, links: tuple[str | None, str | None]) -> None:
     found = links_of(who)
     assert (found["dag_run"], found["task_log"]) == links
+
+
+def test_what_was_asked_of_a_version_is_read_once(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [("groups", {}), ("messages", {"sub_queue": "poison"}), ("messages", {"selection": '{"text": "x, where=1"}'})]
+    first = [at_desk.poster.get(name, queue="orders", **query).json() for name, query in asked]
+    other = at_desk.poster.get("messages", queue="orders", selection='{"text": "x", "where": "1 = 1"}').json()
+    assert (other["total"], first[2]["total"]) == (3, 0)  # the odd ones are of carrier VX
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_poison.core.desk.sql.messages", lambda *_, **__: pytest.fail("it was read again"))
+        assert [at_desk.poster.get(name, queue="orders", **query).json() for name, query in asked] == first
+    at_desk.until(at_desk.apply(selection={"lookup_ids": [1]})["plan"], "done")
+    assert [at_desk.poster.get(name, queue="orders", **query).json().get("total", 5) for name, query in asked[:2]] == [5, 5]
+    assert at_desk.poster.get("groups", queue="orders").json()["messages"] == 5
+
+
+def test_a_condition_that_takes_long_is_ended(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk, "LIMITS", Limits(seconds=0.3))
+    endless = json.dumps({"where": "list_sum(list_transform(range(2000000 + lookup_id), lambda x: x % 7)) > 0"})
+    begun = time.monotonic()
+    for answer in (
+        at_desk.poster.get("groups", queue="orders", selection=endless),
+        at_desk.poster.get("messages", queue="orders", selection=endless),
+        at_desk.poster.post("plan", ACTS["plan"] | {"selection": json.loads(endless)}),
+    ):
+        assert answer.status_code == 400, answer.text
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize(
+    ("where", "total"),
+    [
+        ("body.carrier like 'V%' and body.number between 2 and 4", 1),
+        ("lookup_id * 2 + 1 > 8 or error_type = 'KeyError'", 5),
+        ("regexp_matches(lower(error_message), 'shop [34]') and length(text) > 5", 2),
+        ("json_extract_string(body, '$.carrier') in ('AA', 'ZZ') and enqueued_at > now() - interval 3 hours", 3),
+        ("case when lookup_id = 1 then true else false end and coalesce(properties['x'], '') = ''", 1),
+    ],
+)
+def test_conditions_of_texts_numbers_times_and_json(at_desk: Desk, where: str, total: int) -> None:
+    answer = at_desk.poster.get("messages", queue="orders", selection=json.dumps({"where": where}))
+    assert (answer.status_code, answer.json().get("total")) == (200, total), answer.text
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "read_text('/etc/passwd') is not null",
+        "getenv('AIRFLOW_HOME') is not null",
+        "exists(select 1 from read_csv('/etc/passwd'))",
+        "lookup_id > 0 union select 1 from duckdb_secrets()",
+        "current_setting('allowed_paths') is not null",
+        "list_sum(range(300000000 + lookup_id)) > 0",
+        "length(repeat('x', 2000000000)) > 0",
+        "length(rpad('x', 2000000000, 'y')) > 0",
+        "length(replace(text, 'a', repeat('x', 1000))) > 0",
+        "length(hex(hex(hex(text)))) > 0",
+        "length(text || text) > 0",
+        "list_transform([1], lambda x: x)[1] = 1",
+        "[x for x in range(1000000000)][1] = 1",
+    ],
+)
+def test_a_condition_reads_nothing_of_the_machine_and_cannot_take_all_of_it(at_desk: Desk, where: str) -> None:
+    answer = at_desk.poster.get("messages", queue="orders", selection=json.dumps({"where": where}))
+    assert answer.status_code == 400, answer.text
+    assert "root:" not in answer.text
+    assert str(at_desk.table.uri) not in answer.text

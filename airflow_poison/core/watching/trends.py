@@ -188,11 +188,10 @@ def _counted(table: QueueTable, path: str, since: int) -> _Counted:
     arrived, left, newest = Counter[int](), Counter[int](), -1
     with row_groups.opened(table.folder, path) as groups:
         for group in range(len(groups)):
-            bounds = groups.bounds(group, "enqueued_at")
-            if bounds is not None and bounds[1] is not None:
-                newest = max(newest, slot_of(bounds[1]))
-                if slot_of(bounds[1]) < since:
-                    continue
+            latest = groups.latest(group, "enqueued_at")
+            if latest is not None and (slot := int(latest // _SLOT_SECONDS)) < since:
+                newest = max(newest, slot)
+                continue
             newest = max(newest, _count(groups, group, arrived, left))
     return _Counted(arrived, left, newest)
 
@@ -237,8 +236,13 @@ def _are(rows: pa.Table, *kinds: str) -> Any:
 
 
 def _add(counts: Counter[int], slots: Any, events: Any, mask: Any) -> None:
+    """Count events by slot: those of single messages together, those of whole files one by one."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    found = pa.table({"slot": slots, "events": events}).filter(mask).group_by("slot").aggregate([("events", "sum")])
-    for row in found.to_pylist():
-        counts[row["slot"]] += row["events_sum"]
+    single: Any = pc.is_in(events, pa.array([1], pa.int32()))
+    for found in slots.filter(pc.and_(mask, single)).value_counts().to_pylist():
+        counts[found["values"]] += found["counts"]
+    several = pc.and_(mask, pc.invert(single))
+    for slot, number in zip(slots.filter(several).to_pylist(), events.filter(several).to_pylist(), strict=True):
+        counts[slot] += number

@@ -54,6 +54,12 @@ class RowGroups:
         statistics = self._statistics(group, column)
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
+    def latest(self, group: int, column: str) -> float | None:
+        """Return the greatest instant of a column in a group, in seconds since 1970, as it is kept: in microseconds. None: its writer kept none."""
+        statistics = self._statistics(group, column)
+        raw: Any = statistics.max_raw if statistics is not None and statistics.has_min_max else None
+        return None if raw is None else raw / 1e6
+
     def is_all(self, group: int, column: str, value: object) -> bool:
         """Whether statistics say that a column of a group has this one value in every row."""
         statistics = self._statistics(group, column)
