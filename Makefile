@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
+SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
 
 VENV := .venv
@@ -23,8 +24,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh $(VENV)
 	@touch $@
 
-demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow
-	@$(BIN)/python -m tools.demo
+demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow; STORE=s3: over an object store, on two workers that share no folder
+	@$(BIN)/python -m tools.demo $(if $(STORE),--store $(STORE))
 
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
 	@$(BIN)/python -m tools.demo_conversations
@@ -57,8 +58,8 @@ test-store: setup
 test-spark: setup
 	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
 
-test-places: setup  # a Spark cluster, a Spark Connect server
-	$(PYTEST) tests/spark/places tests/airflow/test_submit.py tests/airflow/test_submit_bucket.py
+test-places: setup  # Spark clusters, a Spark Connect server; YARN, with Maven
+	$(PYTEST) tests/spark/places $(SUBMITTED)
 
 test-buckets: setup  # passes over queues in an object store
 	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
@@ -67,7 +68,7 @@ test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions
 
 test-airflow: setup
-	$(PYTEST) tests/airflow --ignore tests/airflow/test_submit.py --ignore tests/airflow/test_submit_bucket.py
+	$(PYTEST) tests/airflow $(addprefix --ignore ,$(SUBMITTED))
 
 test-faults: setup
 	$(IN_MEMORY) $(PYTEST) tests/faults

@@ -9,10 +9,12 @@ Copy this file into your DAGs folder; it needs ``pip install airflow-poison nycf
 
 | variable | meaning |
 |---|---|
-| FLIGHTS_HOME | folder of the unpacked flights, the registry, the output and the alerts; default ``$AIRFLOW_HOME/flights`` |
+| FLIGHTS_HOME | folder of the unpacked flights and the alerts; default ``$AIRFLOW_HOME/flights`` |
+| FLIGHTS_LAKE | where the tables are, the registry and the output: a folder, or ``s3://bucket/prefix``; default FLIGHTS_HOME |
 | FLIGHTS_RETRY_CYCLE_DELAY | seconds that failed flights wait, and seconds between runs; default 1800 |
 | FLIGHTS_EVERY | use every n-th flight only; default 1, all of them |
 
+The driver reads the flights and the registry, and Spark ships them: the executors of a cluster need neither a folder in common nor S3A.
 ``flight_arrivals_by_message.py`` does the same with a plain Python function for each message.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +35,12 @@ from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
 HOME = Path(os.environ.get("FLIGHTS_HOME") or Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "flights")
+LAKE = os.environ.get("FLIGHTS_LAKE") or str(HOME)
 DELAY = timedelta(seconds=float(os.environ.get("FLIGHTS_RETRY_CYCLE_DELAY", "1800")))
 EVERY = int(os.environ.get("FLIGHTS_EVERY", "1"))
 
@@ -52,9 +58,11 @@ POLICY = Msmq4(receive_retry_count=5, max_retry_cycles=2, retry_cycle_delay=DELA
 
 def land(flights: DataFrame) -> DataFrame:
     """Return a row for each flight that has arrived, with its delays and its plane; where ``_poison`` is not null, it says why there is none."""
+    from deltalake import DeltaTable
     from pyspark.sql import functions as f
 
-    planes = flights.sparkSession.read.csv(str(HOME / "registry"), header=True, schema=", ".join(f"{name} string" for name in PLANE))
+    registry = DeltaTable(f"{LAKE}/registry", storage_options=lake_options()).to_pyarrow_table(columns=list(PLANE))
+    planes = flights.sparkSession.createDataFrame(registry)
     missing = f.concat_ws(", ", *(f.when(f.col(name).isNull(), f.lit(name)) for name in ARRIVAL))
     return flights.join(f.broadcast(planes), "tailnum", "left").select(
         "lookup_id",
@@ -108,9 +116,18 @@ def flights_csv() -> Path:
     return target
 
 
+@cache
+def lake_options() -> dict[str, str]:
+    """Return the endpoint and the credentials of the tables, those of the connection; none where they are in a folder."""
+    return dict(QueueHook().store().options_for(LAKE))
+
+
 def add_planes(*, late: bool) -> int:
-    """Add the planes of all airlines but one, or (late) those that only this one has, to the registry; return how many these are."""
+    """Put the planes of all airlines but one, or (late) those that only this one has, into the registry; return how many these are."""
     import csv
+
+    import pyarrow as pa
+    from deltalake import write_deltalake
 
     with package_file("planes.csv").open(newline="") as file:
         known = {row["tailnum"]: row for row in csv.DictReader(file)}
@@ -118,23 +135,31 @@ def add_planes(*, late: bool) -> int:
     with flights_csv().open(newline="") as file:
         for row in csv.DictReader(file):
             tails[row["carrier"] == LATE_AIRLINE].add(row["tailnum"])
-    added = tails[True] - tails[False] if late else tails[False] - {"", "NA"}
-    target = HOME / "registry" / f"{'late' if late else 'first'}.csv"
-    target.parent.mkdir(exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}")  # Spark does not read names that begin with a point
-    with part.open("w", newline="") as file:
-        planes = csv.DictWriter(file, PLANE, restval="unknown", extrasaction="ignore")
-        planes.writeheader()
-        planes.writerows({**known.get(tail, {}), "tailnum": tail} for tail in sorted(added))
-    part.replace(target)
+    added = sorted(tails[True] - tails[False] if late else tails[False] - {"", "NA"})
+    unknown = dict.fromkeys(PLANE, "unknown")
+    rows: list[Mapping[str, object]] = [{**unknown, **known.get(tail, {}), "tailnum": tail, "late": late} for tail in added]
+    schema = pa.schema([(name, pa.string()) for name in PLANE]).append(pa.field("late", pa.bool_()))
+    write_deltalake(
+        f"{LAKE}/registry",
+        pa.Table.from_pylist(rows, schema),
+        partition_by=["late"],
+        mode="overwrite",
+        predicate=f"late = {str(late).lower()}",  # a run that is repeated puts the same planes there
+        storage_options=lake_options(),
+    )
     return len(added)
 
 
 def read_flights(spark: SparkSession) -> DataFrame:
     """Return the flights with a priority: the more delayed one left, the earlier it is received."""
+    import pyarrow as pa
+    from pyarrow import csv
     from pyspark.sql import functions as f
 
-    flights = spark.read.csv(str(flights_csv()), header=True, schema=COLUMNS)
+    types = {"int": pa.int32(), "string": pa.string()}
+    columns = {name: types[kind] for name, kind in map(str.split, COLUMNS.split(","))}
+    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1MB")  # as rows of the plan they would fill the driver's memory
+    flights = spark.createDataFrame(csv.read_csv(flights_csv(), convert_options=csv.ConvertOptions(column_types=columns, null_values=["NA"])))
     late = f.coalesce("dep_delay", f.lit(0))
     return flights.withColumn("priority", f.when(late >= 60, 9).when(late >= 15, 7).otherwise(5))  # noqa: PLR2004  (minutes)
 
@@ -181,7 +206,7 @@ with DAG(
         policy=POLICY,
         transform=land,
         schema=COLUMNS,
-        output=str(HOME / "landed"),
+        output=f"{LAKE}/landed",
         outage=Outage(),
         on_outage=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_outage_over=[AlertFile(str(HOME / "alerts.jsonl"))],

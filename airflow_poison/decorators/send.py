@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
     from pyspark.sql import DataFrame
 
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
 SOURCES = ("messages", "path", "table", "dataframe")
@@ -63,10 +64,10 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
         sent: dict[str, object] = QueueSendOperator.execute(self, context)
         return sent
 
-    def _batches(self, hook: QueueHook, root: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
+    def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages. Nothing is called before the first is asked for."""
         self._take(self._returned(hook))
-        yield from super()._batches(hook, root, key, now)
+        yield from super()._batches(hook, queue, key, now)
 
     def _returned(self, hook: QueueHook) -> object:
         if self.wants_spark:

@@ -133,7 +133,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         queue = hook.queue(self.queue_name, self.policy)
         key = self._key(context, hook, queue)
         try:
-            result = send(queue, self._batches(hook, queue.root, key, clock.now()), key=key, clock=clock)
+            result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
         finally:
             leave_server()
         if result.repeated:
@@ -162,7 +162,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         """Stop the Spark job; nothing has been sent then."""
         cancel_jobs(self.log)
 
-    def _batches(self, hook: QueueHook, root: str, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
+    def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
         """Return the messages, lazily: when an earlier run has sent them, no Spark starts."""
         from airflow_poison.core.mapping import rows_to_batches
 
@@ -178,7 +178,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
             return frame
 
-        return SendStage.of_queue(root, key).batches(opened, self._mapping(), now)
+        return SendStage.of_queue(queue.folder, key).batches(opened, self._mapping(), now)
 
     def _mapping(self) -> ColumnMapping:
         from airflow_poison.core.mapping import ColumnMapping

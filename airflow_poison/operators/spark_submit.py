@@ -76,9 +76,14 @@ class Target:
 
     @property
     def conf(self) -> dict[str, str]:
-        """Settings of a driver beside the task: it runs this Python, unless the environment names one."""
-        wanted = self.deploy_mode == "client" and "PYSPARK_PYTHON" not in os.environ
-        return {"spark.pyspark.python": sys.executable} if wanted else {}
+        """Settings of a driver beside the task: it runs this Python, and so do its executors, unless the environment names another one.
+
+        Where executors have a Python of their own (``spark.pyspark.python``), the driver cannot run that: it may be in an archive that they unpack.
+        """
+        if self.deploy_mode != "client":
+            return {}
+        named = {"spark.pyspark.python": "PYSPARK_PYTHON", "spark.pyspark.driver.python": "PYSPARK_DRIVER_PYTHON"}
+        return {setting: sys.executable for setting, variable in named.items() if variable not in os.environ}
 
     def command(self, submission: Submission) -> tuple[str, list[str], str | None]:
         """Return the application, its arguments, and the class to run it with: a standalone cluster places no Python driver by itself."""

@@ -145,7 +145,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         except Exception as error:
             result = mine.told()
             if result is None:
-                mine.give_up()
+                if target.deploy_mode == "client" or not mine.table.node:  # else nobody here sees whether the driver has ended
+                    mine.give_up()
                 raise
             self.log.warning("The pass has finished, although Spark said: %s", error)
             return result
@@ -181,8 +182,17 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook, which is told of no Python files: the application ships them itself."""
+        from airflow_poison.core.errors import SparkDistributionError
+
         ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs
         try:
             return super()._get_hook()
+        except NameError as error:
+            if error.name != "kube_client":
+                raise
+            raise SparkDistributionError(
+                "To submit to Kubernetes, the Spark provider needs the package apache-airflow-providers-cncf-kubernetes, which is not installed "
+                "where the task runs. Nothing was submitted. Install it there: pip install apache-airflow-providers-cncf-kubernetes."
+            ) from error
         finally:
             self.py_files = ours

@@ -19,7 +19,8 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue import QueuePoisonSensor
-from tests.store.s3 import proxy, server
+from tests.store.s3 import proxy
+from tools.servers import s3 as server
 
 from .conftest import define_connection
 

@@ -22,8 +22,8 @@ from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from tests.spark.places.servers import APPLICATION, QUICK, standalone
 from tests.spark.places.task import until_gone
+from tools.servers.spark import APPLICATION, QUICK, standalone
 
 from .conftest import define_connection
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
-    from tests.spark.places.servers import Cluster
+    from tools.servers.spark import Cluster
 
     from .conftest import Ran
 

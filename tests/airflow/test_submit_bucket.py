@@ -16,7 +16,7 @@ from airflow_poison.core.passes.submitted import Submission
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from tests.spark.places.servers import apart
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 from .conftest import define_connection
 from .test_submit import CONF, POLICY, Store, begun, called, context, sent, until, writes
@@ -24,7 +24,7 @@ from .test_submit import CONF, POLICY, Store, begun, called, context, sent, unti
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tests.spark.places.servers import Cluster
+    from tools.servers.spark import Cluster
 
 MODES = pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
 

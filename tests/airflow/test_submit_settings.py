@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import signal
+import sys
 import threading
 import time
 import zipfile
@@ -120,6 +121,46 @@ def test_a_blocked_queue_waits_and_nothing_is_submitted(
 def test_without_spark_submit_the_error_says_where_it_was_looked_for(submitted: Callable[..., QueueReceiveSubmitOperator]) -> None:
     with pytest.raises(SparkDistributionError, match=r"spark3-submit is not found: .*PATH.*spark_binary"):
         submitted(spark_binary="spark3-submit").execute(context())
+
+
+def test_what_the_provider_needs_for_kubernetes_is_told(
+    submitted: Callable[..., QueueReceiveSubmitOperator], told: list[SparkSubmitHook], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define_connection(monkeypatch, "spark_cluster", {}, conn_type="spark", host="k8s://https://nobody:443")
+    monkeypatch.delattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", raising=False)
+
+    with pytest.raises(SparkDistributionError, match="pip install apache-airflow-providers-cncf-kubernetes"):
+        submitted().execute(context())
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "said", "wanted"),
+    [
+        ({}, {}, {"spark.pyspark.python": sys.executable, "spark.pyspark.driver.python": sys.executable}),
+        ({}, {"spark.pyspark.python": "env/bin/python"}, {"spark.pyspark.python": "env/bin/python", "spark.pyspark.driver.python": sys.executable}),
+        ({"PYSPARK_PYTHON": "python3"}, {}, {"spark.pyspark.driver.python": sys.executable}),
+        ({"PYSPARK_PYTHON": "python3", "PYSPARK_DRIVER_PYTHON": "python3"}, {}, {}),
+    ],
+    ids=["nothing is said", "executors have their own", "the environment names that of executors", "the environment names both"],
+)
+def test_a_driver_beside_the_task_runs_the_tasks_python_whatever_executors_run(  # noqa: PLR0917  (fixtures)
+    submitted: Callable[..., QueueReceiveSubmitOperator],
+    told: list[SparkSubmitHook],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    said: dict[str, str],
+    wanted: dict[str, str],
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(OSError, match="no cluster"):
+        submitted(conf=said).execute(context())
+
+    assert {name: value for name, value in told[0]._conf.items() if name.startswith("spark.pyspark.")} == wanted
 
 
 def test_a_deploy_mode_that_spark_does_not_have_is_refused(submitted: Callable[..., QueueReceiveSubmitOperator]) -> None:

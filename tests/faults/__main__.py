@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.faults.campaign import Budget, run_campaign
@@ -19,12 +20,32 @@ if TYPE_CHECKING:
     from tests.faults.score import Score
 
 _ENOUGH = 1_000
-"""Kills from which on every point must have been visited."""
+"""Kills from which on every point must have been visited, also in a campaign that is not a full one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """A full campaign, over one kind of store.
+
+    :param kills: so many are wanted; with them come zombies, harmed requests, and a visit of every point.
+    :param share: kills for one zombie.
+    :param episode: seconds of faults in an episode. Over a bucket each run takes longer: a shorter episode ends before its messages do, with nothing
+        to alert of and no letters to send on.
+    """
+
+    kills: int
+    share: int
+    seconds: float
+    episode: float
+
+
+_FULL = {"folder": _Full(2_000, 4, 4_200, 15), "s3": _Full(500, 5, 3_300, 60)}
 _ELSEWHERE = (
     "pass.decide.",
     "pass.backlog.",
     "pass.land.before_deliver",
     "store.lose.",
+    "store.remove_plans.",
     "delivery.batch.",
     "frames.",
     "delivery.outage.",
@@ -34,7 +55,7 @@ _ELSEWHERE = (
 (test_recover_conversations.py for those that end a conversation), tests/unit/passes/test_backlog.py for alerts of backlogs,
 tests/unit/passes/test_results.py for a function that takes rows, tests/unit/passes/test_ways_back_killed.py for messages that people give up,
 tests/sessions/test_search_killed.py for handlers of batches, tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py
-for outages."""
+for outages, tests/store/test_plans.py for old plans."""
 _NOT_IN_A_BUCKET = (
     "store.accept.",
     "store.create.before_rename",
@@ -55,7 +76,7 @@ def main() -> int:
     parser.add_argument("--zombies", type=int, help="default: one for four kills, over a bucket for five")
     parser.add_argument("--injected", type=int, help="requests to a bucket that are harmed (default: four for each kill)")
     parser.add_argument("--seconds", type=float, help="at most so long (default: 4,200, over a bucket 3,300)")
-    parser.add_argument("--episode", type=float, default=15, help="seconds of faults in an episode")
+    parser.add_argument("--episode", type=float, help="seconds of faults in an episode (default: 15, over a bucket 60)")
     only = [*sorted(_QUEUES), *queues()]
     parser.add_argument("--only", choices=only, default="", help="those queues whose services converse, or only the others, or one queue")
     parser.add_argument("--planted", choices=sorted(BUGS), default="", help="plant a bug in every process: the campaign must fail")
@@ -63,9 +84,10 @@ def main() -> int:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     started = time.monotonic()
+    budget = _budget(given)
     score = run_campaign(
         given.seed,
-        _budget(given),
+        budget,
         in_bucket=given.store == "s3",
         bug=given.planted,
         stop_at_first=given.stop_at_first,
@@ -77,24 +99,34 @@ def main() -> int:
     print(f"quiet ends: {score.drained:.0f} s, checks: {score.checked:.0f} s")
     print(f"points never visited: {', '.join(unvisited) or 'none'}")
     print(json.dumps(score.to_dict() | {"unvisited": len(unvisited), "seed": given.seed, "seconds": round(time.monotonic() - started)}))
-    complete = not unvisited or score.kills < _ENOUGH
+    complete = not unvisited or (not budget.points and score.kills < _ENOUGH)
     return 0 if score.verdict.passed and complete else 1
 
 
 def _unvisited(score: Score, *, in_bucket: bool) -> list[str]:
+    return sorted(_wanted(in_bucket=in_bucket) - score.visited.keys())
+
+
+def _wanted(*, in_bucket: bool) -> frozenset[str]:
+    """Return the points that a full campaign visits."""
     points = named_points(NOT_IN_A_BUCKET if in_bucket else NOT_ON_DISK)
     elsewhere = _ELSEWHERE + _NOT_IN_A_BUCKET * in_bucket
-    return sorted(point for point in points - score.visited.keys() if not point.startswith(elsewhere))
+    return frozenset(point for point in points if not point.startswith(elsewhere))
 
 
 def _budget(given: argparse.Namespace) -> Budget:
     """Return what was asked for; what was not follows from the kills."""
-    in_bucket = given.store == "s3"
-    kills = given.kills if given.kills is not None else 500 if in_bucket else 2_000
-    zombies = given.zombies if given.zombies is not None else kills // (5 if in_bucket else 4)
-    injected = given.injected if given.injected is not None else 4 * kills
-    seconds = given.seconds if given.seconds is not None else 3_300 if in_bucket else 4_200
-    return Budget(kills, zombies, seconds, given.episode, _QUEUES.get(given.only, (given.only,)), injected if in_bucket else 0)
+    in_bucket, full = given.store == "s3", _FULL[given.store]
+    kills = full.kills if given.kills is None else given.kills
+    return Budget(
+        kills,
+        kills // full.share if given.zombies is None else given.zombies,
+        full.seconds if given.seconds is None else given.seconds,
+        full.episode if given.episode is None else given.episode,
+        _QUEUES.get(given.only, (given.only,)),
+        (4 * kills if given.injected is None else given.injected) if in_bucket else 0,
+        _wanted(in_bucket=in_bucket) if kills >= full.kills and not given.only else frozenset(),
+    )
 
 
 if __name__ == "__main__":

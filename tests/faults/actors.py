@@ -20,6 +20,7 @@ from tests.faults.damagers import damages, mends
 from tests.faults.handler import ORIGIN
 from tests.faults.keeping import keep
 from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN, note
+from tests.faults.redrivers import redrives
 from tests.faults.talkers import administers_talks, is_quiet, prepare_talkers, talks
 from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
@@ -88,6 +89,7 @@ ROLES: Mapping[str, Callable[[Actor], None]] = {
     "declare": declares,
     "administer": administers,
     "recover": recovers_or_enables,
+    "redrive": redrives,
     "maintain": maintains,
     "repair": repairs,
     "intrude": intrudes,

@@ -75,7 +75,7 @@ def _restarts(actor: Actor) -> None:
 
 def _restarts_the_broker(actor: Actor) -> None:
     """Restart it while nobody receives: the product refuses otherwise."""
-    _wait(lambda: not actor.table.snapshot().claims)
+    wait_for(lambda: not actor.table.snapshot().claims)
     restart(actor.table, actor.clock, Restart.BROKER)
 
 
@@ -84,7 +84,7 @@ def _sends_on(actor: Actor) -> None:
     name = dead_letter_queue("reject")
     if name in actor.store.names():
         letters = actor.store.open(name)
-        _wait(lambda: bool(letters.snapshot().files))
+        wait_for(lambda: bool(letters.snapshot().files))
         if ids := _some(letters, actor.chance, SubQueue.MAIN):
             send_to(letters, actor.store, actor.clock, ids)
 
@@ -96,7 +96,8 @@ def _holds_sends(actor: Actor) -> None:
     enable(actor.table, actor.clock)
 
 
-def _wait(until: Callable[[], bool]) -> None:
+def wait_for(until: Callable[[], bool]) -> None:
+    """Wait a while for what a verb needs."""
     latest = time.monotonic() + _PATIENCE
     while not until() and time.monotonic() < latest:
         time.sleep(0.01)

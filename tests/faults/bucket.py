@@ -21,7 +21,7 @@ from urllib.parse import quote
 from tests.faults.keeping import is_history, kept_in
 from tests.faults.ledger import append
 from tests.store.s3.proxy import Answer, Harm, Proxy, Request, running
-from tests.store.s3.server import LOOPBACK, options
+from tools.servers.s3 import LOOPBACK, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tests.faults.bucket import made
 from tests.faults.episode import Episode
 from tests.faults.score import Score
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,7 @@ class Budget:
     :param episode: seconds of faults in an episode.
     :param queues: which of them there are; empty: all.
     :param injected: at least so many requests to a bucket are harmed.
+    :param points: these are visited.
     """
 
     kills: int
@@ -43,10 +44,12 @@ class Budget:
     episode: float = 10.0
     queues: tuple[str, ...] = ()
     injected: int = 0
+    points: frozenset[str] = frozenset()
 
     def is_used(self, score: Score, seconds: float) -> bool:
         """Whether the campaign ends."""
-        return seconds > self.seconds or (score.kills >= self.kills and score.zombies >= self.zombies and score.injected >= self.injected)
+        enough = score.kills >= self.kills and score.zombies >= self.zombies and score.injected >= self.injected
+        return seconds > self.seconds or (enough and self.points <= score.visited.keys())
 
 
 def run_campaign(

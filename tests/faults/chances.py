@@ -22,6 +22,7 @@ _ROLES = {
     "return": 8,
     "alert": 8,
     "administer": 22,
+    "redrive": 10,
     "declare": 1,
     "maintain": 9,
     "repair": 0.5,
@@ -39,6 +40,8 @@ _OF_SESSIONS = _FAULTS | {What.STOP: 70, What.CHILD: 30, What.BOTH: 15}
 """Of receivers whose handlers run in a process of their own."""
 _IN_SESSIONS = 0.25
 """The share of such receivers."""
+_OF_POISON = 0.6
+"""The share of plans for the queue that has poison."""
 _UPGRADING = ("store.upgrade.before_commit", "store.upgrade.after_commit")
 
 
@@ -60,6 +63,7 @@ class Chances:
         role = self._random.choices([*self._roles], [*self._roles.values()])[0]
         returning = [name for name in self._queues if name in {"move", "reject"}]
         queue = self._random.choice(returning if role == "return" and returning else self._queues)
+        queue = "move" if role == "redrive" and "move" in self._queues and self._random.random() < _OF_POISON else queue
         isolation = "process" if role == "receive" and self._random.random() < _IN_SESSIONS else "none"
         return Task(role, queue, f"{role}-{number}", self._random.getrandbits(40), isolation, self._installation)
 

@@ -46,6 +46,14 @@ class Happened:
     details: dict[str, Any]
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The messages of an event that a part of a plan has recorded; else the message that it is about."""
+        if "lookup_ids" not in self.details:
+            return () if self.number is None else (self.number,)
+        ranges = [part.partition("-") for part in self.details["lookup_ids"].split(",")]
+        return tuple(number for first, _, last in ranges for number in range(int(first), int(last or first) + 1))
+
+    @property
     def by_hand(self) -> bool:
         return self.details.get("by") in {"hand", "end conversation"}
 
@@ -140,7 +148,8 @@ class History:
         found = []
         for row in self._read(file.path, ["lookup_id", "message_type", "abort_count", "body"]):
             details = json.loads(row["body"])
-            details.pop("lookup_ids", None)  # what joining adds
+            if "plan" not in details:
+                details.pop("lookup_ids", None)  # what joining adds
             found.append(Happened(row["message_type"], row["lookup_id"], details.pop("move_count"), row["abort_count"] or 0, details))
         return found
 

@@ -10,6 +10,8 @@ from tests.faults.history import MESSAGES, OUTBOX
 from tests.faults.world import queues
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.faults.history import File, Happened, History, Made, Row
     from tests.faults.verdict import Verdict
 
@@ -121,14 +123,29 @@ class _Replay:
                     self._say("doubled", made, f"adds {again[:3]}, which came before")
             self._history.came |= {number: after[number] for number in new}
             return
-        if new:
+        if made.operation == "bring_back":
+            self._brought_back(made, [after[number] for number in new])
+        elif new:
             self._say("doubled", made, f"brings back {new[:5]}")
+
+    def _brought_back(self, made: Made, rows: list[Row]) -> None:
+        """Only what people have removed comes back, each as it was when it left."""
+        left = {row.number: row for row in self._history.left}
+        settled = {row.number for row in self._history.settled}
+        for row in rows:
+            dropped = self._history.dropped.get(row.number)
+            if left.get(row.number) != row or row.number in settled or dropped is None or dropped.details.get("plan") != made.details["plan"]:
+                self._say("doubled", made, f"brings {row} back, which left as {left.get(row.number)}, dropped by {dropped}")
+        back = {row.number for row in rows}
+        self._history.left = [row for row in self._history.left if row.number not in back]
+        for number in back:
+            self._history.dropped.pop(number, None)
 
     def _left(self, made: Made, before: dict[int, Row], after: dict[int, Row], events: list[Happened]) -> None:
         gone = [before[number] for number in sorted(before.keys() - after.keys())]
         if not gone:
             return
-        dropped = {event.number for event in events if event.type == "DROPPED"}
+        dropped = {number for event in events if event.type == "DROPPED" for number in event.numbers}
         if made.operation == "finish":
             self._history.settled += [row for row in gone if row.number not in dropped]
             self._history.left += gone
@@ -153,13 +170,7 @@ class _Replay:
 
     def _moved(self, made: Made, before: dict[int, Row], after: dict[int, Row], events: list[Happened]) -> None:
         """Every message that comes to another place is told of once, and nothing is told that did not happen."""
-        told: Counter[tuple[str, int]] = Counter()
-        for event in events:
-            if "path" in event.details:  # of a whole file
-                file = self._history.live[event.details["path"]]
-                told.update((event.type, row.number) for row in self._history.rows(file))
-            elif event.number is not None and event.type not in {"DELIVERED", "COMMITTED", "ROLLED_BACK"}:
-                told[event.type, event.number] += 1
+        told = Counter((event.type, number) for event in events for number in self._told_of(event))
         for number, row in after.items():
             was = before.get(number)
             if was is None or was.place == row.place:
@@ -168,9 +179,21 @@ class _Replay:
             wanted = returned if row.place == "main" else _COMES_TO.get(row.place, set())
             if wanted and sum(told.pop((kind, number), 0) for kind in wanted) != 1:
                 self._say("events", made, f"{number} came from {was.place} to {row.place}, and not one event of {wanted} tells it")
+        if made.operation == "bring_back":
+            if told.keys() - {(kind, number) for kind, number in told if number in after} or sorted(told.values()) != [1] * len(after):
+                self._say("events", made, f"tells {told}, and brings {sorted(after)} back")
+            return
         for (kind, number), times in told.items():
             if kind in {"MOVED_RETRY", "MOVED_POISON", "RETURNED"} or times != 1:
                 self._say("events", made, f"{kind} of {number} is told {times} times and did not happen, or not so often")
+
+    def _told_of(self, event: Happened) -> Iterable[int]:
+        """Return the messages of an event, of a whole file those that the file has; none of a delivery's."""
+        if event.type in {"DELIVERED", "COMMITTED", "ROLLED_BACK"}:
+            return ()
+        if "path" not in event.details or "lookup_ids" in event.details:
+            return event.numbers
+        return [row.number for row in self._history.rows(self._history.live[event.details["path"]])]
 
     def _holds(self, made: Made, claims: dict[str, tuple[str, int, frozenset[str]]]) -> None:
         """Only the holder of a claim touches what is claimed; claims do not overlap."""
@@ -190,7 +213,7 @@ class _Replay:
 
     def _events(self, made: Made, events: list[Happened]) -> None:
         self._history.events += events
-        self._history.dropped |= {event.number: event for event in events if event.type == "DROPPED" and event.number is not None}
+        self._history.dropped |= {number: event for event in events if event.type == "DROPPED" for number in event.numbers}
         for event in events:
             if event.type == "DELIVERED" and event.number is not None:
                 self._history.delivered[event.number][event.m, event.a] += 1

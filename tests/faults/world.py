@@ -93,13 +93,16 @@ def _msmq4(handling: str, *, retries: int, cycles: int) -> Msmq4:
 
 _BODIES = {b"ok": 70, b"bad": 8, b"flaky 1": 8, b"flaky 2": 3, b"die": 3, b"killer": 1, b"unprocessable": 2, b"postpone": 5}
 
+_MORE_FOR = {"reject": {b"unprocessable": 12}}
+"""What is sent to a queue more often: what is rejected at once fills the dead-letter queue while there are faults, and people send it back."""
 _NOT_FOR = {"move": set[bytes](), "broker": {b"postpone", b"killer"}}
 """What is not sent to a queue: Service Broker's counter dies with its host, so a message that always ends its host never disables the queue."""
 
 
 def bodies(chance: random.Random, queue: str) -> list[bytes]:
     """Return what a sender sends: each body says what its handler does."""
-    found = chance.choices([*_BODIES], [*_BODIES.values()], k=chance.randint(1, 14))
+    weights = _BODIES | _MORE_FOR.get(queue, {})
+    found = chance.choices([*weights], [*weights.values()], k=chance.randint(1, 14))
     left_out = _NOT_FOR.get(queue, {b"postpone"})
     return [b"ok" if body in left_out else body for body in found]
 

@@ -18,9 +18,9 @@ from tests.live import celery_parts
 from tests.live.celery_parts import Worker
 from tests.live.live_airflow import LiveAirflow, settings_of, write_passwords
 from tests.live.statsd_listener import Listener
-from tests.store.s3 import server
 from tools.airflow.home import Home, free_port
 from tools.airflow.services import WITH_TRIGGERER, Services, running
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

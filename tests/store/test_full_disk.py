@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -11,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore.store
 import pytest
 
 from airflow_poison.core.checking.check import check_store
@@ -23,8 +25,10 @@ from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.move import put_back
 from airflow_poison.core.passes.repair import RepairResult, repair
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.store import dialogs
+from tests.store.conftest import bucket_store
 from tests.store.disk import Disk, mounted
 from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue, calls
 
@@ -215,3 +219,67 @@ def _assert_nothing_lost(queue: Queue, messages: set[int], settled: AbstractSet[
     assert max(done.values(), default=1) == 1, "a message was settled twice"
     found = [finding for result in check_store(queue.store, queue.clock) for finding in result.findings]
     assert [finding for finding in found if finding.severity is Severity.ERROR] == []
+
+
+# The folder of a node, beside an object store: neither the table nor the store is at fault, and the error does not say so ---------------------
+
+
+ON_A_NODE: dict[str, Callable[[Queue], object]] = {
+    "look": lambda queue: queue.rows(),
+    "send": lambda queue: queue.sent("good 6", "bad 7 " + "y" * 20_000, key="more"),
+    "receive": lambda queue: queue.receive("run"),
+    "check": lambda queue: check_store(queue.store, queue.clock),
+}
+
+
+@pytest.mark.parametrize("name", ON_A_NODE)
+def test_a_node_whose_folder_is_full_tells_of_that_folder(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(disk.root))
+    failed = succeeded = 0
+    step = 1 if FULL or name == "look" else 3
+    for pages in range(random.randrange(step), MOST_PAGES, step):
+        disk.empty()
+        objects = Objects("bucket://memory", obstore.store.MemoryStore())
+        spacious = a_queue(bucket_store(tmp_path / str(pages), objects), tmp_path, POLICY).sent(*BODIES, key="first")
+        queue = spacious.having(handler=Handler(f"{spacious.handler.calls}-{pages}"))
+        disk.fill(but=pages)
+        told = _tried(Case(lambda queue: ON_A_NODE[name](at_node(disk, queue, objects))), queue)  # noqa: B023  (called here)
+        disk.make_room()
+        if told:
+            failed += 1
+            assert str(disk.root) in told
+            assert ADVICE.search(told), told
+            assert "object store bucket" not in told
+        succeeded = 0 if told else succeeded + 1
+        ON_A_NODE[name](at_node(disk, queue, objects))
+        _assert_nothing_lost(queue, set(range(1, 6)), set())
+        if succeeded == IN_A_ROW:
+            break
+    assert failed >= 3, "the disk was never full"
+    assert succeeded == IN_A_ROW, f"never succeeded with {MOST_PAGES} pages"
+
+
+def at_node(disk: Disk, queue: Queue, objects: Objects) -> Queue:
+    """The queue, as a node has it whose folder is on the disk."""
+    store = bucket_store(disk.root, objects)
+    return queue.having(store=store, table=store.open("orders"))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_a_copy_that_cannot_be_read_or_written_on_a_node_is_no_damage_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    objects = Objects("bucket://memory", obstore.store.MemoryStore())
+    a_queue(bucket_store(tmp_path / "one", objects), tmp_path, POLICY).sent(*BODIES, key="first")
+    other = bucket_store(tmp_path / "two", objects).open("orders")
+    [file] = other.snapshot().files
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(Path(other.root, file.path)))
+
+    for place in ("airflow_poison.core.store.bucket.objects.Objects.download", "pyarrow.parquet.ParquetFile"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, fail)
+            with pytest.raises(StoreUnreachableError, match=f"^The folder {other.root} of the machine .* TMPDIR names another one"):
+                other.read(file)
+    assert other.read(file).num_rows == len(BODIES)

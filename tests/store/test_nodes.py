@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -9,12 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 import obstore.store
 import pytest
 
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Kind, Severity
+from airflow_poison.core.clock import SystemClock, VirtualClock
+from airflow_poison.core.delivery.handlers import HandlerRef
+from airflow_poison.core.delivery.stage import StageJob
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.spark import nodes
+from airflow_poison.core.spark.nodes import NodeSite
 from airflow_poison.core.store.bucket import log as logs
 from airflow_poison.core.store.bucket.objects import Objects
 from tests.store.conftest import bucket_store
-from tests.store.given import CONTROL, LATER, LEASE, NOW, claim, ids, outcome_of_a_third, rows_of, seal, send
+from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
+from tests.unit.passes.given import NO_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,6 +134,29 @@ def test_a_holder_that_wakes_up_on_its_node_is_told_that_it_is_shut_out(one: Que
     assert two.manifest(mine) is None
 
 
+def test_a_holder_that_ends_its_own_work_is_shut_out_and_the_next_one_finds_what_it_has_shared(one: QueueTable, two: QueueTable) -> None:
+    send(one, 6)
+    ended = claim(one)
+    share = one.sharing(ended)
+    assert share is not None
+    share("0-1.journal", 0, b"granted")
+    one.stage_table(ended, outcome_of_a_third(rows_of(one, ended)))
+    for _ in range(2):
+        one.close(ended)
+
+    with pytest.raises(ClaimLostError, match="shut out"):
+        share("0-1.journal", 7, b"the next section")
+    with pytest.raises(ClaimLostError):
+        seal(one, ended)
+    [found] = [each for each in check(two, VirtualClock(LATER)).findings if each.where == ended.key]
+    assert (found.kind, found.severity, found.mendable) == (Kind.CLAIM_EXPIRED, Severity.WARNING, False), "and nothing is damaged"
+    assert "1 journal(s)" in found.what
+    mine = taken_over(two, ended)
+    assert two.manifest(mine) is None
+    [folder] = two.journals(mine)
+    assert Path(folder, "0-1.journal").read_bytes() == b"grantedthe next section", "a section is an object before its holder looks"
+
+
 def test_of_a_holder_that_seals_and_one_that_shuts_it_out_one_wins(one: QueueTable, two: QueueTable, at_point: AtPoint) -> None:
     """The later one comes when everything is sealed but the manifest."""
     send(one, 6)
@@ -209,6 +241,25 @@ def test_a_node_forgets_what_nobody_needs_when_it_cleans(one: QueueTable, two: Q
 
     assert done.expired
     assert {found.path for found in two.folder.data_files()} == {file.path for file in two.log.load().files}
+
+
+def test_a_task_whose_node_has_no_space_tells_of_the_nodes_folder(one: QueueTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cast("BucketFolder", one.folder)
+    site = NodeSite(folder, one.root, "_stage/run/first")
+    job = StageJob("orders", NO_RETRY, HandlerRef("shop:land"), f"{one.root}/_stage/run/first/journal", SystemClock())
+    folder.objects.put("_stage/run/first/begun", b"")
+    full = OSError(errno.ENOSPC, "No space left on device", "a file of the task")
+
+    with (
+        pytest.raises(StoreUnreachableError, match=rf"^The folder {one.root} of the machine .*the disk is full \(a file of the task\)"),
+        site.working(job, "0"),
+    ):
+        raise full
+    with pytest.raises(FileNotFoundError, match="of the task"), site.working(job, "0"):
+        raise FileNotFoundError(errno.ENOENT, "of the task")
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_batch", lambda *_: (_ for _ in ()).throw(full))
+    with pytest.raises(StoreUnreachableError, match=f"^The folder {one.root} of the machine "):
+        nodes._written([batch(b"good")], folder, "results")
 
 
 # The log of a node that has slept, or of another table ----------------------------------------------------------------

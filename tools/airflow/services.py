@@ -60,17 +60,9 @@ class Services:
 
     def start(self) -> None:
         """Start all parts, and what ends them when this process is killed."""
-        self._guard = self._on_guard()
+        self._guard = start_guard(self._home, self._environment)
         for part in self._parts:
             self.start_one(part)
-
-    def _on_guard(self) -> subprocess.Popen[bytes]:
-        environment = {name: value for name, value in self._environment.items() if name != MARK}
-        command = [sys.executable, "-m", "tools.airflow.guard", str(self._home.path)]
-        guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert guard.stdout is not None
-        guard.stdout.readline()
-        return guard
 
     def start_one(self, part: str) -> None:
         """Start one part, after ``start``."""
@@ -124,6 +116,16 @@ class Services:
             self._guard.communicate()
 
 
+def start_guard(home: Home, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start what ends all processes of a home when this process is gone; it stands guard when this returns, until its input is closed."""
+    environment = {name: value for name, value in environment.items() if name != MARK}
+    command = [sys.executable, "-m", "tools.airflow.guard", str(home.path)]
+    guard = subprocess.Popen(command, cwd=CLONE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert guard.stdout is not None
+    guard.stdout.readline()
+    return guard
+
+
 @contextlib.contextmanager
 def running(services: Services) -> Iterator[Services]:
     """Start the services and stop them whatever happens; a second Ctrl-C does not cut that short."""
@@ -131,8 +133,17 @@ def running(services: Services) -> Iterator[Services]:
         services.start()
         yield services
     finally:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        services.stop()
+        with uninterrupted():
+            services.stop()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C not cut this block short."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
         signal.signal(signal.SIGINT, previous)
 
 

@@ -1,4 +1,4 @@
-"""Run the demo: `make demo`, or `python -m tools.demo --help`."""
+"""Run the demo: `make demo`, `make demo STORE=s3`, or `python -m tools.demo --help`."""
 
 from __future__ import annotations
 
@@ -15,42 +15,68 @@ from tools.airflow.home import AirflowError, free_port
 from tools.airflow.left_over import end_left_over
 from tools.airflow.services import Services, running
 from tools.demo.account import keep_books
-from tools.demo.place import Place
+from tools.demo.figures import Figures
+from tools.demo.lake import FOLDER, S3, home_of_servers, in_bucket, in_folder, start_afresh
+from tools.demo.place import CLONE, Place
 from tools.demo.readings import Queue, landed
-from tools.demo.report import print_alerts, print_books, print_landed, print_query
+from tools.demo.report import alerts_in, print_alerts, print_books, print_landed, print_query, print_reasons
 from tools.demo.screen import screen
 from tools.demo.watch import Watch
+from tools.servers.spark import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tools.demo.account import Books
+    from tools.demo.lake import Lake
 
 INTERRUPTED = 130
 HIGHEST_PORT = 65535
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit code: 0 when all went well and the numbers add up."""
+def main(arguments: Sequence[str] | None = None, folder: Path = CLONE / ".demo") -> int:
+    """Run the demo; return the exit code: 0 when all went well and the numbers are right.
+
+    :param folder: everything that it writes is below it.
+    """
     options = _options(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
-    place = Place()
+    place = Place(folder / S3 / "airflow" if options.store == S3 else folder)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with place.alone():
-            return _demo(console, place, options)
-    except AirflowError as error:
+            ended = end_left_over(place) + (end_left_over(home_of_servers(place)) if options.store == S3 else 0)
+            if ended:
+                console.print(f"Ended {ended} processes that an earlier demo had left behind.", highlight=False)
+            if options.store == FOLDER:
+                return _demo(console, place, in_folder(place), options)
+            left = start_afresh(place)
+            console.print(
+                f"An object store (moto) that keeps all in memory, and a Spark cluster of two workers that share no folder, start in "
+                f"{place.shown(place.path.parent)}. This demo starts afresh{'; what the last one had left there was removed' if left else ''}.",
+                highlight=False,
+            )
+            with in_bucket(place) as lake:
+                return _demo(console, place, lake, options)
+    except (AirflowError, ServerError) as error:
         console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
         console.print(f"All logs are in {place.shown(place.logs)}.", highlight=False)
         return 1
     except KeyboardInterrupt:
-        console.print(f"Stopped; nothing of it runs any more. Logs: {place.shown(place.logs)}. `make demo` goes on from here.", highlight=False)
+        next_one = "`make demo` goes on from here." if options.store == FOLDER else "The object store was in memory: the next demo starts afresh."
+        console.print(f"Stopped; nothing of it runs any more. Logs: {place.shown(place.logs)}. {next_one}", highlight=False)
         return INTERRUPTED
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo", description="A year of flights through a queue with retry cycles, in a real Airflow."
+    )
+    parser.add_argument(
+        "--store",
+        choices=(FOLDER, S3),
+        default=FOLDER,
+        help="where the tables are: in a folder, or in an object store with a cluster whose workers share no folder (default: folder)",
     )
     parser.add_argument("--delay", type=_at_least_one, default=20, help="RetryCycleDelay in seconds (default: 20)")
     parser.add_argument("--every", type=_at_least_one, default=1, help="send every n-th flight only (default: 1, all of them)")
@@ -71,14 +97,11 @@ def _at_least_one(text: str) -> int:
     return number
 
 
-def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:
+def _demo(console: Console, place: Place, lake: Lake, options: argparse.Namespace) -> int:
     port = free_port(options.port)
-    ended = end_left_over(place)
-    if ended:
-        console.print(f"Ended {ended} processes that an earlier demo had left behind.", highlight=False)
-    services = Services(place, place.demo_environment(port, options.delay, options.every), port)
+    services = Services(place, place.demo_environment(port, options.delay, options.every, lake.environment), port)
     url = f"http://127.0.0.1:{port}"
-    queue = Queue(place.path / "poison")
+    queue = Queue(lake)
     console.print(f"A real Airflow starts in {place.shown(place.path)}; its page is {url} while the demo runs.", highlight=False)
     services.prepare()
     with running(services), screen(console) as shown:
@@ -91,15 +114,23 @@ def _demo(console: Console, place: Place, options: argparse.Namespace) -> int:
         console.print(
             f"Nothing was sent: the {books.sent:,} flights had been sent before, and their send has a key. The books of all runs:", highlight=False
         )
-    return _report(console, place, queue, books)
+    return _report(console, place, lake, books, Figures.of_year(options.every) if watch.sending.sends == 1 else None)
 
 
-def _report(console: Console, place: Place, queue: Queue, books: Books) -> int:
+def _report(console: Console, place: Place, lake: Lake, books: Books, figures: Figures | None) -> int:
+    """Print how it has ended.
+
+    :param figures: how it must end; None: other samples were sent in other runs.
+    """
     print_books(console, books)
-    wrong = print_landed(console, *landed(place.landed), place.shown(place.landed), books.settled)
-    print_alerts(console, place.alerts, place.shown(place.alerts))
-    print_query(console, place.shown(queue.root), place.shown(Path(sys.executable)))
-    faults = [*books.faults(), *([wrong] if wrong else [])]
+    wrong = print_landed(console, *landed(lake), place.shown(lake.landed), books.settled)
+    alerts = alerts_in(place.alerts)
+    print_alerts(console, alerts, place.shown(place.alerts))
+    if lake.goes:
+        print_reasons(console, lake.queue, Queue(lake).reasons())
+    else:
+        print_query(console, place.shown(lake.queue), place.shown(Path(sys.executable)))
+    faults = [*books.faults(), *([wrong] if wrong else []), *(figures.faults(books, alerts) if figures else ())]
     for fault in faults:
         console.print(f"The numbers do not add up: {fault}.", style="red", highlight=False)
     return 1 if faults else 0

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.airflow.home import AirflowError, Home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CLONE = Path(__file__).resolve().parents[2]
 
@@ -30,16 +34,16 @@ class Place(Home):
         """What was alerted, a line each."""
         return self.flights / "alerts.jsonl"
 
-    @property
-    def landed(self) -> Path:
-        """The output of the transformation, a Delta table."""
-        return self.flights / "landed"
+    def shown(self, path: Path | str) -> str:
+        """Return a path as the reader of a terminal in the clone would type it, and a URI as it is."""
+        return str(path).removeprefix("file://").removeprefix(f"{CLONE}/")
 
-    def demo_environment(self, port: int, delay: float, every: int) -> dict[str, str]:
+    def demo_environment(self, port: int, delay: float, every: int, others: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the environment of the services.
 
         :param delay: the retry cycle delay in seconds.
         :param every: use every n-th flight.
+        :param others: further variables, those of the tables.
         """
         settings = {
             "CORE__DAGS_FOLDER": str(CLONE / "dags"),
@@ -48,4 +52,4 @@ class Place(Home):
             "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         }
         flights = {"FLIGHTS_HOME": str(self.flights), "FLIGHTS_RETRY_CYCLE_DELAY": f"{delay:g}", "FLIGHTS_EVERY": str(every)}
-        return self.environment(port, settings, flights)
+        return self.environment(port, settings, {**flights, **(others or {})})

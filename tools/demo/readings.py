@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import QueueNotFoundError
@@ -12,14 +14,14 @@ from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.table.stage import stage_folder
 from tools.demo.account import Depth
+from tools.demo.lake import QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from airflow_poison.core.store.files import Claim
+    from tools.demo.lake import Lake
 
-QUEUE = "flights"
 FLIGHT = ("carrier", "flight", "origin", "time_hour")
 """The columns of an output that say which flight a row is of."""
 
@@ -42,62 +44,69 @@ class Reading:
 
 
 class Queue:
-    """The demo's queue, read only.
+    """The demo's queue, read only."""
 
-    :param store: root of the store.
-    """
-
-    def __init__(self, store: Path) -> None:
-        self.root = store / QUEUE
-        self._store = store
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._store = open_store(lake.queues, lake.options)
 
     def reading(self) -> Reading | None:
         """Return what waits now; None while there is no queue."""
-        if not self.root.exists():
-            return None
         try:
-            snapshot = open_store(str(self._store)).open(QUEUE).snapshot()
+            table = self._store.open(QUEUE, upgrade=False)
         except QueueNotFoundError:
             return None
+        snapshot = table.snapshot()
         now = datetime.now(UTC)
         main, retry, poison = (snapshot.depth(name, now) for name in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON))
-        return Reading(Depth(main.messages, retry.messages, poison.messages), retry.next_due_at, self._working(snapshot.claims))
-
-    def _working(self, claims: Sequence[Claim]) -> Working:
-        import numpy as np
-        from pyarrow import ArrowInvalid
-        from pyarrow.parquet import read_metadata
-
-        from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
-
-        messages = attempts = 0
-        for journal in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):
-            with contextlib.suppress(OSError):  # a pass that has just ended removes it
-                for _, words, _ in sections(journal.read_bytes()):
-                    states = words & STATE_MASK
-                    messages += int(np.count_nonzero(np.isin(states, SETTLED)))
-                    attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == MessageState.COMMITTED))
-        rows = 0  # of a transformation, those of messages that it names among them
-        for result in (path for claim in claims for path in self.root.glob(f"{stage_folder(claim.key)}/*/results/*/*/*.parquet")):
-            with contextlib.suppress(OSError, ArrowInvalid):  # one that is being written has no footer
-                rows += read_metadata(result).num_rows
-        return Working(messages + max(0, rows - attempts), max(rows, attempts))
+        return Reading(Depth(main.messages, retry.messages, poison.messages), retry.next_due_at, _working(Path(table.root), snapshot.claims))
 
     def history(self) -> list[Depth]:
         """Return the depth at each version of the table, oldest first, from the statistics in its log (any Delta reader sees the same)."""
         from deltalake import DeltaTable
 
-        table = DeltaTable(str(self.root))
-        return [_depth_of(DeltaTable(str(self.root), version=version)) for version in range(table.version() + 1)]
+        uri, options = self._lake.queue, dict(self._lake.options)
+        newest = DeltaTable(uri, storage_options=options).version()
+        return [_depth_of(DeltaTable(uri, version=version, storage_options=options)) for version in range(newest + 1)]
+
+    def reasons(self) -> list[tuple[str, int]]:
+        """Return why messages are in poison, and how many for each reason, most first."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self._lake.queue, storage_options=dict(self._lake.options))
+        errors = table.to_pyarrow_table(filters=[("sub_queue", "=", "poison")], columns=["last_error"])["last_error"].to_pylist()
+        return Counter(str(error["message"]) if error else "no error" for error in errors).most_common()
 
 
-def landed(path: Path) -> tuple[int, int]:
+def _working(root: Path, claims: Sequence[Claim]) -> Working:
+    import numpy as np
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import read_metadata
+
+    from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
+
+    messages = attempts = 0
+    for journal in (path for claim in claims for path in root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):
+        with contextlib.suppress(OSError):  # a pass that has just ended removes it
+            for _, words, _ in sections(journal.read_bytes()):
+                states = words & STATE_MASK
+                messages += int(np.count_nonzero(np.isin(states, SETTLED)))
+                attempts += int(((words >> 8) & MAX_ATTEMPTS).sum()) + int(np.count_nonzero(states == MessageState.COMMITTED))
+    rows = 0  # of a transformation, those of messages that it names among them
+    for result in (path for claim in claims for path in root.glob(f"{stage_folder(claim.key)}/*/results/*/*/*.parquet")):
+        with contextlib.suppress(OSError, ArrowInvalid):  # one that is being written has no footer
+            rows += read_metadata(result).num_rows
+    return Working(messages + max(0, rows - attempts), max(rows, attempts))
+
+
+def landed(lake: Lake) -> tuple[int, int]:
     """Return how many rows an output has, and of how many flights they are: a flight is its carrier, number, airport and time."""
     from deltalake import DeltaTable
 
-    if not DeltaTable.is_deltatable(str(path)):
+    options = dict(lake.options)
+    if not DeltaTable.is_deltatable(lake.landed, options):
         return 0, 0
-    rows = DeltaTable(str(path)).to_pyarrow_table(columns=list(FLIGHT))
+    rows = DeltaTable(lake.landed, storage_options=options).to_pyarrow_table(columns=list(FLIGHT))
     return rows.num_rows, rows.group_by(list(FLIGHT)).aggregate([]).num_rows
 
 

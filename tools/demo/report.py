@@ -44,15 +44,15 @@ def _rate(messages: int, seconds: float) -> str:
     return f"{messages / seconds:,.0f}" if seconds else "-"
 
 
-def print_alerts(console: Console, path: Path, shown: str) -> None:
+def print_alerts(console: Console, alerts: Sequence[dict[str, object]], shown: str) -> None:
     """Print what was alerted."""
-    alerts = _alerts(path)
     console.print(f"Alerted ({shown}): {len(alerts) or 'nothing'}", highlight=False)
     for alert in alerts:
         console.print(f"  {alert['reason']} {alert['what_to_do']}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _alerts(path: Path) -> Sequence[dict[str, object]]:
+def alerts_in(path: Path) -> Sequence[dict[str, object]]:
+    """Return what was alerted, from a file with a line for each."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -72,3 +72,14 @@ def print_query(console: Console, tables: str, python: str) -> None:
     )
     console.print(f"The queue table lies in {tables} (Delta Lake format; any reader will do). Why flights are in poison:", highlight=False)
     console.print(f'  {python} -c "{query}"', highlight=False, markup=False, soft_wrap=True)
+
+
+def print_reasons(console: Console, queue: str, reasons: Sequence[tuple[str, int]], limit: int = 5) -> None:
+    """Print why flights are in poison, where nobody can ask later."""
+    console.print(
+        f"The queue table was {queue}; the object store was in memory, and is gone with this demo. Why flights are in poison:", highlight=False
+    )
+    for reason, number in reasons[:limit]:
+        console.print(f"  {number:>7,}  {reason}", highlight=False, markup=False, soft_wrap=True)
+    if len(reasons) > limit:
+        console.print(f"  {sum(number for _, number in reasons[limit:]):>7,}  for {len(reasons) - limit} other reasons", highlight=False)

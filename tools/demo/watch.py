@@ -32,9 +32,10 @@ START_SECONDS = 180.0
 
 @dataclass(slots=True)
 class Sending:
-    """What was sent, in all demos of this folder; ``repeated``: nothing of it in this one."""
+    """What was sent, in all demos of this folder, and in how many sends; ``repeated``: nothing of it in this one."""
 
     sent: int = 0
+    sends: int = 0
     repeated: bool = False
 
 
@@ -113,7 +114,7 @@ class Watch:
             sent: dict[int, int] = {}
             for earlier in self.airflow.runs(DAG):
                 _add_send(sent, self.airflow.result(earlier, SEND))
-            self.sending = Sending(sum(sent.values()), now["repeated"])
+            self.sending = Sending(sum(sent.values()), len(sent), now["repeated"])
 
     def _what(self, runs: list[Run], active: list[Run], due: datetime | None) -> str:
         if not runs:

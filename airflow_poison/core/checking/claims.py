@@ -85,10 +85,10 @@ def worked(root: str, claim: Claim) -> str:
     for attempt in folder.glob("*"):
         if (attempt / MANIFEST).exists():
             return "its outcome is sealed and waits for its commit"
-    journals = list(folder.glob(f"*/{stage.JOURNAL}/*.journal"))
+    journals = {path.name.partition(".")[0] for path in folder.glob(f"*/{stage.JOURNAL}/*.journal*")}  # in an object store they are in pieces
     if journals:
         return f"{len(journals)} journal(s) say what was delivered"
-    logs = [path for path in folder.glob(f"*/{stage.JOURNAL}/*.log") if path.stat().st_size]
+    logs = [path for path in folder.glob(f"*/{stage.JOURNAL}/*.log*") if path.stat().st_size]
     return f"{len(logs)} log(s) of failures say that something was delivered" if logs else ""
 
 

@@ -24,6 +24,7 @@ from airflow_poison.core.passes.relay import ORIGIN_QUEUE, addressed, relay
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import BLOCKED_BY
 from airflow_poison.core.store.files import PlanState, PlanStep, Replacement
+from airflow_poison.core.store.table.files import partition_of
 from airflow_poison.core.store.table.history import as_ranges
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.table.plans import StoredPlan
 
     Become = Callable[[pa.Table], tuple[pa.Table | None, Mask]]
+    Tell = Callable[[SubQueue, Any], Iterator[tuple[EventType, dict[str, str], Any]]]
 
 _EDITED = 10_000
 """So many messages are edited in one commit: their bodies are in memory several times."""
@@ -164,17 +166,17 @@ class _Change:
 
     :param members: as they are to be found.
     :param become: from rows (``table_schema()``) to what they become, and which of them can; None: they go.
-    :param event: what is recorded, with ``facts``.
+    :param tell: from a sub-queue and the lookup ids of messages there that are changed to the events of that: type, facts and lookup ids.
     :param place: where whole files can go by a second name; None: their rows have to be written.
-    :param leaves: whether a message that blocks the queue does so no more.
+    :param counted: whether it is a move. :param leaves: whether a message that blocks the queue does so no more.
     :param edited_by: the plan whose edits are to be found (undone) or not to be found (made) as the last ones of a message; empty: no matter.
     """
 
     members: Members
     become: Become
-    event: EventType
-    facts: dict[str, str]
+    tell: Tell
     place: SubQueue | None = None
+    counted: bool = False
     leaves: bool = True
     edited_by: str = ""
     undoes: bool = False
@@ -293,7 +295,7 @@ class _Chunks:
     def _commit(self, batch: Sequence[_Part]) -> int:
         whole = [part for part in batch if self._goes_whole(part)]
         moves = [(part.file, self.change.place) for part in whole if self.change.place is not None]
-        events = [self._event(part.file, self._ids(part)) for part in whole]
+        events = [event for part in whole for event in self._events(part.file, self._ids(part))]
         done, leaving = [sum(part.chosen for part in whole)], [self._ids(part) for part in whole]
 
         def replacements() -> Iterator[Replacement]:
@@ -303,7 +305,7 @@ class _Chunks:
                     if made is None:
                         self._finished.add(part.file.path)
                         continue
-                    events.append(self._event(part.file, ids))
+                    events.extend(self._events(part.file, ids))
                     leaving.append(ids)
                     done[0] += len(ids)
                     yield made
@@ -351,14 +353,17 @@ class _Chunks:
             return Replacement(part.file, others, removed=len(ids)), ids
         return Replacement(part.file, pa.concat_tables([after, others])), ids
 
-    def _event(self, file: DataFile, ids: Any) -> Event:
-        numbers = sorted(ids.tolist())
-        moved = file.move_count + 1 if self.change.place is not None else file.move_count
-        details = {"count": str(len(numbers)), "max_lookup_id": str(numbers[-1]), "path": file.path, "lookup_ids": as_ranges(numbers)}
-        details |= self.change.facts | {"by": BY_HAND, "plan": self.plan}
-        if file.sub_queue == SubQueue.POISON and "place" in details:
-            details["origin"] = SubQueue.POISON.value
-        return Event(self.change.event, self.clock.now(), numbers[0], 0, moved, details)
+    def _events(self, file: DataFile, ids: Any) -> Iterator[Event]:
+        moved = file.move_count + self.change.counted
+        for kind, facts, some in self.change.tell(SubQueue(file.sub_queue), ids):
+            yield Event(kind, self.clock.now(), int(some.min()), 0, moved, _details(self.plan, file.path, some.tolist()) | facts)
+
+
+def _details(plan: str, path: str, lookup_ids: Sequence[int]) -> dict[str, str]:
+    """Return what an event says that stands for messages of one file."""
+    numbers = sorted(lookup_ids)
+    known = {"count": str(len(numbers)), "max_lookup_id": str(numbers[-1]), "path": path, "lookup_ids": as_ranges(numbers)}
+    return known | {"by": BY_HAND, "plan": plan}
 
 
 def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bool:
@@ -366,23 +371,17 @@ def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bo
     for removal in table.removals_of(plan):
         if told.stop():
             return False
-        count = len(removal.lookup_ids)
-        details = {
-            "count": str(count),
-            "max_lookup_id": str(removal.lookup_ids[-1]),
-            "path": removal.path,
-            "lookup_ids": as_ranges(removal.lookup_ids),
-        }
-        place = removal.path.partition("sub_queue=")[2].partition("/")[0]
-        details |= {"place": place, "by": BY_HAND, "plan": plan, "undone": "true"}
-        event = Event(_BACK_IN.get(place, EventType.RETURNED), clock.now(), removal.lookup_ids[0], details=details)
+        place, _ = partition_of(removal.path) or (SubQueue.MAIN.value, 0)
+        details = _details(plan, removal.path, removal.lookup_ids) | {"place": place, "undone": "true"}
+        event = Event(_BACK_IN.get(SubQueue(place), EventType.RETURNED), clock.now(), removal.lookup_ids[0], details=details)
         reach("desk.undo.before_chunk")
-        table.bring_back(removal, PlanStep(plan, -count, frozenset({PlanState.UNDOING})), event)
+        table.bring_back(removal, PlanStep(plan, -len(removal.lookup_ids), frozenset({PlanState.UNDOING})), event)
         told.after()
     return True
 
 
-_BACK_IN = {SubQueue.RETRY.value: EventType.MOVED_RETRY, SubQueue.POISON.value: EventType.MOVED_POISON}
+_BACK_IN = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
+"""What is told of messages that come to a sub-queue; nothing where coming there is no move."""
 
 
 # What becomes of rows -------------------------------------------------------------------------------------------------
@@ -393,13 +392,28 @@ def _change(action: PlanAction, plan: str, members: Members, table: QueueTable, 
         case Verb.PUT_BACK | Verb.MOVE:
             place = action.place
             assert place is not None
-            return _Change(members, lambda rows: (moved_rows(rows, place), _all(rows)), action.event, {"place": place.value}, place)
+            return _Change(members, lambda rows: (moved_rows(rows, place), _all(rows)), _tell_move(place), place, counted=True)
         case Verb.REMOVE:
-            return _Change(members, lambda rows: (None, _all(rows)), action.event, {"place": ""})
+            return _Change(members, lambda rows: (None, _all(rows)), _tell(action.event, place=""))
         case Verb.EDIT:
-            return _Change(members, _edits(editor(action, plan)), action.event, {}, leaves=False, edited_by=plan)
+            return _Change(members, _edits(editor(action, plan)), _tell(action.event), leaves=False, edited_by=plan)
         case Verb.SEND_TO:
-            return _Change(members, _letters(action.target, table, store), action.event, {"place": action.target or "origin"})
+            return _Change(members, _letters(action.target, table, store), _tell(action.event, place=action.target or "origin"))
+
+
+def _tell(event: EventType, **facts: str) -> Tell:
+    def tell(_was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+        yield event, facts, ids
+
+    return tell
+
+
+def _tell_move(place: SubQueue) -> Tell:
+    def tell(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+        if was is not SubQueue.POSTPONED or place is not SubQueue.MAIN:  # that is no move
+            yield _BACK_IN[place], {"place": place.value} | ({"origin": was.value} if was is SubQueue.POISON else {}), ids
+
+    return tell
 
 
 def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
@@ -411,7 +425,7 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
                 raise UnfitError
             return before
 
-        return _Change(members, _edits(restored), EventType.EDITED, {"undone": "true"}, leaves=False, edited_by=plan, undoes=True)
+        return _Change(members, _edits(restored), _tell(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
     place = action.place
     assert place is not None
     after = members.moved_to(place)
@@ -426,8 +440,13 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
         parts = [moved_rows(chosen.filter(pa.array([each is target for each in was])), target) for target in dict.fromkeys(was)]
         return pa.concat_tables(parts) if parts else chosen, untouched
 
-    only = members.where_they_were(members.ids[:1])[0] if len(members) else SubQueue.POISON
-    return _Change(after, back, _BACK_IN.get(only.value, EventType.RETURNED), {"place": only.value, "undone": "true"})
+    def tell(_was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+        was = members.where_they_were(ids)
+        for target in dict.fromkeys(was):
+            if target in _BACK_IN:
+                yield _BACK_IN[target], {"place": target.value, "undone": "true"}, ids[[each is target for each in was]]
+
+    return _Change(after, back, tell, counted=True)
 
 
 def _all(rows: pa.Table) -> Mask:

@@ -357,6 +357,7 @@ def _started(control: Control) -> Control:
 
 def _changes(table: QueueTable, files: tuple[DataFile, ...], policy: Policy, counted: Counter[str]) -> Iterator[Replacement]:
     """Yield the files whose messages have other counts or another place afterwards."""
+    table.bring(files)
     for file in files:
         returns = file.sub_queue == SubQueue.POSTPONED
         rows = table.read(file, ["abort_count", "last_error"] if returns else ["abort_count"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -188,6 +189,8 @@ def first_rows(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodi
     :param files: by highest priority, then lowest lookup id.
     """
     best = table_schema().empty_table()
+    before = accumulate((file.rows for file in files), initial=0)
+    table.bring([file for file, rows in zip(files, before, strict=False) if rows < limit])  # what is read at least
     for file in files:
         if best.num_rows >= limit and not _may_precede(file, best):
             break

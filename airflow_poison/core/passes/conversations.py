@@ -25,7 +25,7 @@ from airflow_poison.core.store.control import SERVICES_DROPPED
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
@@ -46,6 +46,7 @@ def stored(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | Non
     """Return endpoints by handle as they are stored; all of them when no handles are given."""
     wanted = None if handles is None else pa.array(sorted(handles), pa.string())
     parts = []
+    table.bring(snapshot.conversations)
     for file in snapshot.conversations:
         rows = table.read(file, _VERSIONED)
         parts.append(rows if wanted is None else rows.filter(pc.is_in(rows["conversation_id"], wanted)))
@@ -72,11 +73,12 @@ def waiting(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | No
 
 def _arrived(table: QueueTable, snapshot: Snapshot, handles: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the types of what has arrived; what a disabled queue holds back has not (spec SB-22)."""
-    return _types(table, (file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION), handles)
+    return _types(table, [file for file in snapshot.files if file.sub_queue != SubQueue.TRANSMISSION], handles)
 
 
-def _types(table: QueueTable, files: Iterable[DataFile], handles: Collection[str] | None) -> dict[str, list[str]]:
+def _types(table: QueueTable, files: Sequence[DataFile], handles: Collection[str] | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
+    table.bring(files)
     for file in files:
         rows = members(table, file)
         for handle, message_type in zip(rows["conversation_id"].to_pylist(), rows["message_type"].to_pylist(), strict=True):

@@ -2,7 +2,7 @@
 
 A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
 journals hold attempts that count. It only expires now instead of in two minutes, and only when nobody can write to its journals any more; else it
-expires by itself.
+expires by itself. Where its tasks are on nodes that share no folder, it shuts them out and expires in half a minute.
 """
 
 from __future__ import annotations
@@ -321,6 +321,9 @@ def _line(queue: str, messages: int, found: Progress, percent: int, seconds: flo
 PATIENCE_SECONDS = 4.0
 """How long to wait for the end of what still writes. Airflow kills a task five seconds after it has asked it to end."""
 _LOOK_SECONDS = 0.05
+ENDED_WITHIN = timedelta(seconds=30)
+"""So long after its holder was shut out no task works on another node any more, if that reaches the store: it looks every 5 seconds, and ends 20
+seconds later (``core/spark/nodes.py``)."""
 
 
 INTERRUPTS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
@@ -343,14 +346,25 @@ def released_on_error(held: ClaimKeeper) -> Iterator[None]:
 
 
 def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Let a claim expire now, when nobody works on it any more; else it expires by itself."""
+    """Let a claim expire now, when nobody works on it any more; else it expires by itself.
+
+    Nobody here sees whether tasks on other nodes have ended. They are shut out now, and not only by the next holder, and have the time that they
+    need to see that: who waits for it meets none that can reach the store.
+    """
     with suppress(PoisonError, OSError):  # what ended the pass is what is told
         begun = TryNote.read(Path(table.stage(claim), BEGUN))
-        if table.node and begun is not None and not begun.machine:  # nobody here sees whether tasks on other nodes have ended
-            return
-        if _quiet(Path(table.stage(claim), "journal")):
+        given_up = f"the claim of {counted(claim.messages, 'message')} is given up"
+        if table.node and begun is not None and not begun.machine:
+            table.close(claim)
+            reach("pass.release.after_close")
+            table.renew(claim, lease=ENDED_WITHIN, now=clock.now())
+            tell(
+                f"{given_up}: what its tasks still do on other nodes ends within {ENDED_WITHIN.seconds} s, and any pass goes on then, with all "
+                "attempts counted"
+            )
+        elif _quiet(Path(table.stage(claim), "journal")):
             table.renew(claim, lease=timedelta(0), now=clock.now())
-            tell(f"the claim of {counted(claim.messages, 'message')} is given up: the next pass goes on at once, with all attempts counted")
+            tell(f"{given_up}: the next pass goes on at once, with all attempts counted")
 
 
 def _quiet(folder: Path) -> bool:
@@ -422,6 +436,7 @@ class LocalEngine:
 
     @staticmethod
     def _batches(table: QueueTable, claim: Claim, job: StageJob, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        table.bring(claim.files)
         read = pa.concat_tables([table.read(file) for file in claim.files])
         if job.only:
             read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))

@@ -74,16 +74,15 @@ class Found:
 
 def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collection[SubQueue] = EVERYWHERE) -> Iterator[Found]:
     """Yield the files of these sub-queues that hold chosen messages, claimed ones too, in queue order."""
-    for file in snapshot.files:
-        if file.sub_queue in places and chosen.may_be_in(file):
-            rows = (
-                table.read(file, ["lookup_id", "conversation_id"])
-                if chosen.lookup_ids is None
-                else table.select(file, chosen.lookup_ids, ["lookup_id"])
-            )
-            here = rows.filter(chosen.mask(rows))["lookup_id"].to_pylist()
-            if here:
-                yield Found(file, frozenset(number for number in here if number is not None))
+    possible = [file for file in snapshot.files if file.sub_queue in places and chosen.may_be_in(file)]
+    table.bring(possible)
+    for file in possible:
+        rows = (
+            table.read(file, ["lookup_id", "conversation_id"]) if chosen.lookup_ids is None else table.select(file, chosen.lookup_ids, ["lookup_id"])
+        )
+        here = rows.filter(chosen.mask(rows))["lookup_id"].to_pylist()
+        if here:
+            yield Found(file, frozenset(number for number in here if number is not None))
 
 
 @dataclass(frozen=True, slots=True)

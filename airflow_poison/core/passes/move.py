@@ -103,8 +103,9 @@ def _moves(rows: pa.Table, place: SubQueue, *, counted: bool) -> Iterator[tuple[
 
 def _put_all_back(table: QueueTable, clock: Clock) -> int:
     """Move whole files, once their counts are 0: moving a file changes no row of it."""
-    now = clock.now()
-    for file in _free_poison(table):
+    now, free = clock.now(), _free_poison(table)
+    table.bring(free)
+    for file in free:
         if _counted(table, file):
             table.replace_file(file, with_columns(table.read(file), abort_count=0), [], now)
     reach("pass.put_back.after_counts")

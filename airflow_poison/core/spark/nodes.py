@@ -28,6 +28,7 @@ from airflow_poison.core.errors import ServerSessionError, SettingError, StoreUn
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
 from airflow_poison.core.store.bucket.objects import side_by_side
+from airflow_poison.core.store.disk import on_node
 from airflow_poison.core.store.table.files import STAGE
 from airflow_poison.core.store.table.stage import BEGUN, JOURNAL, OUT
 
@@ -116,13 +117,7 @@ class NodeSite:
 
         :param folder: where they are to lie there.
         """
-        below = self._below(folder)
-
-        def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield told(self._written(batches, below))
-
-        rows = frame.mapInArrow(write, schema=LEFT).collect()
-        side_by_side(self.folder.here, [name for row in rows for name in row["files"]])
+        written_by_tasks(frame, self.folder, self._below(folder))
 
     def _below(self, path: str | Path) -> str:
         return str(Path(path).relative_to(self.root))
@@ -135,36 +130,20 @@ class NodeSite:
 
     @contextmanager
     def working(self, job: StageJob, task: str) -> Iterator[StageJob]:
-        """Make this node ready for the claim's holder. Raises ClaimLostError, and ServerSessionError for a task that another node has begun."""
+        """Make this node ready for the claim's holder.
+
+        Raises ClaimLostError, ServerSessionError for a task that another node has begun, and StoreUnreachableError where the node's folder fails.
+        """
         self.folder.check_not_shut_out(self.holder)
         journals = Path(self.folder.root, self.holder, JOURNAL)
-        _sweep(Path(self.folder.root))
-        journals.mkdir(parents=True, exist_ok=True)
-        if not job.closed:  # then nothing is delivered
-            self._refuse_begun(journals, task)
-        told = self._arrived(job)
-        with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
-            yield told
-
-    def _written(self, batches: Iterable[pa.RecordBatch], below: str) -> Sequence[str]:
-        """Make an object of batches; return its name, none where there is no row."""
-        import pyarrow.parquet as pq
-
-        filled = (batch for batch in batches if batch.num_rows)
-        first = next(filled, None)
-        if first is None:
-            return ()
-        name = f"{below}/{uuid4().hex}.parquet"
-        place = Path(self.folder.root, name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pq.ParquetWriter(place, first.schema) as writer:
-                for batch in chain([first], filled):
-                    writer.write_batch(batch)
-            self.folder.share([name])
-        finally:
-            place.unlink()
-        return (name,)
+        with on_node(self.folder.root, self.folder.uri):
+            _sweep(Path(self.folder.root))
+            journals.mkdir(parents=True, exist_ok=True)
+            if not job.closed:  # then nothing is delivered
+                self._refuse_begun(journals, task)
+            told = self._arrived(job)
+            with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
+                yield told
 
     def left(self, task: str) -> Sequence[str]:
         """Make objects of what remains of the task's messages, and of what its handlers have printed; return their names."""
@@ -215,6 +194,42 @@ class NodeSite:
                 f"Task {task} of this pass has begun on another node, which is lost, or where it failed (Spark's log says which). Nothing is lost, "
                 "nobody is charged: run the Airflow task again, it goes on with what every node has told."
             )
+
+
+def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list[Path]:
+    """Write the rows of a frame into files where its tasks run, and bring these to the driver's node; return them in the order of the rows.
+
+    :param below: where they lie, below the table.
+    Raises FileNotFoundError when somebody has removed one meanwhile.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield told(_written(batches, folder, below))
+
+    rows = frame.mapInArrow(write, schema=LEFT).collect()
+    return side_by_side(folder.here, [name for row in rows for name in row["files"]])
+
+
+def _written(batches: Iterable[pa.RecordBatch], folder: BucketFolder, below: str) -> Sequence[str]:
+    """Make an object of batches; return its name, none where there is no row."""
+    import pyarrow.parquet as pq
+
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return ()
+    name = f"{below}/{uuid4().hex}.parquet"
+    place = Path(folder.root, name)
+    with on_node(folder.root, folder.uri):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with pq.ParquetWriter(place, first.schema) as writer:
+                for batch in chain([first], filled):
+                    writer.write_batch(batch)
+            folder.share([name])
+        finally:
+            place.unlink(missing_ok=True)
+    return (name,)
 
 
 def _signals(job: StageJob) -> Iterator[str]:

@@ -1,31 +1,38 @@
 """The send stage: Spark maps the columns of any DataFrame to messages and writes them as Parquet into a staging folder.
 
-From there they are streamed into the queue batch by batch, so the driver's memory does not grow with their number.
+From there they are streamed into the queue batch by batch, so the driver's memory does not grow with their number. Over an object store, executors on
+other machines make objects of what they write, and the driver fetches these.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from airflow_poison.core.errors import ExecutorError, InputError, SparkJobError
+from airflow_poison.core.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once, check_priorities, expires_at
 from airflow_poison.core.schema import DEFAULT_PRIORITY
+from airflow_poison.core.spark.executors import Executors
 from airflow_poison.core.spark.jobs import has_ended, why
+from airflow_poison.core.spark.nodes import written_by_tasks
 from airflow_poison.core.store.disk import POSIX
+from airflow_poison.core.store.table.files import STAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
+
+    from airflow_poison.core.store.bucket.folder import BucketFolder
+    from airflow_poison.core.store.folder import Folder
 
 BATCH_ROWS = 4_096
 _REFUSED = re.compile(r"expires_after='.*': .* are no date of the years 1 to 9999")
@@ -81,57 +88,94 @@ class FrameSource:
 
 @dataclass(frozen=True, slots=True)
 class SendStage:
-    """A staging folder of one send.
+    """A staging folder of one send: removed when the send has ended, and emptied when a killed one left something.
 
-    :param folder: below the queue's own; removed when the send has ended, and emptied when a killed one left something.
+    :param of: the table's files.
+    :param path: of the staging folder, below the table.
     """
 
-    folder: Path
+    of: Folder
+    path: str
 
     @classmethod
-    def of_queue(cls, root: str, key: str) -> SendStage:
+    def of_queue(cls, folder: Folder, key: str) -> SendStage:
         """Return the stage of a send with this key.
 
-        :param root: the table's folder on this node.
+        :param folder: the table's.
         """
-        return cls(Path(root) / "_stage" / f"send-{key}")
+        return cls(folder, f"{STAGE}/send-{key}")
+
+    @property
+    def folder(self) -> Path:
+        """The staging folder on this node."""
+        return Path(self.of.root, self.path)
 
     def batches(self, frame: Callable[[], DataFrame], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a DataFrame. Nothing happens before the first is asked for; the folder is gone after the last.
 
         :param frame: makes the DataFrame.
-        Raises InputError that names the column when the frame does not fit the mapping, ExecutorError when not all that was written is here,
-        SparkJobError.
+        Raises InputError that names the column when the frame does not fit the mapping, ExecutorError when executors cannot work on the queue or not
+        all that was written is here, SparkJobError.
         """
+        apart = False
         try:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self._write(to_messages(frame(), mapping, now))
-            for batch in _read(self.folder):
-                yield check_priorities(batch, mapping.priority)
+            messages = to_messages(frame(), mapping, now)
+            executors = Executors(messages.sparkSession)
+            apart = bool(self.of.node) and not executors.jobs.local
+            if apart:
+                executors.make_ready(self.of)
+            try:
+                for batch in _read(self._written_apart(messages) if apart else self._written(messages)):
+                    yield check_priorities(batch, mapping.priority)
+            except FileNotFoundError as error:
+                raise InputError(
+                    f"{error.filename or error} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; "
+                    "run the task again."
+                ) from error
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if apart:  # the objects, too
+                self.of.remove_tree(self.path)
+            else:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self, messages: DataFrame) -> None:
+    def _written(self, messages: DataFrame) -> list[Path]:
         """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
         import pyarrow.parquet as pq
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         written = Observation()
-        try:
+        with _told():
             messages.observe(written, f.count(f.lit(1)).alias("rows")).write.parquet(str(self.folder))
-        except Exception as error:
-            words = why(error)
-            if (refused := _REFUSED.search(words)) is not None:
-                raise InputError(f"{refused[0]}. Leave the value out (null) for messages that never expire. Nothing was sent.") from error
-            raise SparkJobError(f"The Spark job that writes the messages failed: {words}\nNothing was sent.") from error
-        here = sum(pq.read_metadata(path).num_rows for path in self.folder.glob("*.parquet"))
+        paths = sorted(self.folder.glob("*.parquet"))
+        here = sum(pq.read_metadata(path).num_rows for path in paths)
         there = int(written.get["rows"])
         if here != there:
             raise ExecutorError(
                 f"Spark's executors wrote {there:,} messages below {self.folder}, and {here:,} of them are there for this process. The store must be "
                 f"on a file system that the task and all executors mount at the same path, {POSIX}. Nothing was sent."
             )
+        return paths
+
+    def _written_apart(self, messages: DataFrame) -> list[Path]:
+        """Write the messages where the tasks run, and fetch all of them."""
+        with _told():
+            return written_by_tasks(messages, cast("BucketFolder", self.of), self.path)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise InputError or SparkJobError for what a job that writes messages fails with; what the driver cannot fetch is no failure of the job."""
+    try:
+        yield
+    except (FileNotFoundError, PoisonError):
+        raise
+    except Exception as error:
+        words = why(error)
+        if (refused := _REFUSED.search(words)) is not None:
+            raise InputError(f"{refused[0]}. Leave the value out (null) for messages that never expire. Nothing was sent.") from error
+        raise SparkJobError(f"The Spark job that writes the messages failed: {words}\nNothing was sent.") from error
 
 
 def to_messages(frame: DataFrame, mapping: ColumnMapping, now: datetime) -> DataFrame:
@@ -216,15 +260,9 @@ def _quoted(column: str) -> str:
     return f"`{column.replace('`', '``')}`"
 
 
-def _read(folder: Path) -> Iterator[pa.RecordBatch]:
+def _read(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208  (a folder that is gone is an error here, no empty list)
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{folder} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; run the task again."
-        ) from error
-    for path in (folder / name for name in names if name.endswith(".parquet")):
+    for path in paths:
         with pq.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=BATCH_ROWS)

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import re
+import socket
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -134,6 +135,16 @@ def named(root: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def on_node(folder: str | Path, uri: str) -> Iterator[None]:
+    """Raise what ``raise_of_node`` does of all that the block raises."""
+    try:
+        yield
+    except OSError as error:
+        raise_of_node(folder, uri, error)
+        raise
+
+
 def why(error: Exception) -> str:
     """Return the cause of an error and what to do about it, in words."""
     number = _number(error)
@@ -161,6 +172,21 @@ def raise_named(root: str, error: Exception) -> None:
         raise TableChangedError(
             f"The queue table or store {root} holds what cannot be read, or what was to be written does not fit: {cause}. Nothing was committed. "
             "Look at it with 'airflow poison check'; restore what it names from a backup."
+        ) from error
+
+
+def raise_of_node(folder: str | Path, uri: str, error: BaseException) -> None:
+    """Raise StoreUnreachableError where a folder of this machine is at fault, and neither a table nor its object store.
+
+    Nothing happens for others: of a file that is gone, or a line that was cut, whoever knows better tells.
+
+    :param folder: where this machine keeps its copies, and the journals of passes that run on it.
+    :param uri: of the table or store.
+    """
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        raise StoreUnreachableError(
+            f"The folder {folder} of the machine {socket.gethostname()}, where it keeps what it needs of {uri}, cannot be used: {why(error)}. "
+            "It is in the temporary folder; TMPDIR names another one."
         ) from error
 
 

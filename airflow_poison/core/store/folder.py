@@ -61,6 +61,12 @@ class Folder(Protocol):
     def here(self, path: str) -> Path:
         """Return where a committed file lies on this node; it is brought here first where that is necessary. Raises OSError."""
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Bring committed files to this node, side by side, where that is necessary: before many of them are read one by one.
+
+        Those that are gone are left out: who reads them says so. Raises StoreUnreachableError.
+        """
+
     def size(self, path: str) -> int | None:
         """Return how many bytes a committed file has; None where that would cost a request. Raises FileNotFoundError."""
 
@@ -86,6 +92,12 @@ class Folder(Protocol):
         """Shut an earlier holder of a claim out: from now on it places nothing, and what it has left lies under another name on this node.
 
         Safe to repeat. Raises OSError when that cannot be done.
+        """
+
+    def close(self, holder: str) -> None:
+        """End the work of a holder on nodes that are not seen from here: none of its tasks begins anything more, and it places nothing.
+
+        Safe to repeat, and beside ``shut_out``. Raises OSError when that cannot be done.
         """
 
     def sharing(self, holder: str, folder: str) -> Callable[[str, int, bytes], None] | None:
@@ -138,6 +150,10 @@ class LocalFolder:
         """Return the file's place."""
         return Path(self.root, path)
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Do nothing: they are here."""
+        del paths
+
     def size(self, path: str) -> int:
         """Return what the file system says."""
         return Path(self.root, path).stat().st_size
@@ -186,6 +202,10 @@ class LocalFolder:
             # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
             if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
                 raise
+
+    def close(self, holder: str) -> None:
+        """Do nothing: whoever works in the folder is seen."""
+        del holder
 
     def sharing(self, holder: str, folder: str) -> None:
         """Return None."""

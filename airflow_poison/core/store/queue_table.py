@@ -19,7 +19,7 @@ from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, Ta
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.disk import named, raise_named
+from airflow_poison.core.store.disk import named, raise_named, raise_of_node
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups
@@ -27,7 +27,7 @@ from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from datetime import timedelta
 
     import pyarrow as pa
@@ -120,6 +120,10 @@ class Table:
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
+
+    def bring(self, found: Iterable[DataFile]) -> None:
+        """Bring files to this node before many of them are read one by one: side by side, where that takes requests."""
+        self.folder.bring([file.path for file in found])
 
     def control(self, state: LogState) -> Control:
         """Return the control row of a version, whose other files are not looked at. Raises TableChangedError, NewerFormatError."""
@@ -239,6 +243,8 @@ def _guarded(member: Callable[..., object]) -> Callable[..., object]:
             found = member(self, *(_watched(each, passed) for each in args), **{name: _watched(each, passed) for name, each in kwargs.items()})
         except Exception as error:
             if not any(error is other for other in passed):
+                if isinstance(self, Table) and self.node:
+                    raise_of_node(self.root, self.uri, error)
                 raise_named(self.uri, error)  # type: ignore[attr-defined]  # of the class, see ``with_named_errors``
             raise
         return _named_ones(self.uri, found) if inspect.isgenerator(found) else found  # type: ignore[attr-defined]
@@ -342,6 +348,7 @@ class QueueTable(Table):
     stage = stages.stage
     begin = stages.begin
     leave = stages.leave
+    close = stages.close
     sharing = stages.sharing
     journals = stages.journals
     stage_table = stages.stage_table

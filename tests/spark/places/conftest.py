@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, NAMES, Where, driven
-from tests.spark.places.servers import apart, connect_server, standalone
+from tests.spark.places.servers import apart, connect_server
+from tools.servers.spark import standalone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.spark.places.place import Place
-    from tests.spark.places.servers import Cluster, Nodes
+    from tests.spark.places.servers import Nodes
+    from tools.servers.spark import Cluster
 
 
 @pytest.fixture(scope="session")

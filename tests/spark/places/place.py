@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from airflow_poison.core.spark.session import get_session
 from tests.spark.drivers import SMALL
-from tests.spark.places.servers import APPLICATION
+from tools.servers.spark import APPLICATION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, ServerSessionError, SettingError
+from airflow_poison.core.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError, SparkJobError
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.delivering import ENDED_WITHIN
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
@@ -25,8 +29,9 @@ from tests.spark.grouped import Grouped
 from tests.spark.places.place import CLUSTER
 from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycles
 from tests.spark.places.test_frames import Transforming
+from tests.spark.places.travel import send_columns
 from tests.spark.transforms import SCHEMA
-from tests.store.s3 import server
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -157,6 +162,26 @@ def test_rows_land_once_though_the_first_run_dies_with_its_node(far: Place, node
     assert landed(tmp_path / "landed") == Counter(set(range(1, MESSAGES + 1)) - set(BAD))
 
 
+def test_a_run_that_is_stopped_gives_its_claim_up_when_its_tasks_have_had_time_to_end(far: Place, task: Task) -> None:
+    """A handler of one task lingers, that of the other one has done all; nobody waits for the lease, which is longer."""
+    task = replace(task, lease=timedelta(minutes=10)).sent(bodies(linger=101))
+    with pytest.raises(ReceiveStoppedError):
+        far.call(task.receive_until_stopped, "stopped")
+    [given_up] = task.table().snapshot().claims
+    left = given_up.expires_at - SystemClock().now()
+    assert timedelta(seconds=5) < left <= ENDED_WITHIN
+
+    assert far.call(task.receive, "early").received == 0
+    time.sleep(left.total_seconds())
+    assert not any(map(psutil.pid_exists, task.until_lingering()))
+    task.go_on()
+    result = far.call(task.receive, "another")
+
+    assert (result.received, result.settled, result.poisoned, result.crashes) == (MESSAGES, MESSAGES - len(BAD), len(BAD), 0)
+    assert set(task.rows()) == set(BAD)
+    assert max(task.calls("done").values()) <= 2, "what was delivered since a section began"
+
+
 @pytest.mark.parametrize("far", [CLUSTER], indirect=True)
 def test_an_output_whose_columns_nobody_knows_is_refused_before_anything_is_delivered(far: Place, task: Task, tmp_path: Path) -> None:
     task = replace(task, outputs=outputs_of(str(tmp_path / "landed"))).sent(["good"])
@@ -196,3 +221,28 @@ def test_a_transformation_runs_where_its_tasks_see_no_folder_either(far: Place, 
     assert (result.settled, result.poisoned) == (58, 2)
     assert sorted(one.rows()) == [7, 30]
     assert one.landed() == [number for number in range(1, 61) if number not in culprits]
+
+
+def test_a_dataframe_is_sent_once_and_whole_and_in_its_order(far: Place, task: Task) -> None:
+    table = task.table()
+
+    sent = [far.call(send_columns, task, key) for key in ("one", "two", "one")]
+
+    assert [(each.sent, each.first_lookup_id, each.repeated) for each in sent] == [(200, 1, False), (200, 201, False), (200, 1, True)]
+    rows = task.rows()
+    numbers = [*range(200)] * 2
+    names = ("body", "group_id", "priority", "properties")
+    wanted = [(b"%d" % number, f"g{number % 7}", number % 10, [("origin", str(number))]) for number in numbers]
+    assert [tuple(rows[lookup_id][name] for name in names) for lookup_id in sorted(rows)] == wanted
+    assert {row["expires_at"] is None for row in rows.values()} == {False}
+    assert not [found.path for found in table.folder.stages() if "send-" in found.path], "nothing is left in the bucket"
+
+
+@pytest.mark.parametrize("far", [CLUSTER], indirect=True)
+def test_a_dataframe_whose_job_fails_sends_nothing_and_leaves_nothing(far: Place, task: Task) -> None:
+    """One of its four tasks fails; the others have made objects."""
+    with pytest.raises(SparkJobError, match=r"no such origin(?s:.*)Nothing was sent"):
+        far.call(send_columns, task, "one", fails_at=199)
+
+    assert task.rows() == {}
+    assert not [found.path for found in task.table().folder.stages() if "send-" in found.path]

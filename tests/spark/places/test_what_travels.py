@@ -14,7 +14,6 @@ import pytest
 from airflow_poison.core.errors import ExecutorError, InputError, SettingError, SparkJobError
 from airflow_poison.core.spark.session import connect_session
 from tests.spark.places.place import CLUSTER, CONNECT, ROOT
-from tests.spark.places.servers import free_ports
 from tests.spark.places.task import Task
 from tests.spark.places.travel import (
     close_session,
@@ -26,13 +25,14 @@ from tests.spark.places.travel import (
     receive_shipped,
     send_frame,
 )
+from tools.servers.spark import free_ports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.core.store.files import Snapshot
     from tests.spark.places.place import Place
-    from tests.spark.places.servers import Cluster
+    from tools.servers.spark import Cluster
 
 elsewhere = pytest.mark.parametrize("place", [CLUSTER, CONNECT], indirect=True)
 SOURCE = """

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -60,7 +61,7 @@ def send_frame(task: Task, key: str, *, path: str | None = None, table: str | No
     """Send a path, a table, or a DataFrame whose bodies a Python function makes on the executors."""
     source = FrameSource(path=path, table=table, dataframe=None if path or table else frame)
     queue, now = task.table(), SystemClock().now()
-    batches = SendStage.of_queue(queue.root, key).batches(lambda: source.open(session()), ColumnMapping(body="body"), now)
+    batches = SendStage.of_queue(queue.folder, key).batches(lambda: source.open(session()), ColumnMapping(body="body"), now)
     return send(queue, batches, key=key, clock=SystemClock())
 
 
@@ -72,6 +73,22 @@ def frame(spark: SparkSession) -> DataFrame:
             yield pa.record_batch([pa.array([f"{number} of {os.getppid()}" for number in batch["id"].to_pylist()])], names=["body"])
 
     return spark.range(0, 200, 1, 4).mapInArrow(bodies, "body string")
+
+
+def send_columns(task: Task, key: str, fails_at: int = -1) -> SendResult:
+    """Send two hundred rows in four parts with all that a sender may give.
+
+    :param fails_at: the row that fails the job; none does.
+    """
+
+    def opened() -> DataFrame:
+        origin = f"if(id = {fails_at}, raise_error('no such origin'), cast(id as string)) as origin"
+        columns = ("cast(id as string) as body", "concat('g', id % 7) as airline", "cast(id % 10 as int) as urgency", origin)
+        return session().range(0, 200, 1, 4).selectExpr(*columns)
+
+    mapping = ColumnMapping(body="body", group="airline", priority="urgency", properties=("origin",), expires_after=timedelta(hours=1))
+    queue, clock = task.table(), SystemClock()
+    return send(queue, SendStage.of_queue(queue.folder, key).batches(opened, mapping, clock.now()), key=key, clock=clock)
 
 
 def make_table(name: str, path: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_poison.core.store.bucket.store import BucketStore
 from tests.store.given import CONTROL, NOW
-from tests.store.s3 import proxy, server
+from tests.store.s3 import proxy
+from tools.servers import s3 as server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,11 @@ class Bucket:
     proxy: proxy.Proxy
     client: Any
     folder: Path
+
+    @property
+    def direct(self) -> dict[str, str]:
+        """How a store is told of the server itself."""
+        return server.options(f"http://{server.LOOPBACK}:{self.proxy.server}")
 
     @property
     def options(self) -> dict[str, str]:

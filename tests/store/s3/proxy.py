@@ -15,7 +15,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tests.store.s3.server import LOOPBACK
+from tools.servers.s3 import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

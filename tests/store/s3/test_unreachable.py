@@ -16,7 +16,7 @@ from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.bucket.store import BucketStore
 from tests.store.given import CONTROL, NOW, send
 from tests.store.s3.proxy import Harm
-from tests.store.s3.server import LOOPBACK
+from tools.servers.s3 import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError
+from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
 from airflow_poison.core.passes import delivering
 from airflow_poison.core.passes.delivering import LocalEngine
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
+from airflow_poison.core.spark.nodes import EVERY
+from airflow_poison.core.spark.shares import GRACE_SECONDS
+from airflow_poison.core.store.bucket.folder import BucketFolder
+from tests.store.conftest import bucket_store
+from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
+    from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
 
@@ -104,6 +109,78 @@ def test_a_claim_whose_journal_may_still_be_written_expires_by_itself(mixed: Que
     files[0].close()
     mixed.clock.advance(LEASE)
     assert mixed.receive("another").received == 3
+
+
+class Apart(Ended):
+    """Delivers on another node, which this process does not see."""
+
+    local = False
+
+
+def test_tasks_on_other_nodes_are_shut_out_and_the_next_run_waits_until_they_have_ended(tmp_path: Path) -> None:
+    queue = a_queue(bucket_store(tmp_path), tmp_path).having(policy=NO_RETRY).sent("good", "bad", "good")
+    zombies: list[Callable[[str, int, bytes], None]] = []
+
+    def leave_one_behind(table: QueueTable, claim: Claim) -> None:
+        share = table.sharing(claim)
+        assert share is not None
+        zombies.append(share)
+        share("0-1.journal", 0, b"a section")
+
+    with pytest.raises(SparkJobError):
+        queue.receive("ended", engine=Apart(SparkJobError("lost"), leave_one_behind))
+
+    with pytest.raises(ClaimLostError, match="shut out"):
+        zombies[0]("0-1.journal", 9, b"the next section")
+    assert queue.receive("another", engine=NoEngine()).received == 0
+    queue.clock.advance(delivering.ENDED_WITHIN)
+    assert queue.receive("another").received == 3
+    assert queue.table.snapshot().claims == ()
+
+
+def test_its_own_run_does_not_wait_for_tasks_on_other_nodes(tmp_path: Path) -> None:
+    queue = a_queue(bucket_store(tmp_path), tmp_path).having(policy=NO_RETRY).sent("good", "bad", "good")
+    with pytest.raises(KeyboardInterrupt):
+        queue.receive("ended", engine=Apart(KeyboardInterrupt()))
+
+    result = queue.receive("ended")
+
+    assert (result.received, result.settled, result.poisoned) == (3, 2, 1)
+
+
+def test_a_run_that_dies_between_shutting_its_tasks_out_and_giving_up_holds_nobody_up_for_longer(tmp_path: Path, at_point: AtPoint) -> None:
+    queue = a_queue(bucket_store(tmp_path), tmp_path).having(policy=NO_RETRY).sent("good", "bad", "good")
+    at_point.do("pass.release.after_close", _die)
+    with pytest.raises(DiedError):
+        queue.receive("ended", engine=Apart(SparkJobError("lost")))
+
+    queue.clock.advance(LEASE)
+
+    assert queue.receive("another").received == 3
+
+
+def test_a_store_that_does_not_answer_leaves_the_claim_to_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose tasks could not be shut out keeps it, and what ended the pass is told."""
+    queue = a_queue(bucket_store(tmp_path), tmp_path).having(policy=NO_RETRY).sent("good", "bad", "good")
+
+    def fail(*_: object) -> None:
+        raise StoreUnreachableError("no answer")
+
+    with monkeypatch.context() as patch, pytest.raises(SparkJobError):
+        queue.receive("ended", engine=Apart(SparkJobError("lost"), lambda *_: patch.setattr(BucketFolder, "close", fail)))
+
+    queue.clock.advance(delivering.ENDED_WITHIN)
+    assert queue.receive("another", engine=NoEngine()).received == 0
+    queue.clock.advance(LEASE)
+    assert queue.receive("another").received == 3
+
+
+def test_who_waits_for_tasks_on_other_nodes_waits_longer_than_they_need() -> None:
+    assert delivering.ENDED_WITHIN.total_seconds() > EVERY + GRACE_SECONDS
+
+
+def _die() -> None:
+    raise DiedError
 
 
 def test_a_claim_that_was_lost_stays_with_whoever_has_it(mixed: Queue) -> None:

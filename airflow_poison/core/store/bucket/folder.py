@@ -22,6 +22,7 @@ from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.machine import machine
 from airflow_poison.core.store.bucket.objects import copy_of, side_by_side
+from airflow_poison.core.store.disk import on_node
 from airflow_poison.core.store.folder import Found, LocalFolder, second_name
 from airflow_poison.core.store.table.files import MANIFEST, STAGE
 from airflow_poison.core.store.table.stage import JOURNAL
@@ -40,22 +41,26 @@ _PIECE = re.compile(r"(.+)\.at-(\d{12})")
 def node_folder(uri: str) -> Path:
     """Return the folder of this node and user for a store; another one after each boot of the machine. Raises StoreUnreachableError."""
     base = Path(tempfile.gettempdir(), f"airflow-poison-{os.getuid()}")
-    with suppress(FileExistsError):
+    with on_node(base, uri), suppress(FileExistsError):
         base.mkdir(mode=0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
         raise StoreUnreachableError(f"{base} belongs to somebody else, so no copies of {uri} can be kept there. Remove it, or set TMPDIR.")
     return base / sha256(f"{uri}\n{machine()}".encode()).hexdigest()[:20]
 
 
-def name_of(node: Path) -> str:
-    """Return the name of a node's folder, which it gets with the first look at it: containers of one machine have folders of their own."""
-    node.mkdir(parents=True, exist_ok=True)
-    place, beside = node / ".name", node / f".name-{uuid4().hex}"
-    if not place.exists():
-        beside.write_text(uuid4().hex)
-        second_name(beside, place)
-        beside.unlink()
-    return place.read_text()
+def name_of(node: Path, uri: str) -> str:
+    """Return the name of a node's folder, which it gets with the first look at it: containers of one machine have folders of their own.
+
+    :param uri: of the store. Raises StoreUnreachableError.
+    """
+    with on_node(node, uri):
+        node.mkdir(parents=True, exist_ok=True)
+        place, beside = node / ".name", node / f".name-{uuid4().hex}"
+        if not place.exists():
+            beside.write_text(uuid4().hex)
+            second_name(beside, place)
+            beside.unlink()
+        return place.read_text()
 
 
 class BucketFolder:
@@ -95,6 +100,15 @@ class BucketFolder:
             self._bring(path, lambda beside: self.objects.download(self._copied.get(path, path), beside))
         return place
 
+    def bring(self, paths: Sequence[str]) -> None:
+        """Fetch what is not here, some at a time. Raises StoreUnreachableError."""
+
+        def fetch(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.here(path)
+
+        side_by_side(fetch, (path for path in paths if not Path(self.root, path).exists()))
+
     def fetch(self, path: str) -> None:
         """Put the object into the folder of this node, whatever is there. Raises FileNotFoundError, StoreUnreachableError."""
         self._bring(path, lambda beside: self.objects.download(path, beside))
@@ -106,14 +120,15 @@ class BucketFolder:
     def _bring(self, path: str, write: Callable[[Path], object]) -> None:
         """Put a file into the folder of this node, whole or not at all."""
         place = Path(self.root, path)
-        place.parent.mkdir(parents=True, exist_ok=True)
         beside = place.with_name(f".{uuid4().hex}")
-        try:
-            write(beside)
-            beside.replace(place)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        with on_node(self.root, self.uri):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                write(beside)
+                beside.replace(place)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
 
     def _got(self, path: str) -> bytes:
         content = self.objects.get(path)
@@ -187,6 +202,10 @@ class BucketFolder:
         self.gather(holder, fenced)
         if sealed and not Path(self.root, fenced, MANIFEST).exists():
             self.keep(f"{fenced}/{MANIFEST}", sealed)
+
+    def close(self, holder: str) -> None:
+        """Take the place of the holder's manifest, as a later holder would."""
+        self.objects.create(f"{holder}/{MANIFEST}", SHUT_OUT)
 
     def sharing(self, holder: str, folder: str) -> Sharing:
         """Return what makes objects of pieces of files."""
@@ -265,17 +284,20 @@ class BucketFolder:
     @contextmanager
     def copied(self) -> Iterator[str]:
         """Yield a copy of all objects. Raises StoreUnreachableError."""
-        with tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
+        with on_node(tempfile.gettempdir(), self.uri), tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
             copy_of(self.objects, "", copy)
             for holder in Path(copy, STAGE).glob("*/*"):
                 Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
+                manifest = holder / MANIFEST
+                if manifest.is_file() and manifest.read_bytes() == SHUT_OUT:
+                    manifest.unlink()  # it says nothing of what was staged
             yield copy
 
 
 def _arrived(objects: Objects) -> BucketFolder:
     store, _, name = objects.uri.rpartition("/")
     node = node_folder(store)
-    return BucketFolder(objects, str(node / name), name_of(node))
+    return BucketFolder(objects, str(node / name), name_of(node, store))
 
 
 @dataclass(frozen=True, slots=True)

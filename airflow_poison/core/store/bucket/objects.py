@@ -235,6 +235,8 @@ class Objects:
         except AlreadyExistsError:
             raise
         except (BaseError, OSError) as error:
+            if isinstance(error, OSError) and error.errno:  # of a file of this machine
+                raise
             if isinstance(error, FileNotFoundError) and kind in _OF_AN_OBJECT and "NoSuchBucket" not in str(error):
                 raise
             raise StoreUnreachableError(

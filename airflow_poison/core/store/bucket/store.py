@@ -107,7 +107,7 @@ class BucketStore:
         return self._folder(name).copied()
 
     def _folder(self, name: str) -> BucketFolder:
-        return BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node))
+        return BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node, self.uri))
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""

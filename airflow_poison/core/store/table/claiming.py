@@ -125,6 +125,7 @@ def _plan(
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
+    table.bring(picked)
     files.check_whole(table.folder, picked)
     made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
     return _record(table, made, replaced=None), made

@@ -159,6 +159,7 @@ def _prefix(run: Run) -> str:
 def _written_messages(table: Table, run: Run) -> DataFile:
     import pyarrow as pa
 
+    table.bring(run)
     rows = pa.concat_tables([files.read(table.folder, file) for file in run]).sort_by([("lookup_id", "ascending")])
     _check(table, run, rows, distinct=len(rows.column("lookup_id").unique()))
     return files.write_new(table.folder, run[0].sub_queue, run[0].move_count, rows)
@@ -223,6 +224,7 @@ def _worth_joining(known: Sequence[DataFile]) -> list[DataFile]:
 def _joined(table: Table, run: Sequence[DataFile]) -> pa.Table:
     import pyarrow as pa
 
+    table.bring(run)
     return newest(pa.concat_tables([files.read(table.folder, file) for file in run]))
 
 

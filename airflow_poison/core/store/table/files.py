@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +15,12 @@ from airflow_poison.core.actor import signed_by_actor
 from airflow_poison.core.errors import NewerFormatError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
 from airflow_poison.core.store.control import FORMAT_VERSION, Control, QueueState
+from airflow_poison.core.store.disk import on_node
 from airflow_poison.core.store.files import Claim, DataFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -80,12 +82,17 @@ def opened(folder: Folder, path: str, buffer_size: int = 0) -> Iterator[pq.Parqu
     import pyarrow as pa
 
     try:
-        with _parquet(folder, path, buffer_size) as parquet:
+        with _own_errors(folder), _parquet(folder, path, buffer_size) as parquet:
             yield parquet
     except FileNotFoundError as error:
         raise TableChangedError(gone(folder.uri, path)) from error
     except (pa.ArrowInvalid, OSError) as error:
         raise TableChangedError(damaged(folder.uri, path, error)) from error
+
+
+def _own_errors(folder: Folder) -> AbstractContextManager[None]:
+    """Return what tells of the folder of this node as that, where it is no part of the table: what lies there is a copy."""
+    return on_node(folder.root, folder.uri) if folder.node else nullcontext()
 
 
 def _parquet(folder: Folder, path: str, buffer_size: int) -> pq.ParquetFile:
@@ -300,7 +307,8 @@ def footer_difference(folder: Folder, file: DataFile, names: Sequence[str] = _CO
 
     check_there(folder, [file])
     try:
-        footer = describe(folder.here(file.path), file.path)
+        with _own_errors(folder):
+            footer = describe(folder.here(file.path), file.path)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         return f"its footer cannot be read ({str(error).partition(chr(10))[0]})"
     except OSError as error:

@@ -42,8 +42,9 @@ def events(table: Table, since_version: int = -1, *, until_version: int | None =
     """
     state = table.log.load()
     wanted = range(since_version + 1, (state.version if until_version is None else until_version) + 1)
-    recorded = [file.path for file in state.files if file.sub_queue == EVENT and _overlap(event_versions(file.path), wanted)]
-    for path in sorted(recorded):
+    recorded = sorted(file.path for file in state.files if file.sub_queue == EVENT and _overlap(event_versions(file.path), wanted))
+    table.folder.bring(recorded)
+    for path in recorded:
         for event in table_to_events(_rows(table.folder, path, wanted)):
             if types is None or event.type in types:
                 yield from _one_by_one(table.folder, event)
@@ -127,7 +128,9 @@ def newest_events(
     wanted = _Wanted(None if lookup_ids is None else frozenset(lookup_ids), types, since)
     found: list[Event] = []  # a row group's events in their order, before those of newer ones
     earlier = 0
-    for path in sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True):
+    recorded = sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True)
+    table.folder.bring(recorded)
+    for path in recorded:
         with row_groups.opened(table.folder, path) as groups:
             for together in _newest_first(groups):
                 if len(found) == limit and wanted.everything and all(groups.is_all(group, STANDS_FOR, 1) for group in together):
@@ -237,6 +240,7 @@ def joined(folder: Folder, recorded: Sequence[DataFile]) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
+    folder.bring([file.path for file in recorded])
     rows = pa.concat_tables([_placed(folder, file) for file in recorded])
     numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
     bodies = pa.array([_with_ids(folder, body) for body in rows.column("body").to_pylist()], pa.binary())
@@ -258,7 +262,7 @@ def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
     if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
-    lookup_ids = _ids_of(folder, details)
+    lookup_ids = None if _IDS in details else _ids_of(folder, details)
     return body if lookup_ids is None else json.dumps(details | {_IDS: as_ranges(lookup_ids)}).encode()
 
 

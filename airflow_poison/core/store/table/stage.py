@@ -114,6 +114,11 @@ def leave(table: Table, claim: Claim) -> None:
     table.folder.leave(str(own.relative_to(table.root)), BEGUN)
 
 
+def close(table: Table, claim: Claim) -> None:
+    """Shut this holder out before there is a later one: tasks of its on other nodes begin nothing more, and end by themselves. Raises OSError."""
+    table.folder.close(f"{stage_folder(claim.key)}/{claim.attempt}")
+
+
 def lost(claim: Claim) -> str:
     """Return the words for a claim that is not held any more."""
     return (

@@ -6,18 +6,26 @@ import logging
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 LOOPBACK = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def running() -> Iterator[int]:
-    """Run a server; its port."""
-    with subprocess.Popen([sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def running(environment: Mapping[str, str] | None = None) -> Iterator[int]:
+    """Run a server; its port.
+
+    :param environment: of its process; None: that of this one.
+    """
+    command = [sys.executable, "-m", __spec__.name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT, start_new_session=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -30,6 +38,24 @@ def options(url: str, secret: str = "x") -> dict[str, str]:
     """Return how a store is told of a server, or of what stands in front of it."""
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
     return {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", **keys}
+
+
+def make_bucket(options: Mapping[str, str], name: str) -> None:
+    """Make a bucket.
+
+    :param options: of a store there.
+    """
+    import boto3  # type: ignore[import-untyped]
+
+    key, secret = options["AWS_ACCESS_KEY_ID"], options["AWS_SECRET_ACCESS_KEY"]
+    client = boto3.client(
+        "s3",
+        endpoint_url=options["AWS_ENDPOINT_URL"],
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name=options["AWS_REGION"],
+    )
+    client.create_bucket(Bucket=name)
 
 
 def serve() -> None:

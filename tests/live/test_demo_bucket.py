@@ -1,0 +1,52 @@
+"""The demo over an object store, on a sample of the flights: interrupted, and then from its beginning to its end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tools.airflow.left_over import processes
+from tools.demo.figures import Figures
+from tools.demo.lake import home_of_servers
+from tools.demo.place import Place
+
+CLONE = Path(__file__).parents[2]
+EVERY = 400
+
+
+def demo(folder: Path, out: Path) -> subprocess.Popen[bytes]:
+    """Start the demo in a folder of its own."""
+    arguments = ["--store", "s3", "--every", str(EVERY), "--delay", "5"]
+    code = f"import sys; from pathlib import Path; from tools.demo.__main__ import main; sys.exit(main({arguments!r}, Path({str(folder)!r})))"
+    with out.open("wb") as file:
+        return subprocess.Popen([sys.executable, "-c", code], cwd=CLONE, stdout=file, stderr=subprocess.STDOUT)
+
+
+def test_it_ends_with_the_figures_of_the_data_and_leaves_no_process_also_when_it_is_interrupted(tmp_path: Path) -> None:
+    place, out = Place(tmp_path / "s3" / "airflow"), tmp_path / "out"
+    servers = home_of_servers(place)
+    first = demo(tmp_path, out)
+    while "send_flights" not in out.read_text():
+        assert first.poll() is None, out.read_text()
+        time.sleep(0.2)
+    assert "java" in {process.name() for process in processes(servers)}, "the cluster is among the demo's processes"
+
+    first.send_signal(signal.SIGINT)
+
+    assert first.wait() == 130, out.read_text()
+    assert "the next demo starts afresh" in " ".join(out.read_text().split())
+    assert processes(place) + processes(servers) == []
+
+    assert demo(tmp_path, out).wait() == 0, out.read_text()
+
+    said, figures = " ".join(out.read_text().split()), Figures.of_year(EVERY)
+    assert figures.poison
+    assert "what the last one had left there was removed" in said
+    assert f"{figures.sent:,} flights sent = settled + in main + in retry + in poison" in said
+    assert f"Landed (s3://flights/lake/landed, a Delta table): {figures.settled:,} rows of {figures.settled:,} flights" in said
+    assert f"{figures.poison:,} messages of queue 'flights': moved to the poison sub-queue" in said
+    assert "_poison: no arr_time" in said or "_poison: no arr_delay" in said
+    assert processes(place) + processes(servers) == []
