@@ -1,57 +1,40 @@
-"""The FastAPI app behind the pages: it answers GET requests of users who may read assets, and serves nothing else."""
+"""The FastAPI app behind the pages: reads for users who may read assets, changes for those who may also edit the connection, nothing else."""
 
-import json
-import logging
-from asyncio import Task, create_task, shield
-from collections.abc import Callable, Hashable
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
-from airflow.api_fastapi.core_api.security import requires_access_asset
-from anyio import CapacityLimiter, to_thread
-from fastapi import Depends, FastAPI, HTTPException, Query, Response
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Depends, FastAPI, Query, Response
 
 from airflow_poison.core.events import EventType
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import page_data
-from airflow_poison.ui.page_data import NotReadableError, NotThereError, neutral
+from airflow_poison.ui import decisions, desk, message, overview, page_data, posts, rights
+from airflow_poison.ui.answers import HEADERS, answer, answered, written
+from airflow_poison.ui.forgery import refuse_forged
+from airflow_poison.ui.rights import ConnId
 
-NOT_THERE, UNREADABLE = 404, 503
-READERS = 4
-"""So many reads of tables go on at the same time. Others wait, and take no thread of the server's."""
-MOST_READS = 32
-"""So many go on or wait; who asks for yet another one is told to come again."""
-AGAIN_SECONDS = 10
-_BUSY = "The API server reads as many queues as it can at this time. The page asks again by itself."
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
-"""What is answered is somebody's data: no cache keeps it, and opened by itself it is neither a page nor a script."""
-
-log = logging.getLogger(__name__)
-_going_on: dict[Hashable, Task[bytes]] = {}
-"""The reads that go on or wait, by what is asked."""
-
-ConnId = Annotated[str, Query(max_length=250, pattern=r"^[\w.\-]+$", description="A connection of type poison.")]
 QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
 Handle = Annotated[str, Query(min_length=1, max_length=200, description="A conversation's handle at this side.")]
 LookupId = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Limit = Annotated[int, Query(ge=1, le=200)]
+Offset = Annotated[int, Query(ge=0, le=2**31)]
+Column = Annotated[str, Query(max_length=30)]
+PlanId = Annotated[str, Query(min_length=1, max_length=100)]
+Selected = Annotated[str, Query(max_length=10_000, description="A selection as JSON.")]
 
 
 @cache
 def app() -> FastAPI:
-    """Return the app. It has neither documentation pages nor a schema, and every route has the same guard."""
-    guard = Depends(requires_access_asset("GET"))
-    served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=[guard])
+    """Return the app. It has neither documentation pages nor a schema; every route has a guard, and those that change something have two more."""
+    guard = [Depends(rights.reads)]
+    served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard)
     served.get("/ui/poison.js")(_script)
-    for answer in (_queues, _queue, _messages, _message, _events, _conversations, _conversation):
-        served.get(f"/api/{answer.__name__.removeprefix('_')}")(answer)
+    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _plans, _plan, _decisions, _rights):
+        served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
+    for change in posts.ROUTES:
+        served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(rights.acts)])(change)
     return served
 
 
@@ -59,22 +42,51 @@ async def _script() -> Response:
     return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
+def _decisions(user: GetUserDep, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return answered(written(decisions.pending(user, conn_id, queue)))
+
+
+def _rights(found: Annotated[dict[str, object], Depends(rights.rights)]) -> Response:
+    return answered(written(found))
+
+
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(page_data.queues, conn_id)
+    return await answer(overview.queues, conn_id)
 
 
 async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(page_data.queue, conn_id, queue)
+    return await answer(page_data.queue, conn_id, queue)
+
+
+def _page(limit: Limit = 50, offset: Offset = 0, order: Column = "lookup_id", *, desc: Annotated[bool, Query()] = False) -> desk.Page:
+    return desk.Page(offset, limit, order, desc)
 
 
 async def _messages(
-    queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, sub_queue: SubQueue = SubQueue.MAIN, limit: Limit = 50
+    queue: QueueName,
+    page: Annotated[desk.Page, Depends(_page)],
+    conn_id: ConnId = QueueHook.default_conn_name,
+    sub_queue: SubQueue | None = None,
+    selection: Selected = "",
 ) -> Response:
-    return await _answer(page_data.messages, conn_id, queue, sub_queue, limit)
+    place = sub_queue or (None if selection else SubQueue.MAIN)
+    return await answer(desk.messages, conn_id, queue, place and place.value, selection, page)
+
+
+async def _groups(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, selection: Selected = "") -> Response:
+    return await answer(desk.groups, conn_id, queue, selection)
+
+
+async def _plans(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answer(desk.plans, conn_id, queue)
+
+
+async def _plan(queue: QueueName, plan: PlanId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answer(desk.plan, conn_id, queue, plan)
 
 
 async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await _answer(page_data.message, conn_id, queue, lookup_id)
+    return await answer(message.message, conn_id, queue, lookup_id)
 
 
 async def _events(
@@ -84,46 +96,17 @@ async def _events(
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    return await _answer(page_data.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await answer(message.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
     queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    return await _answer(page_data.conversations, conn_id, queue, limit, ended=ended)
+    return await answer(page_data.conversations, conn_id, queue, limit, ended=ended)
 
 
 async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
-    return await _answer(page_data.conversation, conn_id, queue, handle, limit)
-
-
-async def _answer(read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:
-    """Answer with what a read gives; those who ask for the same at the same time share one read. Raises HTTPException."""
-    question = (read, asked, tuple(further.items()))
-    reading_it = _going_on.get(question)
-    if reading_it is None:
-        if len(_going_on) >= MOST_READS:
-            log.warning("%d reads of queues are under way or wait: another one is sent away for %d s.", MOST_READS, AGAIN_SECONDS)
-            raise HTTPException(UNREADABLE, _BUSY, {**HEADERS, "Retry-After": str(AGAIN_SECONDS)})
-        reading_it = _going_on[question] = create_task(to_thread.run_sync(partial(_written, partial(read, *asked, **further)), limiter=_readers()))
-        reading_it.add_done_callback(lambda _: _going_on.pop(question))
-    try:
-        found = await shield(reading_it)  # who goes away does not take the answer from the others
-    except NotThereError as error:
-        raise HTTPException(NOT_THERE, neutral(str(error)), HEADERS) from error
-    except NotReadableError as error:
-        raise HTTPException(UNREADABLE, neutral(str(error)), HEADERS) from error
-    return Response(found, media_type="application/json", headers=HEADERS)
-
-
-def _written(read: Callable[[], dict[str, object]]) -> bytes:
-    """Return what a read gives as JSON, made in the reader's thread, too."""
-    return json.dumps(neutral(read()), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-@cache
-def _readers() -> CapacityLimiter:
-    return CapacityLimiter(READERS)
+    return await answer(page_data.conversation, conn_id, queue, handle, limit)
 
 
 @cache

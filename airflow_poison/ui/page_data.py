@@ -7,7 +7,7 @@ import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import ConversationState
@@ -23,36 +23,16 @@ from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
-    from airflow_poison.core.events import EventType
-    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.core.passes.browse import QueueOverview
     from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.hooks.connection import StoreConnection
 
 
 log = logging.getLogger(__name__)
-
-
-def queues(conn_id: str) -> dict[str, object]:
-    """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import overview
-
-    found, unreadable, clock = [], list[str](), SystemClock()
-    store = opened_store(conn_id)
-    with told(f"The store of connection {conn_id!r}"):
-        names, absence = store.names(), store.absence
-    if absence:
-        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
-    for name in names:
-        try:
-            found.append(_overview(overview(store.open(name, upgrade=False), clock)))
-        except PoisonError as error:
-            log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
-            unreadable.append(name)
-    return {"conn_id": conn_id, "at": clock.now().isoformat(), "exists": not absence, "queues": found, "unreadable": unreadable}
 
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
@@ -60,41 +40,10 @@ def queue(conn_id: str, name: str) -> dict[str, object]:
     from airflow_poison.core.passes.browse import overview
 
     with opened(conn_id, name) as table:
-        return {"conn_id": conn_id, **_overview(overview(table, SystemClock())), **_conversations(table)}
+        return {"conn_id": conn_id, **plain_overview(overview(table, SystemClock())), **_conversations(table)}
 
 
-def messages(conn_id: str, name: str, place: SubQueue, limit: int) -> dict[str, object]:
-    """Return the first messages of a sub-queue in receive order, without their bodies. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import browse
-
-    with opened(conn_id, name) as table:
-        found = browse(table, [place], limit)
-        rows = [row.without_body() for row in found.messages]
-        return {"conn_id": conn_id, "queue": name, "sub_queue": place.value, "messages": rows, "more": found.more.get(place, 0)}
-
-
-def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
-    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
-
-    with opened(conn_id, name) as table:
-        found = look_up(table, Chosen.ids([lookup_id]))
-    if not found:
-        raise NotThereError(f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell.")
-    return {"conn_id": conn_id, "queue": name, "message": _with_body(found[0])}
-
-
-def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
-    """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.history import recorded_events
-
-    with opened(conn_id, name) as table:
-        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
-        return {"conn_id": conn_id, **found.to_dict()}
-
-
-def _overview(seen: QueueOverview) -> dict[str, object]:
+def plain_overview(seen: QueueOverview) -> dict[str, object]:
     """Return an overview without the place of its table: connections are for few eyes."""
     return {name: value for name, value in seen.to_dict().items() if name != "uri"} | {"at": seen.at.isoformat(), "halted": seen.halted}
 
@@ -110,14 +59,6 @@ def _conversations(table: QueueTable) -> dict[str, object]:
     except DAMAGED as error:  # all else of the queue can be read
         log.warning("The conversations of queue %r cannot be counted: %s", table.name, error)
         return {"has_conversations": True, "conversations": None}
-
-
-def _with_body(row: MessageRow) -> dict[str, object]:
-    """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
-    from airflow_poison.core.passes.browse import MOST_BODY_BYTES
-
-    shown = row.shown(MOST_BODY_BYTES)
-    return row.to_dict() | ({"body": shown.text, "body_encoding": shown.encoding} if shown is not None and shown.encoding else {})
 
 
 _OVER = frozenset({ConversationState.DISCONNECTED_OUTBOUND, ConversationState.CLOSED})
@@ -213,6 +154,14 @@ class NotReadableError(Exception):
     """It is there and cannot be read; the log of the API server says why."""
 
 
+class RefusedError(Exception):
+    """It cannot be done as it was asked for; the text says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 @contextmanager
 def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
     """Open a queue; a table of an earlier version is not upgraded. Raises NotThereError, and NotReadableError also for what the block raises."""
@@ -231,11 +180,16 @@ def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
 
 def opened_store(conn_id: str) -> QueueStore:
     """Return the store of a connection of type ``poison``. Raises NotThereError for every other id: nobody learns which ones there are."""
+    return opened_connection(conn_id)[1]
+
+
+def opened_connection(conn_id: str) -> tuple[StoreConnection, QueueStore]:
+    """Do the same; return also what the connection says."""
     hook = QueueHook(conn_id)
     if not _is_poison(hook):
         raise NotThereError(f"No connection of type 'poison' has the id {conn_id!r}.")
     with told(f"Connection {conn_id!r}"):
-        return hook.store()
+        return hook.settings, hook.store()
 
 
 @contextmanager
@@ -263,6 +217,14 @@ def _is_poison(hook: QueueHook) -> bool:
         return bool(hook.get_connection(hook.conn_id).conn_type == hook.conn_type)
     except AirflowException:  # not defined, or not for this process
         return hook.conn_id == hook.default_conn_name
+
+
+def shown(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as people see it: what edits keep of it for themselves is no property of its sender."""
+    from airflow_poison.core.desk.actions import EDITS
+
+    properties = row["properties"]
+    return row | {"properties": {name: value for name, value in properties.items() if name != EDITS}, "edited": EDITS in properties}
 
 
 def neutral(value: object) -> object:

@@ -100,13 +100,13 @@ def run(dag: DAG, when: datetime | None = None) -> Ran:
 
     for task in dag.tasks:
         task.on_failure_callback = [note]
-    _serialize(dag)
+    serialize(dag)
     dag_run = dag.test() if when is None else dag.test(logical_date=when, run_after=when)
     tasks = dag_run.get_task_instances()
     return Ran(str(dag_run.state), {task.task_id: str(task.state) for task in tasks}, _returned(dag.dag_id, dag_run.run_id), errors)
 
 
-def _serialize(dag: DAG) -> None:
+def serialize(dag: DAG) -> None:
     from airflow.models.dagbundle import DagBundleModel
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.serialization.definitions.dag import SerializedDAG

@@ -12,6 +12,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ from fastapi.routing import APIRoute
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.endpoint import target_handle
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.plans import plan, record
+from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.conversations import declare_services
@@ -33,7 +37,7 @@ from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, 
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.schema import CONVERSATION, table_schema
+from airflow_poison.core.schema import CONVERSATION, SubQueue, table_schema
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
@@ -43,7 +47,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
     from fastapi.testclient import TestClient
 
-    from airflow_poison.ui import app as served
+    from airflow_poison.ui import answers as served
     from airflow_poison.ui.app import app
     from airflow_poison.ui.page_data import NotReadableError
 
@@ -60,6 +64,8 @@ FAR = "0a668759-281a-55ba-bc48-b0ab5cfb010b"
 HANDLE = target_handle(FAR)
 CLOCK = SystemClock()
 ORDER, SHOP, WAREHOUSE = "//Shop/Order", f"//Shop{SCRIPT}", "//Warehouse"
+PLAN = sha256(b"planned").hexdigest()[:12]
+"""The id of the plan of the warehouse, whose reason is hostile."""
 PARTS = Contract("//Shop/Parts", {ORDER: "INITIATOR"})
 ROLES = {"viewer": 200, "user": 200, "op": 200, "admin": 200, "nobody": 403, None: 401}
 READS: dict[str, dict[str, Any]] = {
@@ -70,6 +76,11 @@ READS: dict[str, dict[str, Any]] = {
     "/api/events": {"queue": "orders"},
     "/api/conversations": {"queue": "warehouse"},
     "/api/conversation": {"queue": "warehouse", "handle": HANDLE},
+    "/api/groups": {"queue": "orders"},
+    "/api/plans": {"queue": "warehouse"},
+    "/api/plan": {"queue": "warehouse", "plan": PLAN},
+    "/api/decisions": {"queue": "orders"},
+    "/api/rights": {},
     "/ui/poison.js": {},
 }
 
@@ -124,6 +135,8 @@ def make_warehouse(store: QueueStore) -> None:
     fail(store, table, "1")
     send_on(shop, FAR, [(ORDER, b"late")], key="late", clock=CLOCK)
     transmit(store, shop, CLOCK)
+    planned = plan(table, Selection(sub_queue=SubQueue.MAIN), PlanAction(verb=Verb.REMOVE), CLOCK)
+    assert record(table, planned, CLOCK, who="shell:ann@desk", reason=f"\x1b[31m{SCRIPT}", key="planned") == PLAN
 
 
 def fail(store: QueueStore, table: QueueTable, key: str) -> None:
@@ -274,20 +287,22 @@ def test_the_guard_comes_before_what_is_asked_for(browser: Browser) -> None:
     assert browser.ask("/api/queue", None, queue="nowhere").status_code == 401
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 @pytest.mark.parametrize("path", READS)
-def test_no_method_but_get_is_served_to_anybody(browser: Browser, orders: QueueTable, path: str, method: str) -> None:
-    assert browser.ask(path, "admin", method, **READS[path]).status_code == 405
+def test_no_method_but_get_is_served_to_anybody(browser: Browser, path: str) -> None:
+    for method in ("POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
+        is_a_change, answer = (path, method) == ("/api/plan", "POST"), browser.ask(path, "admin", method, **READS[path])
+        assert answer.status_code == (415 if is_a_change else 405)
 
 
-def test_every_route_is_a_guarded_get_and_there_is_no_documentation() -> None:
+def test_every_route_is_guarded_and_there_is_no_documentation() -> None:
     routes = app().routes
-    assert {route.path for route in routes if isinstance(route, APIRoute)} == set(READS)
     assert [route for route in routes if not isinstance(route, APIRoute)] == []
-    for route in routes:
-        assert isinstance(route, APIRoute)
-        assert route.methods == {"GET"}
-        assert any("requires_access_asset" in getattr(each.dependency, "__qualname__", "") for each in route.dependencies)
+    found = [route for route in routes if isinstance(route, APIRoute)]
+    assert {route.path for route in found if route.methods == {"GET"}} == set(READS)
+    for route in found:
+        guards = [getattr(each.dependency, "__qualname__", "").partition(".")[0] for each in route.dependencies]
+        more = [] if route.methods == {"GET"} else ["refuse_forged", "acts"]
+        assert guards == ["requires_access_asset", *more], route.path
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/redoc", "/openapi.json", "/api", "/ui", "/ui/", "/ui/app.py", "/ui/../app.py", "/ui/%2e%2e/app.py"])
@@ -346,7 +361,14 @@ def test_reading_makes_no_folder(browser: Browser, monkeypatch: pytest.MonkeyPat
 def test_an_empty_store_is_told_from_one_whose_folder_does_not_exist(browser: Browser, store: QueueStore) -> None:
     assert browser.read("/api/queues")["exists"] is False
     Path(store.uri).mkdir(parents=True)
-    assert browser.read("/api/queues") | {"at": ""} == {"conn_id": "poison_default", "at": "", "exists": True, "queues": [], "unreadable": []}
+    told = browser.read("/api/queues")
+    assert {name: told[name] for name in ("conn_id", "exists", "queues", "unreadable")} == {
+        "conn_id": "poison_default",
+        "exists": True,
+        "queues": [],
+        "unreadable": [],
+    }
+    assert told["totals"]["queues"] == 0
 
 
 # What is read ---------------------------------------------------------------------------------------------------------
@@ -364,6 +386,47 @@ def test_queues_with_their_depths(browser: Browser, orders: QueueTable) -> None:
         "transmission": 0,
     }
     assert told["unreadable"] == []
+
+
+def test_queues_say_what_needs_somebody_how_it_went_and_how_much_there_is(browser: Browser, both: QueueTable) -> None:
+    told = browser.read("/api/queues")
+    orders, shop, warehouse = told["queues"]
+    assert orders["needs"] == [{"kind": "poison_growing", "text": "1 poison message more than an hour ago."}]
+    assert (orders["trend"]["hours"], sum(orders["trend"]["poison"]), sum(orders["trend"]["settled"])) == (24, 1, 0)
+    assert shop["needs"] == []
+    [halted] = warehouse["needs"]
+    assert (halted["kind"], halted["text"].startswith("disabled: ")) == ("halted", True)
+    assert (told["totals"]["queues"], told["totals"]["halted"], told["totals"]["outages"]) == (3, 1, 0)
+    assert told["totals"]["messages"] == {"main": 3, "retry": 0, "poison": 1, "postponed": 0, "transmission": 0}
+
+
+def test_a_look_at_queues_that_have_not_changed_reads_none_of_them(browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_poison.core.store.queue_table import QueueTable as Table
+
+    before = browser.read("/api/queues")
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "view", lambda _table: pytest.fail("a table was read"))
+        again = browser.read("/api/queues")
+    assert [queue | {"at": ""} for queue in again["queues"]] == [queue | {"at": ""} for queue in before["queues"]]
+    disable(both, CLOCK, reason="stocktaking")
+    assert browser.read("/api/queues")["queues"][0]["needs"][0] == {"kind": "halted", "text": "disabled: stocktaking"}
+
+
+def test_a_trend_that_cannot_be_read_leaves_the_rest_of_the_queue(browser: Browser, orders: QueueTable) -> None:
+    for file in (_path(orders) / "sub_queue=_event").rglob("*.parquet"):
+        file.write_bytes(b"x")
+    [queue] = browser.read("/api/queues")["queues"]
+    assert (queue["trend"], queue["sub_queues"]["poison"]["messages"]) == (None, 1)
+
+
+def test_a_connection_that_names_another_store_now_shows_that(
+    browser: Browser, orders: QueueTable, store: QueueStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert len(browser.read("/api/queues")["queues"]) == 1
+    declare(open_store(str(tmp_path / "other")), "orders", Msmq4(), CLOCK)
+    define_connection(monkeypatch, "poison_default", {"store": str(tmp_path / "other")})
+    [queue] = browser.read("/api/queues")["queues"]
+    assert queue["sub_queues"]["main"]["messages"] == 0
 
 
 def test_a_queue_that_cannot_be_read_is_named_beside_the_others(browser: Browser, orders: QueueTable, store: QueueStore) -> None:
@@ -626,7 +689,7 @@ def test_secrets_of_a_connection_never_appear(browser: Browser, monkeypatch: pyt
         answer = browser.ask(path, **{**query, "conn_id": "other"})
         assert SECRET not in answer.text
         assert "/dev/null" not in answer.text
-        assert answer.status_code == (200 if path.endswith(".js") else 503)
+        assert answer.status_code == (200 if path in {"/ui/poison.js", "/api/decisions", "/api/rights"} else 503)
 
 
 def test_where_the_tables_lie_is_not_told(browser: Browser, both: QueueTable) -> None:

@@ -9,6 +9,9 @@ import json
 import os
 import re
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import QueryError
@@ -23,9 +26,52 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.queue_table import QueueTable
 
-MEMORY = "1GB"
-"""What a query may take; more goes to the temporary folder."""
-THREADS = 2
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a query may take.
+
+    :param memory: more goes to the temporary folder. :param seconds: None: as long as it needs.
+    :param only_plain: a condition may use the functions of ``PLAIN`` alone. Others (lists, ``repeat``) can ask for any memory and time at once, which
+        the engine neither counts nor ends.
+    """
+
+    memory: str = "1GB"
+    threads: int = 2
+    seconds: float | None = None
+    only_plain: bool = False
+
+
+PLAIN = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        ~~ !~~ ~~* !~~* ~~~ + - * / // % -> ->> not_like_escape like_escape ilike_escape not_ilike_escape
+        abs ceil floor round trunc sign lower upper lcase ucase trim ltrim rtrim length strlen left right substring substr position strpos instr
+        contains starts_with ends_with prefix suffix regexp_matches regexp_full_match regexp_extract split_part coalesce nullif ifnull greatest least
+        json_extract json_extract_string json_extract_path json_extract_path_text json_type json_valid json_array_length json_exists json_contains
+        now current_date today current_timestamp get_current_timestamp date_trunc date_part datepart date_diff datediff epoch epoch_ms
+        to_timestamp timezone year month day hour minute second dayofweek dayofyear week isodow
+        to_years to_months to_weeks to_days to_hours to_minutes to_seconds to_milliseconds strptime try_strptime
+        element_at map_extract map_contains map_keys map_values cardinality list_contains list_has array_contains list_value
+        """,
+    )
+)
+"""Functions and operators whose answer is no larger than what they are given."""
+UNSHARED = Limits()
+_limits: ContextVar[Limits] = ContextVar("airflow_poison_query_limits", default=UNSHARED)
+
+
+@contextmanager
+def limited(limits: Limits) -> Iterator[None]:
+    """Hold the queries of this block to limits: those of people whose queries share a process with others' work."""
+    token = _limits.set(limits)
+    try:
+        yield
+    finally:
+        _limits.reset(token)
+
+
 _TYPES = {
     "lookup_id": "bigint",
     "message_id": "varchar",
@@ -86,9 +132,10 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
 
     paths = [str(table.folder.here(file.path)) for file in found]
     recorded = [str(table.folder.here(path)) for path in table.log.load().paths(EVENT)] if events else []
-    with duckdb.connect() as engine:
-        engine.execute(f"set memory_limit = '{MEMORY}'")
-        engine.execute(f"set threads = {min(THREADS, os.cpu_count() or 1)}")
+    limits = _limits.get()
+    with duckdb.connect() as engine, _ended_after(engine, limits.seconds):
+        engine.execute(f"set memory_limit = '{limits.memory}'")
+        engine.execute(f"set threads = {min(limits.threads, os.cpu_count() or 1)}")
         engine.execute("set timezone = 'UTC'")
         engine.execute("set autoinstall_known_extensions = false")
         engine.execute("set autoload_known_extensions = false")
@@ -101,8 +148,27 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
             if events:
                 engine.execute(f"create view events as {_of_events(recorded)}")
             yield engine
+        except duckdb.InterruptException as error:
+            raise QueryError(
+                f"{table.name!r}: the query takes longer than {limits.seconds:g} s. Select fewer messages, or ask in a shell."
+            ) from error
         except duckdb.Error as error:
             raise QueryError(f"{table.name!r}: {said(error)} The columns are {COLUMNS}.") from error
+
+
+@contextmanager
+def _ended_after(engine: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
+    """End what goes on in an engine after so long."""
+    if seconds is None:
+        yield
+        return
+    timer = Timer(seconds, engine.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def said(error: Exception) -> str:
@@ -183,7 +249,21 @@ def checked_condition(engine: duckdb.DuckDBPyConnection, where: str) -> str:
     node = statements[0]["node"] if len(statements) == 1 else {}
     if node.get("type") != "SELECT_NODE" or not _is_plain(node):
         raise QueryError(f"where={where!r}: expected one condition on columns of the messages, without another query in it.")
+    if _limits.get().only_plain and (others := sorted(set(_functions(node["where_clause"])) - PLAIN)):
+        raise QueryError(f"where={where!r}: {others[0]} is not allowed here; allowed: comparisons, and functions of texts, numbers, times and JSON.")
     return _text(engine, tree).partition(" WHERE ")[2]
+
+
+def _functions(part: object) -> Iterator[str]:
+    """Yield the functions and operators that a part of a tree calls."""
+    if isinstance(part, dict):
+        if part.get("class") == "FUNCTION":
+            yield str(part["function_name"]).lower()
+        for each in part.values():
+            yield from _functions(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _functions(each)
 
 
 def checked_query(engine: duckdb.DuckDBPyConnection, query: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.store.control import Control, OutageState
-    from airflow_poison.core.store.files import DataFile, SubQueueDepth
+    from airflow_poison.core.store.files import DataFile, Snapshot, SubQueueDepth
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.texts import BodyText
 
@@ -119,7 +119,12 @@ def _told(outage: OutageState | None) -> dict[str, object] | None:
 
 def overview(table: QueueTable, clock: Clock) -> QueueOverview:
     """Look at a queue: one version, no message read."""
-    now, snapshot = clock.now(), table.snapshot()
+    now = clock.now()
+    return overview_of(table, table.snapshot(), now)
+
+
+def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOverview:
+    """Return what one version of a queue shows at a time."""
     control: Control = snapshot.control
     return QueueOverview(
         queue=table.name,

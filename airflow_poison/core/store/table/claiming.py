@@ -267,7 +267,6 @@ def finish(
     ``change`` does with ``transmission`` what it does in ``alter``. ``events`` may depend on what the control row said before.
     Raises ClaimLostError (nothing committed) or TableChangedError (nothing committed, stage kept).
     """
-    del now
     reach("store.finish.before_links")
 
     def plan(view: View) -> tuple[Commit | None, bool]:
@@ -284,7 +283,7 @@ def finish(
             add=[*added, *record, *control.add],
             remove=[*inputs, view.claim_rows[claim.key], *control.remove],
             numbers={f"run:{claim.key}": version},
-            details={"key": claim.key, "epoch": claim.epoch, "result": dict(manifest.result)},
+            details={"key": claim.key, "epoch": claim.epoch, "at": now.isoformat(), "result": dict(manifest.result)},
             scratch=[*(file for file in (*added, *record) if file.sub_queue in _IN_COMMIT_ORDER), *control.scratch],
         )
         reach("store.finish.after_links")

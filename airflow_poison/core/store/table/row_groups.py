@@ -54,6 +54,12 @@ class RowGroups:
         statistics = self._statistics(group, column)
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
+    def latest(self, group: int, column: str) -> float | None:
+        """Return the greatest instant of a column in a group, in seconds since 1970, as it is kept: in microseconds. None: its writer kept none."""
+        statistics = self._statistics(group, column)
+        raw: Any = statistics.max_raw if statistics is not None and statistics.has_min_max else None
+        return None if raw is None else raw / 1e6
+
     def is_all(self, group: int, column: str, value: object) -> bool:
         """Whether statistics say that a column of a group has this one value in every row."""
         statistics = self._statistics(group, column)
@@ -73,6 +79,10 @@ class RowGroups:
         numbers = pa.chunked_array([pa.array(range(count), pa.int32()) for _, count in places], pa.int32())
         within = pa.chunked_array([pa.repeat(pa.scalar(group, pa.int32()), count) for group, count in places], pa.int32())
         return rows.append_column(_GROUP, within).append_column(_ROW, numbers)
+
+    def batches(self, groups: Sequence[int], names: Sequence[str], rows: int = 64 * PORTION_ROWS) -> Iterator[pa.RecordBatch]:
+        """Yield columns of groups in their order, at most so many rows at a time."""
+        yield from self._parquet.iter_batches(rows, row_groups=list(groups), columns=list(names))
 
     def take(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return columns of the rows at these places of ``columns``, in the order of the file."""

@@ -1,0 +1,260 @@
+"""The desk of a queue at the pages: messages of a selection, error groups, plans and what becomes of them; thin over the core's desk."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.desk.sql import Limits, limited
+from airflow_poison.core.store.files import PlanState
+from airflow_poison.ui.applies import Applies
+from airflow_poison.ui.changes import BAD, CHANGED, changing, refusing
+from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, opened_store, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from airflow_poison.core.desk.actions import PlanAction
+    from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.core.store import QueueStore
+    from airflow_poison.core.store.queue_table import QueueTable
+
+_GOES_ON = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
+_FULL = "The API server applies as many plans as it can at this time. Nothing was done; try again when one has ended."
+_OF_CODE = (
+    "edits with a function run where tasks run, not in the API server: use QueueHook, QueueRedriveOperator or 'airflow poison redrive'; or edit with "
+    "a patch"
+)
+
+
+@cache
+def applies() -> Applies:
+    """Return what this process applies."""
+    return Applies()
+
+
+# What was read of a version does not change; the page asks for it every 15 seconds, for everybody who looks.
+
+LIMITS = Limits(memory="512MB", seconds=20.0, only_plain=True)
+"""What a query may take in the API server."""
+MOST_KEPT = 64
+_kept: OrderedDict[Hashable, dict[str, object]] = OrderedDict()
+_kept_lock = Lock()
+
+
+def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Return the answer to a question about the newest version of a queue, from memory where it was asked before."""
+    version = table.snapshot().version
+    mark = table.mark(version)
+    key = (table.uri, version, mark, question)
+    with _kept_lock:
+        if mark is not None and key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+    with limited(LIMITS):
+        found = ask()
+    with _kept_lock:
+        if mark is not None and found["version"] == version:
+            _kept[key] = found
+            while len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+    return found
+
+
+# Reading ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which of the selected messages are shown, in the order of a column."""
+
+    offset: int
+    limit: int
+    order: str
+    desc: bool
+
+
+def messages(conn_id: str, name: str, place: str | None, selection: str, page: Page) -> dict[str, object]:
+    """Return a page of the messages of a selection, without their bodies.
+
+    :param place: the sub-queue, where the selection does not say it. :param selection: JSON.
+    """
+    from airflow_poison.core.desk.found import find
+
+    def ask() -> dict[str, object]:
+        found = find(table, wanted, offset=page.offset, limit=page.limit, order=page.order, descending=page.desc)
+        rows = [shown(row.without_body()) for row in found.messages]
+        return {"version": found.version, "messages": rows, "total": found.total, "more": max(0, found.total - page.offset - len(rows))}
+
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+        wanted = _selection(selection, place)
+        where = None if wanted.sub_queue is None else wanted.sub_queue.value
+        return {"conn_id": conn_id, "queue": name, "sub_queue": where, **_of_version(table, ("messages", _text(wanted), page), ask)}
+
+
+def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
+    """Return the error groups of a selection."""
+    from airflow_poison.core.desk.found import groups as counted
+
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+        wanted = _selection(selection)
+        return {"conn_id": conn_id, **_of_version(table, ("groups", _text(wanted)), lambda: counted(table, wanted, SystemClock()).to_dict())}
+
+
+def plans(conn_id: str, name: str) -> dict[str, object]:
+    """Return the recorded plans of a queue, the newest first."""
+    from airflow_poison.core.desk.plans import plans as recorded
+
+    with opened(conn_id, name) as table:
+        return {"conn_id": conn_id, "queue": name, "plans": [_plain(conn_id, each) for each in recorded(table)]}
+
+
+def plan(conn_id: str, name: str, plan_id: str) -> dict[str, object]:
+    """Return a recorded plan, and what this server does with it."""
+    from airflow_poison.core.desk.plans import find_plan
+
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+        return _plain(conn_id, find_plan(table, plan_id))
+
+
+def _plain(conn_id: str, view: PlanView) -> dict[str, object]:
+    return view.to_dict() | {"server": applies().told((conn_id, view.queue, view.plan))}
+
+
+def _selection(text: str, place: str | None = None) -> Selection:
+    """Return the selection of a query's parameter. Raises RefusedError, SettingError."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(BAD, f'selection={text[:100]!r} is no JSON; expected an object, for example {{"sub_queue": "poison"}}.') from error
+    return _selected({"sub_queue": place} | found if place is not None and isinstance(found, dict) else found)
+
+
+def _text(selection: Selection) -> str:
+    return json.dumps(selection.to_dict(), sort_keys=True)
+
+
+def _selected(values: object) -> Selection:
+    from airflow_poison.core.desk.selection import Selection
+
+    if not isinstance(values, dict):
+        raise RefusedError(BAD, f'selection={str(values)[:100]!r}: expected an object, for example {{"sub_queue": "poison"}}.')
+    return Selection.from_dict(values)
+
+
+# Acting -----------------------------------------------------------------------------------------------------------------
+
+
+def dry_run(conn_id: str, name: str, selection: Mapping[str, Any], action: Mapping[str, Any], limit: int | None) -> dict[str, object]:
+    """Say what an action would do to a selection's messages; nothing is written."""
+    from airflow_poison.core.desk.plans import plan as planned
+
+    with opened(conn_id, name) as table, refusing(opened_store(conn_id)), limited(LIMITS):
+        return planned(table, _selected(selection), _action(action), SystemClock(), limit=limit).view.to_dict()
+
+
+def begin(
+    conn_id: str,
+    name: str,
+    selection: Mapping[str, Any],
+    action: Mapping[str, Any],
+    *,
+    version: int,
+    limit: int | None,
+    who: str,
+    reason: str,
+    pace: tuple[int | None, int | None],
+    canary: Mapping[str, Any] | None,
+) -> dict[str, object]:
+    """Record the plan of a version that somebody has looked at, and begin to apply it; what has changed since then is left out.
+
+    :param pace: messages a second, and of one commit.
+    """
+    from airflow_poison.core.desk.plans import Canary, find_plan, record
+    from airflow_poison.core.desk.plans import plan as planned
+
+    if applies().full:
+        raise NotReadableError(_FULL)
+    with changing(conn_id, name) as (table, store):
+        first = None if canary is None else Canary(**canary)
+        with limited(LIMITS):
+            found = planned(table, _selected(selection), _action(action), SystemClock(), limit=limit, version=version)
+        if not found.view.messages:
+            raise RefusedError(CHANGED, f"No message of queue {name!r} is in the selection any more. Nothing was done; look at it again.")
+        rate, chunk = pace
+        plan_id = record(table, found, SystemClock(), who=who, reason=reason, rate=rate, chunk=chunk, canary=first)
+        _go_on(conn_id, table, store, plan_id)
+        return _plain(conn_id, find_plan(table, plan_id))
+
+
+def pause(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+    """Let nothing more become of a plan until it is resumed."""
+    from airflow_poison.core.desk.plans import pause
+
+    with changing(conn_id, name) as (table, _):
+        return _plain(conn_id, pause(table, plan_id, SystemClock(), who=who, reason=reason))
+
+
+def resume(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+    """Go on with a plan that is paused, that its canary has stopped, or that whoever applied it has left."""
+    from airflow_poison.core.desk.plans import find_plan, resume
+
+    with changing(conn_id, name) as (table, store):
+        view = find_plan(table, plan_id)
+        if view.action.function:
+            raise RefusedError(CHANGED, f"Plan {plan_id!r} cannot go on here: {_OF_CODE}.")
+        if view.state == PlanState.UNDOING.value:
+            _take_back(conn_id, table, plan_id, who, reason)
+        else:
+            if view.state not in _GOES_ON:
+                resume(table, plan_id, SystemClock(), who=who, reason=reason)
+            _go_on(conn_id, table, store, plan_id)
+        return _plain(conn_id, find_plan(table, plan_id))
+
+
+def cancel(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+    """End a plan; what it has done stays done."""
+    from airflow_poison.core.desk.plans import cancel
+
+    with changing(conn_id, name) as (table, _):
+        return _plain(conn_id, cancel(table, plan_id, SystemClock(), who=who, reason=reason))
+
+
+def undo(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+    """Begin to take back what a plan has done to messages that nobody has received, moved or edited since."""
+    from airflow_poison.core.desk.plans import find_plan
+
+    with changing(conn_id, name) as (table, _):
+        view = find_plan(table, plan_id)
+        if not view.undoable or view.state == PlanState.UNDONE.value:
+            why = "it has been undone" if view.undoable else "its messages are in other queues, and can be moved back only from there"
+            raise RefusedError(CHANGED, f"Plan {plan_id!r} of queue {name!r} cannot be undone: {why}. Nothing has changed.")
+        _take_back(conn_id, table, plan_id, who, reason)
+        return _plain(conn_id, find_plan(table, plan_id))
+
+
+def _go_on(conn_id: str, table: QueueTable, store: QueueStore, plan_id: str) -> None:
+    from airflow_poison.core.desk.applying import apply
+
+    applies().begin((conn_id, table.name, plan_id), lambda stop: apply(table, plan_id, SystemClock(), store=store, stop=stop))
+
+
+def _take_back(conn_id: str, table: QueueTable, plan_id: str, who: str, reason: str) -> None:
+    from airflow_poison.core.desk.applying import undo
+
+    applies().begin((conn_id, table.name, plan_id), lambda stop: undo(table, plan_id, SystemClock(), who=who, reason=reason, stop=stop))
+
+
+def _action(values: Mapping[str, Any]) -> PlanAction:
+    """Return the action of a request; none that runs code of a name that somebody sends. Raises RefusedError, SettingError."""
+    from airflow_poison.core.desk.actions import PlanAction
+
+    if values.get("function"):
+        raise RefusedError(BAD, f"function={str(values['function'])[:100]!r}: {_OF_CODE}.")
+    return PlanAction.from_dict(values)

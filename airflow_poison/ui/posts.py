@@ -1,0 +1,260 @@
+"""What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out."""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Generic, TypeVar
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, HTTPException, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.ui import audit, changes, decisions, desk
+from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
+from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
+from airflow_poison.ui.rights import ConnId
+
+BAD, TOO_LARGE, UNREADABLE = 400, 413, 503
+MOST_BYTES = 1024 * 1024
+"""So large may the JSON of a request be."""
+ACTORS, MOST_ACTS = 2, 16
+"""So many requests that change something are carried out at the same time, and so many go on or wait."""
+MOST_REASON = 500
+_BUSY = "The API server carries out as many changes as it can at this time. Nothing was done; try again."
+_NOT_NOTED = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
+
+Fields = TypeVar("Fields", bound=BaseModel)
+_acts = 0
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class OnQueue(_Fields):
+    """What every change of a queue says."""
+
+    queue: Annotated[str, Field(min_length=1, max_length=100)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+class Action(_Fields):
+    """What is to become of messages; see PlanAction."""
+
+    verb: Annotated[str, Field(max_length=20)]
+    target: Annotated[str, Field(max_length=100)] = ""
+    patch: dict[str, Any] | None = None
+    body: str | None = None
+    function: Annotated[str, Field(max_length=200)] = ""
+    properties: dict[str, str | None] = {}
+
+
+class First(_Fields):
+    """How many messages are done first, and the share of them that must be settled before the others follow."""
+
+    messages: Annotated[int, Field(ge=1, le=100_000)]
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class Planned(_Fields):
+    """A selection of a queue's messages, and what is to become of them."""
+
+    queue: Annotated[str, Field(min_length=1, max_length=100)]
+    selection: dict[str, Any]
+    action: Action
+    limit: Annotated[int, Field(ge=1)] | None = None
+
+
+class Applied(Planned):
+    """A plan that somebody has looked at."""
+
+    version: Annotated[int, Field(ge=0)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+    rate: Annotated[int, Field(ge=1)] | None = None
+    chunk: Annotated[int, Field(ge=1)] | None = None
+    canary: First | None = None
+
+
+class OfPlan(OnQueue):
+    """What is to become of a recorded plan."""
+
+    plan: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Answer(_Fields):
+    """The answer to a pending question."""
+
+    dag_id: Annotated[str, Field(min_length=1, max_length=250)]
+    run_id: Annotated[str, Field(min_length=1, max_length=250)]
+    task_id: Annotated[str, Field(min_length=1, max_length=250)]
+    map_index: Annotated[int, Field(ge=-1, lt=2**31)] = -1
+    option: Annotated[str, Field(min_length=1, max_length=1_000)]
+    reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Fields]):
+    """A request that may be carried out.
+
+    :param who: the user, as events name people: ``airflow:<name>``.
+    :param entry: of the audit log.
+    """
+
+    fields: Fields
+    conn_id: str
+    user: GetUserDep
+    who: str
+    entry: int
+
+
+def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
+    """Return the dependency that reads a request, notes it and checks its fields; who asks is checked before."""
+
+    async def read(request: Request, user: GetUserDep, conn_id: ConnId = QueueHook.default_conn_name) -> Asked[Fields]:
+        body = _object(await _body(request))
+        event = f"poison_{request.scope['endpoint'].__name__}"
+        try:
+            entry = await to_thread.run_sync(partial(audit.note, event, user, conn_id, body))
+        except audit.AuditError as error:
+            raise HTTPException(UNREADABLE, _NOT_NOTED, HEADERS) from error
+        return Asked(_checked(kind, body), conn_id, user, f"airflow:{user.get_name()}", entry)
+
+    return read
+
+
+async def _body(request: Request) -> bytes:
+    """Return what was sent, as long as it is not too much. Raises HTTPException."""
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > MOST_BYTES:
+            raise HTTPException(TOO_LARGE, f"The body is larger than {MOST_BYTES:,} bytes.", HEADERS)
+    return bytes(found)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(BAD, "The body is no JSON.", HEADERS) from error
+    if not isinstance(found, dict):
+        raise HTTPException(BAD, 'The body must be a JSON object, for example {"queue": "orders", "reason": "checked"}.', HEADERS)
+    return found
+
+
+def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
+    """Return the fields of a request. Raises HTTPException, which names the field, its value and what was expected."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            told = f"{name}: it is missing."
+        elif first["type"] == "extra_forbidden":
+            told = f"{name}: there is no such field. Fields: {', '.join(kind.model_fields)}."
+        else:
+            told = f"{name}={str(first['input'])[:100]!r}: {first['msg']}."
+        raise HTTPException(BAD, neutral_text(told), HEADERS) from error
+
+
+async def _done(act: Callable[..., dict[str, object]], *given: object) -> Response:
+    """Carry a change out in a thread and answer with what it gives. It is not given up when who asked goes away. Raises HTTPException."""
+    global _acts  # noqa: PLW0603  (of the event loop alone)
+    if _acts >= MOST_ACTS:
+        raise busy(_BUSY)
+    _acts += 1
+    try:
+        return answered(written(await to_thread.run_sync(partial(act, *given), limiter=_actors())))
+    except (NotThereError, NotReadableError, RefusedError) as error:
+        raise refusal(error) from error
+    finally:
+        _acts -= 1
+
+
+@cache
+def _actors() -> CapacityLimiter:
+    return CapacityLimiter(ACTORS)
+
+
+# Routes: the name of a function is that of its path ----------------------------------------------------------------------
+
+
+async def enable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
+    """Let a queue receive again."""
+    return await _done(changes.enable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
+
+
+async def disable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
+    """Set a queue to OFF."""
+    return await _done(changes.disable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
+
+
+async def plan(asked: Annotated[Asked[Planned], Depends(_asked(Planned))]) -> Response:
+    """Say what would become of the messages of a selection; nothing is written."""
+    fields = asked.fields
+    return await _done(desk.dry_run, asked.conn_id, fields.queue, fields.selection, _given(fields.action), fields.limit)
+
+
+async def apply(asked: Annotated[Asked[Applied], Depends(_asked(Applied))]) -> Response:
+    """Record a plan and begin to apply it."""
+    return await _done(_begun, asked)
+
+
+def _begun(asked: Asked[Applied]) -> dict[str, object]:
+    fields = asked.fields
+    begun = desk.begin(
+        asked.conn_id,
+        fields.queue,
+        fields.selection,
+        _given(fields.action),
+        version=fields.version,
+        limit=fields.limit,
+        who=asked.who,
+        reason=fields.reason,
+        pace=(fields.rate, fields.chunk),
+        canary=None if fields.canary is None else fields.canary.model_dump(),
+    )
+    audit.add_plan(asked.entry, str(begun["plan"]))
+    return begun
+
+
+def _given(action: Action) -> dict[str, Any]:
+    return action.model_dump(exclude_unset=True)
+
+
+async def pause(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Let a plan rest."""
+    return await _of_plan(desk.pause, asked)
+
+
+async def resume(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Go on with a plan."""
+    return await _of_plan(desk.resume, asked)
+
+
+async def cancel(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """End a plan."""
+    return await _of_plan(desk.cancel, asked)
+
+
+async def undo(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
+    """Take back what a plan has done."""
+    return await _of_plan(desk.undo, asked)
+
+
+async def _of_plan(act: Callable[..., dict[str, object]], asked: Asked[OfPlan]) -> Response:
+    return await _done(act, asked.conn_id, asked.fields.queue, asked.fields.plan, asked.who, asked.fields.reason)
+
+
+async def decide(asked: Annotated[Asked[Answer], Depends(_asked(Answer))]) -> Response:
+    """Answer what QueueAskOperator asks."""
+    given = asked.fields
+    task = (given.dag_id, given.run_id, given.task_id, given.map_index)
+    return await _done(decisions.answer, asked.user, asked.conn_id, task, given.option)
+
+
+ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (plan, apply, pause, resume, cancel, undo, enable, disable, decide)
