@@ -56,7 +56,7 @@ def app() -> FastAPI:
 
 
 async def _script() -> Response:
-    return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
+    return Response(_bundle(), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
 async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
@@ -127,5 +127,7 @@ def _readers() -> CapacityLimiter:
 
 
 @cache
-def _text(name: str) -> str:
-    return (files("airflow_poison.ui") / name).read_text(encoding="utf-8")
+def _bundle() -> str:
+    """Return the page's script; where it was not built, one that says how to build it."""
+    built, unbuilt = (files("airflow_poison.ui") / name for name in ("poison.js", "unbuilt.js"))
+    return (built if built.is_file() else unbuilt).read_text(encoding="utf-8")
