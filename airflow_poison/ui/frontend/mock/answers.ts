@@ -35,6 +35,8 @@ export class Mock {
   ];
   plans: Plan[] = [this.plan({ plan: "p-old", state: "done", done: 4_100, messages: 4_100, who: "airflow:ann", reason: "carrier is back" })];
   edited = false;
+  /** At most so many messages are in an answer, whatever their number. */
+  mostRows = Infinity;
   asked: { readonly method: string; readonly name: string; readonly query: URLSearchParams; readonly body: unknown }[] = [];
   /** Answers that are given instead, by name. */
   instead = new Map<string, Answer>();
@@ -102,7 +104,7 @@ export class Mock {
     const group = groups().find(({ error }) => error === selection.error);
     const total = selection.text === "nothing" ? 0 : (group?.messages ?? depths[place].messages);
     const [offset, limit] = [Number(query.get("offset")), Number(query.get("limit"))];
-    const rows = Array.from({ length: Math.max(0, Math.min(limit, total - offset)) }, (_, place_) => message(offset + place_ + 1, place));
+    const rows = Array.from({ length: Math.max(0, Math.min(limit, total - offset, this.mostRows)) }, (_, place_) => message(offset + place_ + 1, place));
     return ok({ messages: query.get("desc") === "true" ? rows.reverse() : rows, total, version: 412 });
   }
 

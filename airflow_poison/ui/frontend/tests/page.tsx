@@ -31,6 +31,7 @@ export function serve(mock: Mock): void {
 }
 
 export function open(query = "", mock = new Mock()): Opened {
+  mock.mostRows = 6; // rows with boxes are slow in jsdom
   serve(mock);
   const user = userEvent.setup();
   render(

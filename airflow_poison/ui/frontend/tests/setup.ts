@@ -1,4 +1,4 @@
-import { cleanup } from "@testing-library/react";
+import { cleanup, configure } from "@testing-library/react";
 import { afterEach, beforeEach } from "vitest";
 
 import { forgetAnswers } from "../src/api/question";
@@ -21,6 +21,8 @@ globalThis.ResizeObserver = class {
 window.getComputedStyle = (element) => (element as HTMLElement).style;
 Element.prototype.scrollTo = () => undefined;
 Element.prototype.scrollIntoView = () => undefined;
+
+configure({ asyncUtilTimeout: 20_000, defaultHidden: true }); // machines that are busy with other tests
 
 beforeEach(() => {
   localStorage.clear();

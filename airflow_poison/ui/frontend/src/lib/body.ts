@@ -21,7 +21,7 @@ export function pretty(text: string): string | null {
   if ((begin === "{" || begin === "[") && isJson(text)) return applyEdits(text, format(text, undefined, { insertSpaces: true, tabSize: 2 }));
   if (begin !== "<") return null;
   try {
-    return formatXml(text, { indentation: "  ", collapseContent: true, lineSeparator: "\n" });
+    return formatXml(text, { indentation: "  ", collapseContent: true, lineSeparator: "\n", strictMode: true });
   } catch {
     return null;
   }

@@ -1,4 +1,4 @@
-import { Button, Menu, Portal } from "@chakra-ui/react";
+import { Button, Menu } from "@chakra-ui/react";
 
 import type { Column } from "../parts/column";
 
@@ -19,7 +19,6 @@ export function ColumnChooser<T>({ columns, shown, onChoose }: Props<T>) {
           Columns
         </Button>
       </Menu.Trigger>
-      <Portal>
         <Menu.Positioner>
           <Menu.Content aria-label="Columns">
             {columns
@@ -48,7 +47,6 @@ export function ColumnChooser<T>({ columns, shown, onChoose }: Props<T>) {
             </Menu.Item>
           </Menu.Content>
         </Menu.Positioner>
-      </Portal>
     </Menu.Root>
   );
 }
