@@ -1,10 +1,13 @@
 """The FastAPI app behind the pages: reads for users who may read assets, changes for those who may also edit the connection, nothing else."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from anyio import to_thread
 from fastapi import Depends, FastAPI, Query, Response
 
 from airflow_poison.core.events import EventType
@@ -29,13 +32,22 @@ Selected = Annotated[str, Query(max_length=10_000, description="A selection as J
 def app() -> FastAPI:
     """Return the app. It has neither documentation pages nor a schema; every route has a guard, and those that change something have two more."""
     guard = [Depends(rights.reads)]
-    served = FastAPI(title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard)
+    served = FastAPI(
+        title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard, lifespan=_serving
+    )
     served.get("/ui/poison.js")(_script)
     for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _plans, _plan, _decisions, _rights):
         served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
     for change in posts.ROUTES:
         served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(rights.acts)])(change)
     return served
+
+
+@asynccontextmanager
+async def _serving(_app: FastAPI) -> AsyncIterator[None]:
+    """Serve; plans that are applied when the server ends stay where they are, each with a whole chunk."""
+    yield
+    await to_thread.run_sync(desk.end)
 
 
 async def _script() -> Response:

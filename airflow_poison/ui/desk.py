@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +32,20 @@ _OF_CODE = (
 )
 
 
-@cache
+_going_on: list[Applies] = []
+
+
 def applies() -> Applies:
     """Return what this process applies."""
-    return Applies()
+    if not _going_on:
+        _going_on.append(Applies())
+    return _going_on[0]
+
+
+def end() -> None:
+    """End what this process applies, with the chunks that are begun."""
+    while _going_on:
+        _going_on.pop().close()
 
 
 # What was read of a version does not change; the page asks for it every 15 seconds, for everybody who looks.

@@ -27,7 +27,7 @@ class ServedApps:
 
 
 class PoisonPlugin(AirflowPlugin):
-    """Serves what queues hold, to read, and puts a page of it under Browse."""
+    """Serves what queues hold and what people may do with it, and puts a page of it under Browse."""
 
     name = "poison"
     fastapi_apps = cast("list[Any]", ServedApps())

@@ -920,3 +920,11 @@ def test_a_condition_reads_nothing_of_the_machine_and_cannot_take_all_of_it(at_d
     assert answer.status_code == 400, answer.text
     assert "root:" not in answer.text
     assert str(at_desk.table.uri) not in answer.text
+
+
+def test_the_end_of_the_server_ends_what_it_applies(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(desk, "end", lambda: ended.append("ended"))
+    with TestClient(app()):
+        assert ended == []
+    assert ended == ["ended"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,14 @@ SCRIPT = "<script>document.title = 'taken'</script><img src=x onerror=\"document
 QUEUE = "page-orders"
 SHOP, WAREHOUSE, ORDER = "//Page/Shop<img src=x onerror=\"document.title = 'taken'\">", "//Page/Warehouse", "//Page/Order"
 READS = ["/poison/api/queues", f"/poison/api/queue?queue={QUEUE}", f"/poison/api/messages?queue={QUEUE}&sub_queue=poison", "/poison/ui/poison.js"]
+NOWHERE = {"queue": "nowhere", "reason": "why not"}
+ACTS: dict[str, dict[str, Any]] = {
+    "plan": {"queue": "nowhere", "selection": {}, "action": {"verb": "put_back"}},
+    "apply": {**NOWHERE, "selection": {}, "action": {"verb": "put_back"}, "version": 1},
+    **dict.fromkeys(("pause", "resume", "cancel", "undo"), NOWHERE | {"plan": "feedbeef0000"}),
+    **dict.fromkeys(("enable", "disable"), NOWHERE),
+    "decide": {"dag_id": "none", "run_id": "none", "task_id": "none", "option": "none"},
+}
 SHOTS = os.environ.get("POISON_SCREENSHOTS")
 
 TALKING = """
@@ -122,8 +133,59 @@ def test_who_can_read(airflow: LiveAirflow, orders: QueueTable, path: str, user:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("user", [None, "viewer", "admin"])
-def test_nobody_can_change_anything(airflow: LiveAirflow, orders: QueueTable, method: str, user: str | None) -> None:
+def test_nobody_changes_anything_where_the_page_reads(airflow: LiveAirflow, orders: QueueTable, method: str, user: str | None) -> None:
     assert [airflow.call(method, path, {} if method != "DELETE" else None, user=user).status for path in READS] == [405] * len(READS)
+
+
+@pytest.mark.parametrize(("user", "status"), [(None, 401), ("viewer", 403), ("user", 403), ("op", 404), ("admin", 404)])
+def test_who_can_act(airflow: LiveAirflow, user: str | None, status: int) -> None:
+    """404: who may is told that there is no such queue."""
+    for verb, body in ACTS.items():
+        answer = airflow.call("POST", f"/poison/api/{verb}", body, user=user)
+        assert answer.status == status, (verb, answer.body)
+    if user is not None:
+        assert airflow.call("GET", "/poison/api/rights", user=user).body["act"] is (status == 404)
+
+
+def test_a_change_is_done_and_noted_in_the_audit_log_of_airflow(airflow: LiveAirflow) -> None:
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    table = declare(airflow.store, "page-acts", policy, SystemClock())
+    put(table, [f"<{number}" for number in range(5)], "a")
+    ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
+    body = {"queue": "page-acts", "selection": {"sub_queue": "poison"}, "action": {"verb": "put_back"}}
+    planned = airflow.call("POST", "/poison/api/plan", body, user="op").body
+    assert (planned["messages"], planned["state"]) == (5, "planned")
+    begun = airflow.call("POST", "/poison/api/apply", body | {"version": planned["version"], "reason": "the shop is open"}, user="op").body
+
+    def done() -> Any:
+        seen = airflow.call("GET", f"/poison/api/plan?queue=page-acts&plan={begun['plan']}", user="viewer").body
+        return seen if seen["state"] == "done" else None
+
+    seen = airflow.until(done, "the plan is done")
+    assert (seen["done"], seen["who"], seen["reason"]) == (5, "airflow:op", "the shop is open")
+    assert sum(file.rows for file in table.snapshot().files if file.sub_queue == "main") == 5
+    [entry] = airflow.call("GET", f"{API}/eventLogs?event=poison_apply&owner=op").body["event_logs"]
+    noted = json.loads(entry["extra"])
+    assert (noted["queue"], noted["plan"], noted["reason"], noted["action"]) == ("page-acts", begun["plan"], "the shop is open", {"verb": "put_back"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "http://127.0.0.1:1", "Sec-Fetch-Site": "same-site"}, 403),
+        ({}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 404),
+        ({"Content-Type": "text/plain", "Sec-Fetch-Site": "same-origin"}, 415),
+    ],
+)
+def test_the_session_of_a_browser_cannot_be_used_by_other_sites(airflow: LiveAirflow, headers: dict[str, str], status: int) -> None:
+    token = airflow.client.call("POST", "/auth/token", {"username": "admin", "password": "admin-password"})["access_token"]
+    sent = {"Cookie": f"_token={token}", "Content-Type": "application/json"} | headers
+    request = urllib.request.Request(f"{airflow.url}/poison/api/disable", json.dumps(ACTS["disable"]).encode(), sent, method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30)
+    assert refused.value.code == status
 
 
 def test_there_is_no_documentation_and_no_folder(airflow: LiveAirflow) -> None:
