@@ -707,6 +707,22 @@ def test_the_plugin_serves_the_app_and_puts_the_page_under_browse() -> None:
     assert page["bundle_url"] == "poison/ui/poison.js"
 
 
+def test_where_the_page_is_not_built_its_script_says_how_to_build_it(browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def served_script() -> str:
+        served._bundle.cache_clear()
+        return str(browser.ask("/ui/poison.js").text)
+
+    unbuilt = (Path(served.__file__).parent / "unbuilt.js").read_text()
+    (tmp_path / "unbuilt.js").write_text(unbuilt)
+    with monkeypatch.context() as patch:
+        patch.setattr(served, "files", lambda _package: tmp_path)
+        assert served_script() == unbuilt
+        assert "make setup" in unbuilt
+        (tmp_path / "poison.js").write_text("built")
+        assert served_script() == "built"
+    served._bundle.cache_clear()
+
+
 def test_a_process_that_loads_plugins_does_not_import_what_serves() -> None:
     script = "import sys; import airflow_poison.ui.plugin; print([name for name in ('fastapi', 'pyarrow', 'deltalake') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -127,9 +127,9 @@ export class Mock {
       original: this.edited || id === 6 ? { body: BODY.replace("75", "15"), body_encoding: "text" } : null,
       masked: id === 7 ? ["$.card"] : [],
       history: [
-        { at: ago(86_000), type: "MOVED_RETRY", details: { run: "scheduled__1" }, links: { dag_run: "/dags/arrivals/runs/scheduled__1", task_log: "/dags/arrivals/runs/scheduled__1/tasks/receive" } },
+        { at: ago(86_000), type: "MOVED_RETRY", details: { run: "scheduled__1" }, links: { dag_run: "dags/arrivals/runs/scheduled__1", task_log: "dags/arrivals/runs/scheduled__1/tasks/receive" } },
         { at: ago(7_000), type: "MOVED_POISON", details: { error: `ValueError: ${HOSTILE}` }, links: { dag_run: "javascript:alert(1)", task_log: null } },
-        { at: ago(600), type: "EDITED", details: { who: "airflow:ann", reason: "dep_delay was wrong", plan: "p-old" }, links: { dag_run: null, task_log: null } },
+        { at: ago(600), type: "EDITED", details: { who: "airflow:ann", why: "dep_delay was wrong", plan: "p-old" }, links: { dag_run: null, task_log: null } },
       ],
     });
   }

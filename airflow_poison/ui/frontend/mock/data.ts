@@ -148,8 +148,8 @@ export function events(): QueueEvent[] {
   return [
     { at: ago(7_000), event: "POISON_EXCEPTION", lookup_id: 1, abort_count: 6, move_count: 2, details: { error: `ValueError: ${HOSTILE}` } },
     { at: ago(6_990), event: "MOVED_POISON", lookup_id: 1, abort_count: 6, move_count: 2, details: { place: "poison" } },
-    { at: ago(600), event: "PLANNED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "airflow:ann", reason: "carrier is back", plan: "p-old" } },
-    { at: ago(300), event: "QUEUE_DISABLED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "shell:bob@host", reason: "stocktaking" } },
+    { at: ago(600), event: "PLANNED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "airflow:ann", why: "carrier is back", plan: "p-old" } },
+    { at: ago(300), event: "QUEUE_DISABLED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "shell:bob@host", why: "stocktaking" } },
   ];
 }
 

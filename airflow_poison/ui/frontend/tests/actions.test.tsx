@@ -131,7 +131,7 @@ describe("an action", () => {
 });
 
 describe("an edit", () => {
-  it("of many messages is a merge patch, a function or properties, with a difference of samples", async () => {
+  it("of many messages is a merge patch or properties, with a difference of samples", async () => {
     const opened = open(POISON);
     await begin(opened, "all 182,233 messages", "Edit");
     expect(screen.queryByRole("option", { name: "the whole body" })).toBeNull();
@@ -160,19 +160,6 @@ describe("an edit", () => {
       expect(screen.getByText(problem)).toBeTruthy();
     }
     expect(opened.mock.asked.some(({ method }) => method === "POST")).toBe(false);
-  });
-
-  it("by a function names it", async () => {
-    const opened = open(POISON);
-    await begin(opened, "all 182,233 messages", "Edit");
-    await opened.user.selectOptions(screen.getByLabelText("Change the body with"), "a Python function");
-    await type(opened, "Function", "shop.repairs");
-    await plan(opened);
-    expect(screen.getByText(/Write module:name/)).toBeTruthy();
-    await type(opened, "Function", "shop.repairs:add_currency");
-    await plan(opened);
-    await screen.findByRole("button", { name: "Edit 182,233 messages" });
-    expect(lastPost(opened.mock, "plan")["action"]).toEqual({ verb: "edit", function: "shop.repairs:add_currency" });
   });
 
   it("of one message can be of its whole body", async () => {
@@ -238,6 +225,31 @@ describe("a plan that its canary has stopped", () => {
     const actions = await screen.findByRole("group", { name: "Actions of the plan" });
     expect(within(actions).getAllByRole("button").map((button) => button.textContent)).toEqual(["Go on without the canary …", "Cancel the plan …", "Undo …"]);
     expect(screen.getByText("stopped by its canary")).toBeTruthy();
+  });
+});
+
+describe("a plan that no server goes on with", () => {
+  it("says so, and can be resumed", async () => {
+    const mock = new Mock();
+    mock.plans = mock.plans.map((each) => ({ ...each, state: "running", done: 100, messages: 1e9, server: { state: "", before: 0, error: "" } }));
+    const { user } = open("?queue=orders&view=plans&plan=p-old", mock);
+    expect(await screen.findByText(/This server does not go on with it/)).toBeTruthy();
+    await user.click(screen.getByRole("button", { name: "Resume …" }));
+    await user.click(await screen.findByRole("button", { name: "Resume" }));
+    await waitFor(() => {
+      expect(lastPost(mock, "resume")).toEqual({ queue: "orders", plan: "p-old", reason: "" });
+    });
+  });
+
+  it.each([
+    [{ state: "waiting", before: 2, error: "" }, "It waits behind 2 other plans."],
+    [{ state: "later", before: 0, error: "" }, /It waits for passes/],
+    [{ state: "", before: 0, error: "PoisonError. The log says why." }, /It does not go on: PoisonError/],
+  ] as const)("or that waits says for what", async (server, text) => {
+    const mock = new Mock();
+    mock.plans = mock.plans.map((each) => ({ ...each, state: "running", done: 100, messages: 1e9, server }));
+    open("?queue=orders&view=plans&plan=p-old", mock);
+    expect(await screen.findByText(text)).toBeTruthy();
   });
 });
 

@@ -80,7 +80,7 @@ describe("a message", () => {
     expect(rowsOf("History").map(([, type]) => type)).toEqual(["EDITED", "MOVED_POISON", "MOVED_RETRY"]);
     expect(rowsOf("History")[0]?.[2]).toContain("by ann (in Airflow): dep_delay was wrong");
     const links = screen.getAllByRole("link", { name: /^(DAG run|task log) of/ }).map((link) => link.getAttribute("href"));
-    expect(links).toEqual(["/dags/arrivals/runs/scheduled__1", "/dags/arrivals/runs/scheduled__1/tasks/receive"]);
+    expect(links).toEqual(["dags/arrivals/runs/scheduled__1", "dags/arrivals/runs/scheduled__1/tasks/receive"]);
   });
 
   it("has the trace of its last failure and its columns", async () => {

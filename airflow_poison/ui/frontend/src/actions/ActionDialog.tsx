@@ -130,7 +130,7 @@ function editable(one: MessageAnswer | undefined): string | null {
 }
 
 /** Why the whole body cannot be edited here; empty when it can. */
-function wholeBody({ message, masked }: MessageAnswer): string {
+function wholeBody({ message, masked = [] }: MessageAnswer): string {
   if (masked.length) return "Values of the body are hidden, so it cannot be written as a whole here. A merge patch leaves them as they are.";
   if (message.body_encoding === "base64") return "The body is no text, so it cannot be written here.";
   if (!isExact(message)) return "The page does not have the body byte for byte, so it cannot be written as a whole here. A merge patch can change it.";

@@ -16,11 +16,10 @@ interface Props {
 const WAYS: readonly { readonly value: EditWith; readonly label: string }[] = [
   { value: "patch", label: "a JSON merge patch" },
   { value: "body", label: "the whole body" },
-  { value: "function", label: "a Python function" },
   { value: "nothing", label: "nothing: only properties" },
 ];
 
-/** How bodies and properties are to change. The whole body is for one message only. */
+/** How bodies and properties are to change. The whole body is for one message only; functions of users run in no API server. */
 export function EditFields({ draft, onChange, problems, whole }: Props) {
   return (
     <Stack gap="3">
@@ -54,19 +53,6 @@ export function EditFields({ draft, onChange, problems, whole }: Props) {
           mono
           onChange={(body) => {
             onChange({ ...draft, body });
-          }}
-        />
-      ) : null}
-      {draft.editWith === "function" ? (
-        <TextField
-          label="Function"
-          value={draft.function}
-          problem={problems.function}
-          mono
-          placeholder="shop.repairs:add_currency"
-          help="module:name of a function that takes the bytes of a body and returns the new ones; the API server must be able to import it."
-          onChange={(code) => {
-            onChange({ ...draft, function: code });
           }}
         />
       ) : null}

@@ -4,7 +4,7 @@ import type { Action, Canary } from "../api/plans";
 
 import { verbOf, type Deed } from "./verbs";
 
-export type EditWith = "patch" | "body" | "function" | "nothing";
+export type EditWith = "patch" | "body" | "nothing";
 
 export interface Draft {
   readonly deed: Deed;
@@ -12,7 +12,6 @@ export interface Draft {
   readonly editWith: EditWith;
   readonly patch: string;
   readonly body: string;
-  readonly function: string;
   readonly properties: string;
   readonly reason: string;
   readonly limit: string;
@@ -37,7 +36,6 @@ export function emptyDraft(deed: Deed, body: string | null): Draft {
     editWith: body === null ? "patch" : "body",
     patch: "{}",
     body: body ?? "",
-    function: "",
     properties: "",
     reason: "",
     limit: "",
@@ -92,9 +90,6 @@ function editOf(draft: Draft, problems: DraftProblems): Partial<Action> {
       return {};
     case "body":
       return { body: draft.body };
-    case "function":
-      if (!/^[\w.]+:\w+$/.test(draft.function.trim())) problems.function = "Write module:name, for example shop.repairs:add_currency.";
-      return { function: draft.function.trim() };
     case "patch":
       return { patch: patchOf(draft.patch, problems) };
   }

@@ -72,6 +72,8 @@ export interface Plan {
   readonly chunk: number | null;
   readonly canary: Canary | null;
   readonly undoable: boolean;
+  /** What this server does with it: `running`, `waiting` behind so many, `later` for passes, or nothing; and its last error. */
+  readonly server?: { readonly state: "" | "running" | "waiting" | "later"; readonly before: number; readonly error: string };
 }
 
 export interface Plans {

@@ -135,7 +135,7 @@ export interface HistoryEvent {
 export interface MessageAnswer {
   readonly message: WholeMessage;
   readonly original: Body | null;
-  readonly masked: readonly string[];
+  readonly masked?: readonly string[];
   readonly history: readonly HistoryEvent[];
 }
 

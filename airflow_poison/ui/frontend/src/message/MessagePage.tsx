@@ -23,7 +23,7 @@ export function MessagePage({ queue, id }: { readonly queue: string; readonly id
     <Section title={`Message ${id}`}>
       <Answered answer={answer} lines={6}>
         {(found) => {
-          const { message, original, masked, history } = found;
+          const { message, original, masked = [], history } = found;
           return (
             <>
               {message.reason ? <Note status="error">{message.reason}</Note> : null}

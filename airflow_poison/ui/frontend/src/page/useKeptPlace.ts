@@ -26,7 +26,7 @@ function keepFocus(main: HTMLElement): void {
   if (!lost || lost.isConnected || (document.activeElement && document.activeElement !== document.body)) return;
   const same = [...main.querySelectorAll<HTMLElement>(FOCUSABLE)].find((each) => each.tagName === lost.tagName && mark(each) === mark(lost));
   if (same) same.focus({ preventScroll: true });
-  else main.querySelector<HTMLElement>("section h2[tabindex], h1[tabindex]")?.focus();
+  else (main.querySelector<HTMLElement>("section h2[tabindex]") ?? main.querySelector<HTMLElement>("h1[tabindex]"))?.focus();
 }
 
 /** A click on a link that stays leaves the page where it was, also when what is below has to be read first. */

@@ -20,6 +20,7 @@ import { PlanGroups } from "./PlanGroups";
 import { PlanProgress } from "./PlanProgress";
 import { PlanStateBadge } from "./PlanStateBadge";
 import { Samples } from "./Samples";
+import { ServerNote } from "./ServerNote";
 
 const LOOK_MILLISECONDS = 2_000;
 
@@ -50,6 +51,7 @@ export function PlanPage({ queue, id }: { readonly queue: string; readonly id: s
               </HStack>
               <PlanControls plan={plan} />
             </HStack>
+            <ServerNote plan={plan} />
             <PlanProgress plan={plan} at={answer.at} />
             <Facts
               label="Plan"

@@ -11,12 +11,18 @@ export const CONTROLS: Readonly<Record<Control, { readonly name: string; readonl
   undo: { name: "Undo", what: "What has not been received since comes back as it was. A plan that is under way ends first." },
 };
 
-export function controlsOf({ state, undoable, done }: Plan): Control[] {
+/** Whether a plan is under way, and nobody in this server goes on with it. */
+export function isLeft({ state, server }: Plan): boolean {
+  return ["running", "canary", "undoing"].includes(state) && server?.state === "";
+}
+
+export function controlsOf(plan: Plan): Control[] {
+  const { state, undoable, done } = plan;
   const undo: Control[] = undoable && done > 0 ? ["undo"] : [];
   switch (state) {
     case "running":
     case "canary":
-      return ["pause", "cancel"];
+      return isLeft(plan) ? ["resume", "pause", "cancel"] : ["pause", "cancel"];
     case "paused":
     case "stopped":
       return ["resume", "cancel", ...undo];
