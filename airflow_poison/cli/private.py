@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, option, switch, wrong_usage
+from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, switch, wrong_usage
 from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, shell_actor, system_clock
 from airflow_poison.cli.terminal import tell
 
@@ -74,7 +75,7 @@ def retain(args: Namespace) -> None:
         _record(table, wanted)
     done = verb(table, clock, wanted, who=shell_actor(), store=opened_store(args))
     if done is None:
-        raise wrong_usage(f"--after is missing: no retention is recorded in {table.name}.")
+        end_with_no(args.output, f"no retention is recorded in {table.name!r}: give --after, or record one with --after and --record.")
     told = [f"{terminal.messages(done.older)} of {table.name} are old poison." if done.older != 1 else f"1 message of {table.name} is old poison."]
     if done.plans:
         told.append(f"Removed {terminal.messages(done.removed)}, written to {', '.join(done.files) or 'nowhere'}; plan {', '.join(done.plans)}.")
@@ -92,7 +93,9 @@ def _wanted(args: Namespace) -> Retention | None:
         return None
     if args.off:
         raise wrong_usage("--off: expected alone.")
-    return Retention(values.duration("--after", args.after), args.export_to, args.remove)
+    place = args.export_to
+    whole = place if not place or "://" in place else str(Path(place).absolute())
+    return Retention(values.duration("--after", args.after), whole, args.remove)
 
 
 def _record(table: QueueTable, retention: Retention | None) -> None:

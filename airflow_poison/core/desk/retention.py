@@ -20,6 +20,7 @@ from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies import settings
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store import object_store_of
 from airflow_poison.core.store.files import PlanState
 from airflow_poison.core.store.table.history import messages_of
 from airflow_poison.core.texts import Plain
@@ -51,8 +52,9 @@ class Retention(Plain):
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
         settings.duration("after", self.after, timedelta(seconds=1))
-        if self.export_to is not None and not (isinstance(self.export_to, str) and self.export_to.strip()):
-            raise SettingError("export_to", self.export_to, "a folder or a prefix in an object store, such as s3://lake/old-poison")
+        place = self.export_to
+        if place is not None and not (isinstance(place, str) and (object_store_of(place) or place.startswith(("/", "file:///")))):
+            raise SettingError("export_to", place, "a whole path such as /archive/poison, or a prefix in an object store such as s3://lake/poison")
         if self.remove and self.export_to is None:
             raise SettingError("remove", self.remove, "False without export_to: what is removed is written somewhere first")
         if self.export_to is not None and not self.remove:
