@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
-from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, shell_actor, system_clock
 from airflow_poison.cli.terminal import one_line, tell
 
 if TYPE_CHECKING:
@@ -164,13 +165,18 @@ def restart(args: Namespace) -> None:
 def maintain(args: Namespace) -> None:
     """Keep a queue's folder small and its log short.
 
-    Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Exit code 0: done, 2: it could not be done.
+    Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Old poison goes where the queue has a retention
+    (retain). Exit code 0: done, 2: it could not be done.
     """
+    from airflow_poison.core.desk.retention import retain
     from airflow_poison.core.passes.maintain import RETENTION
     from airflow_poison.core.passes.maintain import maintain as verb
 
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
-    done = verb(opened_queue(args), system_clock(), store=opened_store(args), retention=retention)
+    table, store, clock = opened_queue(args), opened_store(args), system_clock()
+    retained = retain(table, clock, who=shell_actor(), store=store)
+    done = verb(table, clock, store=store, retention=retention)
+    done = done if retained is None else replace(done, retained=retained.to_dict())
     told = [
         f"Joined {done.compacted.get('files', 0):,} small files into {done.compacted.get('into', 0):,}.",
         f"Removed {sum(done.removed.values()):,} files ({terminal.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
@@ -178,6 +184,8 @@ def maintain(args: Namespace) -> None:
     ]
     if done.relayed:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
+    if retained is not None:
+        told.append(f"{terminal.messages(retained.older)} of old poison, {retained.removed:,} of them written elsewhere and removed.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
     tell(args.output, done.to_dict(), *told)

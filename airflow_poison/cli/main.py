@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import changes, decisions, dialogs, looking, receive, send, settings
+from airflow_poison.cli import changes, decisions, dialogs, looking, private, receive, send, settings
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ COMMANDS: Final = (
     decisions.decide,
     decisions.recover,
     changes.maintain,
+    private.retain,
+    private.mask,
     looking.check,
     settings.policies,
     settings.simulate,

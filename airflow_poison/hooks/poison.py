@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.desk.retention import RetainResult, Retention
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.inspect import InspectResult
@@ -248,17 +249,45 @@ class QueueHook(BaseHook):
         store = self.store()
         return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
 
-    def maintain(self, queue_name: str, retention: timedelta | None = None, min_files: int = 16) -> MaintainResult:
+    def maintain(
+        self,
+        queue_name: str,
+        retention: timedelta | None = None,
+        min_files: int = 16,
+        poison_retention: Retention | Mapping[str, object] | None = None,
+    ) -> MaintainResult:
         """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
+
+        Old poison is reported, or written and removed, where the queue has a retention.
 
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
         :param min_files: as many small files have to follow each other before they are joined.
+        :param poison_retention: recorded in the queue, its parts as a dict also; None: as recorded, {}: none.
+        Raises SettingError, StoreUnreachableError.
         """
+        from airflow_poison.core.actor import acting
+        from airflow_poison.core.desk.retention import Retention, declare_retention, retain
         from airflow_poison.core.passes.maintain import RETENTION, maintain
 
-        store = self.store()
+        store, clock = self.store(), SystemClock()
         keep = RETENTION if retention is None else retention
-        return maintain(store.open(queue_name), SystemClock(), store=store, retention=keep, min_files=min_files)
+        table = store.open(queue_name)
+        if poison_retention is not None:
+            with acting(_actor()):
+                declare_retention(table, clock, Retention.read(poison_retention or None))
+        retained = retain(table, clock, who=_actor(), store=store)  # first: what it leaves behind is cleaned up as everything else is
+        done = maintain(table, clock, store=store, retention=keep, min_files=min_files)
+        return done if retained is None else replace(done, retained=retained.to_dict())
+
+    def retain(self, queue_name: str, retention: Retention | None = None) -> RetainResult | None:
+        """Report poison that is too old; write it elsewhere and remove it where the retention says so. None: there is no retention.
+
+        :param retention: for this once; None: the one that is recorded in the queue.
+        """
+        from airflow_poison.core.desk.retention import retain
+
+        store = self.store()
+        return retain(store.open(queue_name), SystemClock(), retention, who=_actor(), store=store)
 
     def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
         """Return the running Spark session, or start one.

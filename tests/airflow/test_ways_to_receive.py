@@ -28,6 +28,7 @@ GIVEN: dict[str, Any] = {
     "unprocessable": ("builtins:KeyError",),
     "py_files": ["/a.zip"],
     "outage": Outage(at_least=30),
+    "mask": ["$.card"],
     "conn_id": "poison_big",
     "output": "/lake/landed",
     "output_schema": "n bigint",

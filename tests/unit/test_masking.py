@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
-from airflow_poison.core.masking import EDITS, HIDDEN, HiddenValues, Masking
+from airflow_poison.core.hidden_values import HIDDEN, HiddenValues
+from airflow_poison.core.masking import EDITS, Masking
 
 CARD = "4111111111111111"
 QUOTED = 'o\'Neill "x"'

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
-from airflow_poison.core.masking import HiddenValues
+from airflow_poison.core.hidden_values import HiddenValues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

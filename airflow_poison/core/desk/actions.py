@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.masking import EDITS, HIDDEN, Masking
+from airflow_poison.core.hidden_values import HIDDEN
+from airflow_poison.core.masking import EDITS, Masking
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.texts import Plain, nearest
 

@@ -12,6 +12,7 @@ import numpy as np
 from airflow_poison.core.actor import acting
 from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.core.desk.canary import judged
+from airflow_poison.core.desk.exporting import exported
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
 from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, find_plan, stored, view_of
 from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
@@ -121,6 +122,8 @@ def undo(
 
 def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
+    if planned.export_to:
+        members = members.only(exported(table, found.plan, planned.export_to, members, store))
     change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store)
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
     chunk = min(planned.chunk or most, planned.rate or most)

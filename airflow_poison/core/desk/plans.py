@@ -25,7 +25,7 @@ from airflow_poison.core.store.files import PlanState
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     import duckdb
     import pyarrow as pa
@@ -95,6 +95,7 @@ class PlanView(Plain):
     :param messages: in the plan; ``done``: of these, those that it was done to.
     :param skipped: those that had changed since, or that an edit did not fit; known when it has ended.
     :param claimed: those that passes had claimed when somebody looked last: they wait.
+    :param export_to: where its messages are written before anything is done to them; empty: nowhere.
     """
 
     queue: str
@@ -115,6 +116,7 @@ class PlanView(Plain):
     rate: int | None = None
     chunk: int | None = None
     canary: Canary | None = None
+    export_to: str = ""
 
     @property
     def undoable(self) -> bool:
@@ -146,12 +148,14 @@ def plan(
     limit: int | None = None,
     version: int | None = None,
     unmask: bool = False,
+    among: Sequence[int] | None = None,
 ) -> Plan:
     """Say what an action would do to a selection's messages of the newest version. Writes nothing. What it shows has no hidden values.
 
     :param limit: only so many messages, those with the lowest lookup ids.
     :param version: an earlier version, which somebody has looked at; None: the newest.
     :param unmask: the selection's conditions see values that the queue hides.
+    :param among: the selection's messages with these lookup ids only, which the plan does not say.
     Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
     version that cannot be looked at any more.
     """
@@ -165,6 +169,8 @@ def plan(
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
     with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
+        if among is not None:
+            where, values = f"({where}) and lookup_id in (select unnest(?::bigint[]))", [*values, list(among)]
         most = "" if limit is None else f"limit {limit}"
         engine.execute(
             f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error, error_type, error_message,
@@ -236,6 +242,7 @@ def record(
     chunk: int | None = None,
     canary: Canary | None = None,
     key: str = "",
+    export_to: str = "",
 ) -> str:
     """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
 
@@ -243,6 +250,7 @@ def record(
     :param rate: messages a second, at most; None: as fast as it goes.
     :param chunk: messages of one commit; None: 50,000, or what ``rate`` allows in a second.
     :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
+    :param export_to: a folder, or a prefix in an object store, where its messages are written before anything is done to them.
     Raises SettingError.
     """
     for name, value in (("rate", rate), ("chunk", chunk)):
@@ -250,7 +258,15 @@ def record(
             raise SettingError(name, value, "a whole number, at least 1")
     view, now = planned.view, clock.now()
     plan_id = sha256(key.encode()).hexdigest()[:12] if key else uuid4().hex[:12]
-    said = view.to_dict() | {"plan": plan_id, "at": now.isoformat(), "who": who, "reason": reason, "rate": rate, "chunk": chunk}
+    said = view.to_dict() | {
+        "plan": plan_id,
+        "at": now.isoformat(),
+        "who": who,
+        "reason": reason,
+        "rate": rate,
+        "chunk": chunk,
+        "export_to": export_to,
+    }
     said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
     told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
     with acting(who, reason):
@@ -334,6 +350,7 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
         rate=said["rate"],
         chunk=said["chunk"],
         canary=None if canary is None else Canary(canary["messages"], canary["share"]),
+        export_to=said.get("export_to", ""),
     )
 
 

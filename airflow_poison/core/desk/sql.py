@@ -11,17 +11,16 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.core.desk.masked_sql import add_functions, hidden_properties, is_before, literal, literals
 from airflow_poison.core.errors import QueryError
-from airflow_poison.core.masking import EDITS, HIDDEN, SINCE, HiddenValues, Masking
+from airflow_poison.core.masking import Masking
 from airflow_poison.core.schema import EVENT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -138,7 +137,7 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
     desk = table.snapshot().control.desk
     masking = None if unmask else Masking.recorded(desk)
     paths = [str(table.folder.here(file.path)) for file in found]
-    old = [] if masking is None else [path for file, path in zip(found, paths, strict=True) if _is_before(file, desk)]
+    old = [] if masking is None else [path for file, path in zip(found, paths, strict=True) if is_before(file, desk)]
     recorded = [str(table.folder.here(path)) for path in table.log.load().paths(EVENT)] if events else []
     limits = _limits.get()
     with duckdb.connect() as engine, _ended_after(engine, limits.seconds):
@@ -152,7 +151,7 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
         engine.execute("set lock_configuration = true")
         try:
             if masking is not None:
-                _add_functions(engine, masking)
+                add_functions(engine, masking)
             new = [path for path in paths if path not in old]
             parts = [_of(old, masking, texts=True)] if old else []
             engine.execute(f"create view located as {' union all '.join([*parts, _of(new, masking)] if new or not old else parts)}")
@@ -201,49 +200,10 @@ def _of(paths: Sequence[str], masking: Masking | None, *, texts: bool = False) -
         cells = "body, properties::json::varchar"
         columns |= {name: f"masked_{kind}({cells}, {columns[name]})" for name, kind in (("message", "text"), ("trace", "trace"), ("reason", "text"))}
     if masking is not None:
-        columns["properties"] = _hidden_properties(masking)
+        columns["properties"] = hidden_properties(masking)
         if masking.hides_bodies:
             columns["body"] = "masked_body(body)"
-    return _MESSAGES.format(paths=_literals(paths), normal=_normal(columns["message"]), **columns)
-
-
-# What is hidden -------------------------------------------------------------------------------------------------------
-
-_SKEW = timedelta(minutes=10)
-"""So much may clocks of a sender and of whoever set the mask differ."""
-
-
-def _is_before(file: DataFile, desk: Mapping[str, object]) -> bool:
-    """Whether a file may have failures that were recorded before the mask was what it is: those of later messages have nothing hidden in them."""
-    since = desk.get(SINCE)
-    return since is None or file.min_enqueued_at is None or file.min_enqueued_at < datetime.fromisoformat(str(since)) + _SKEW
-
-
-def _hidden_properties(masking: Masking) -> str:
-    names = [EDITS, *(name for name in masking.property_names if name is not None)]
-    hidden = "true" if None in masking.property_names else f"list_contains({_literals(names)}, e.key)"
-    return f"map_from_entries([{{'k': e.key, 'v': case when {hidden} then {_literal(HIDDEN)} else e.value end}} for e in map_entries(properties)])"
-
-
-def _add_functions(engine: duckdb.DuckDBPyConnection, masking: Masking) -> None:
-    """Let queries hide values, a vector of messages at a time. The engine reads annotations, so they name nothing that only types need."""
-    import pyarrow as pa
-
-    def hidden(bodies: Any) -> Any:
-        return pa.array([None if body is None else masking.body(body) for body in bodies.to_pylist()], pa.binary())
-
-    def of_texts(hide: Callable[[HiddenValues, str], str]) -> Callable[..., Any]:
-        def shown(bodies: Any, properties: Any, texts: Any) -> Any:
-            rows = zip(bodies.to_pylist(), properties.to_pylist(), texts.to_pylist(), strict=True)
-            return pa.array([text and hide(masking.values(body or b"", json.loads(cell or "{}")), text) for body, cell, text in rows], pa.string())
-
-        return shown
-
-    add: Any = partial(engine.create_function, type="arrow", null_handling="special")  # its types know only the names of its own enumerations
-    said = ["BLOB", "VARCHAR", "VARCHAR"]
-    add("masked_body", hidden, ["BLOB"], "BLOB")
-    add("masked_text", of_texts(HiddenValues.hide), said, "VARCHAR")
-    add("masked_trace", of_texts(HiddenValues.hide_trace), said, "VARCHAR")
+    return _MESSAGES.format(paths=literals(paths), normal=_normal(columns["message"]), **columns)
 
 
 def _of_events(paths: Sequence[str]) -> str:
@@ -251,7 +211,7 @@ def _of_events(paths: Sequence[str]) -> str:
         return _nothing(_EVENTS)
     return (
         "select enqueued_at::timestamptz as occurred_at, message_type as event, lookup_id::bigint as lookup_id, abort_count, "
-        f"try_cast(decode(body) as json) as details from read_parquet({_literals(paths)}, union_by_name = true)"
+        f"try_cast(decode(body) as json) as details from read_parquet({literals(paths)}, union_by_name = true)"
     )
 
 
@@ -265,18 +225,9 @@ def _normal(message: str) -> str:
     :param message: the expression for the message.
     """
     said, names = f"coalesce({message}, '')", f"regexp_matches(last_error.type, '({_NAMES_OF_CODE})$')"
-    patterns = (_literal(_DATA), _literal(f"{_QUOTED}|{_DATA}"))
+    patterns = (literal(_DATA), literal(f"{_QUOTED}|{_DATA}"))
     without = [f"regexp_replace({said}, {pattern}, '#', 'g')" for pattern in patterns]
     return f"case when {names} then {without[0]} else {without[1]} end"
-
-
-def _literals(texts: Sequence[str]) -> str:
-    return f"[{', '.join(_literal(text) for text in texts)}]"
-
-
-def _literal(text: str) -> str:
-    quoted = text.replace("'", "''")
-    return f"'{quoted}'"
 
 
 # Conditions -----------------------------------------------------------------------------------------------------------

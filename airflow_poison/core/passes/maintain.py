@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations.endpoint import ConversationState
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import relay
+from airflow_poison.core.store.files import PlanState
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     import pyarrow as pa
 
@@ -35,12 +36,13 @@ class MaintainResult(Plain):
 
     :param relayed: messages that a killed pass had left in the outbox, sent on now.
     :param compacted: small files that were joined, those of conversation endpoints with them: ``files``, ``into``, ``rows``, ``size`` (bytes).
-    :param removed: files and folders that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
-        ``creations`` (of queues of the same store whose maker was killed).
+    :param removed: files, folders and plans that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
+        ``creations`` (of queues of the same store whose maker was killed), ``plans`` (that have ended more than 30 days ago).
     :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
     :param freed_bytes: what the removal has given back to the disk.
     :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
     :param expired_claims: claims that nobody renews: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
+    :param retained: what became of old poison, where the queue has a retention (``RetainResult``); None: it has none.
     """
 
     queue: str
@@ -52,6 +54,7 @@ class MaintainResult(Plain):
     oldest_version: int = 0
     checkpoint: int = -1
     expired_claims: tuple[Mapping[str, object], ...] = ()
+    retained: Mapping[str, object] | None = None
 
 
 def maintain(
@@ -78,6 +81,7 @@ def maintain(
     _check(retention, safe_age, min_files)
     reach("pass.maintain.before_relay")
     relayed = relay(store, table, clock) if store is not None else 0
+    plans = _remove_plans(table, clock.now() - REMEMBER)
     reach("pass.maintain.before_compaction")
     compacted = table.compact(min_files=min_files)
     reach("pass.maintain.before_merging")
@@ -93,13 +97,25 @@ def maintain(
         queue=table.name,
         relayed=relayed,
         compacted=asdict(compacted),
-        removed=gone | {"log_entries": shortened.entries, "creations": len(creations)},
+        removed=gone | {"log_entries": shortened.entries, "creations": len(creations), "plans": plans},
         kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "told")},
         freed_bytes=cleaned.size + shortened.size,
         oldest_version=shortened.oldest,
         checkpoint=shortened.checkpoint,
         expired_claims=tuple(_reported(claim) for claim in table.expired(clock.now())),
     )
+
+
+_ENDED = frozenset({PlanState.DONE, PlanState.CANCELLED, PlanState.UNDONE})
+
+
+def _remove_plans(table: QueueTable, before: datetime) -> int:
+    """Remove plans that ended before an instant, and those of which the log knows no state any more; return how many."""
+    ended = [each for each in table.stored_plans() if each.state in _ENDED and datetime.fromisoformat(each.record["at"]) < before]
+    if ended:
+        late = {event.details.get("plan") for event in table.events(types={EventType.PLAN_CHANGED}) if event.at >= before}
+        ended = [each for each in ended if each.plan not in late]
+    return table.remove_plans(ended)
 
 
 def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:

@@ -228,6 +228,7 @@ def test_messages_that_are_sent_to_a_queue_that_hides_more_are_told_of_as_that_w
 def test_messages_are_shown_without_hidden_values(shop: Queue, before: bool) -> None:  # noqa: FBT001
     if before:
         declare_mask(shop.table, shop.clock, [])
+    shop.clock.advance(timedelta(hours=1))
     sent(shop).receive()
     declare_mask(shop.table, shop.clock, MASK)
     table = shop.table
@@ -275,6 +276,7 @@ def test_whoever_asks_for_it_sees_all(shop: Queue) -> None:
 def test_no_condition_tells_of_hidden_values(shop: Queue, selection: Selection, before: bool) -> None:  # noqa: FBT001
     if before:
         declare_mask(shop.table, shop.clock, [])
+    shop.clock.advance(timedelta(hours=1))
     sent(shop).receive()
     declare_mask(shop.table, shop.clock, MASK)
     assert find(shop.table, selection).total == 0

@@ -30,7 +30,7 @@ from airflow_poison.core.delivery.sessions.rows import BatchEntry
 from airflow_poison.core.delivery.sessions.session import report_words
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.masking import HIDDEN
+from airflow_poison.core.hidden_values import HIDDEN
 from airflow_poison.core.policies.decisions import Counts, Deliver, Halt
 
 if TYPE_CHECKING:

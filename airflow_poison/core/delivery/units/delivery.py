@@ -24,7 +24,7 @@ from airflow_poison.core.delivery.units.counts import ClaimCounts
 from airflow_poison.core.delivery.units.runner import Ran, SparkLostError
 from airflow_poison.core.delivery.units.search import PIECE_ROWS, OutageFound, UnitSearch
 from airflow_poison.core.errors import BodyError, OutputRowError, SparkJobError
-from airflow_poison.core.masking import HIDDEN
+from airflow_poison.core.hidden_values import HIDDEN
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:

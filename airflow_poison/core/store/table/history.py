@@ -213,7 +213,7 @@ def _counts(folder: Folder, rows: pa.Table, wanted: _Wanted) -> list[int]:
         details = json.loads(bodies[row] or b"{}")
         if wanted.lookup_ids is None and _IDS not in details:
             counts[row] = _rows_of_file(folder, details) or 1
-        elif (lookup_ids := _messages(folder, details)) is not None:
+        elif (lookup_ids := messages_of(folder, details)) is not None:
             counts[row] = len(wanted.of(lookup_ids))
     return counts
 
@@ -281,7 +281,7 @@ def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, mos
 
     :param wanted: only those of these messages. :param most: only so many of them, the last ones.
     """
-    lookup_ids = _messages(folder, event.details)
+    lookup_ids = messages_of(folder, event.details)
     if lookup_ids is None:
         yield event
         return
@@ -291,7 +291,7 @@ def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, mos
         yield replace(event, lookup_id=lookup_id, details=details)
 
 
-def _messages(folder: Folder, details: Mapping[str, str]) -> Sequence[int] | None:
+def messages_of(folder: Folder, details: Mapping[str, str]) -> Sequence[int] | None:
     """Return the messages of an event of a whole file; None for other events, and where they are not known any more."""
     return from_ranges(details[_IDS]) if _IDS in details else _ids_of(folder, details)
 

@@ -162,15 +162,17 @@ def bring_back(table: Table, removal: Removal, step: PlanStep, event: Event) -> 
     return made
 
 
-def remove_plans(table: Table, plans: Sequence[StoredPlan]) -> None:
-    """Remove plans, in one commit. What they have done stays done."""
+def remove_plans(table: Table, plans: Sequence[StoredPlan]) -> int:
+    """Remove plans, and those whose state the log has forgotten, in one commit; return how many. What they have done stays done."""
     wanted = [file for each in plans for file in each.files]
 
-    def attempt(view: View) -> tuple[Commit | None, None]:
-        present = [view.live[file.path] for file in wanted if file.path in view.live]
-        return (Commit("remove_plans", remove=present) if present else None), None
+    def attempt(view: View) -> tuple[Commit | None, int]:
+        found = iter(view.snapshot.plans)
+        forgotten = [file for pair in zip(found, found, strict=True) if _stored(table, view.state, *pair) is None for file in pair]
+        present = [view.live[file.path] for file in (*wanted, *forgotten) if file.path in view.live]
+        return (Commit("remove_plans", remove=present) if present else None), len(present) // 2
 
-    table.change(attempt)
+    return table.change(attempt)
 
 
 def counted(table: Table, state: LogState, step: PlanStep) -> Mapping[str, int]:

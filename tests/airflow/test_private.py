@@ -1,0 +1,123 @@
+"""Masks and retentions that DAGs declare: what tasks log, return and alert has no hidden values."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_poison import Message, Msmq4, SystemClock, declare
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.masking import Masking
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.manage import QueueInspectOperator, QueueMaintainOperator, QueueRemoveOperator
+from airflow_poison.operators.queues import QueueToReceive
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.taskgroups import retry_cycle
+
+from .conftest import define_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.store import QueueStore
+
+    from .conftest import Ran
+
+MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+CARD, MASK = "4111-1111-1111", ["$.card"]
+BODY = json.dumps({"card": CARD, "n": 1})
+
+
+def charge(message: Message) -> None:
+    print("charging", message.json()["card"])  # noqa: T201  (what handlers do)
+    raise ValueError(f"no such card in {message.text}")
+
+
+@pytest.fixture
+def light(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> QueueStore:
+    """A store whose passes need no Spark."""
+    define_connection(monkeypatch, "poison_default", {"store": store.uri, "spark": "auto"})
+    return store
+
+
+def mask_of(store: QueueStore, queue: str = "orders") -> Masking | None:
+    return Masking.recorded(store.open(queue).snapshot().control.desk)
+
+
+def test_nothing_that_a_cycle_says_has_hidden_values(
+    light: QueueStore, run_dag: Callable[..., Ran], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[Any] = []
+    with DAG("masked", schedule=None) as dag:
+        send = QueueSendOperator(task_id="send", queue_name="orders", messages=[BODY], policy=MOVE, mask=MASK)
+        cycle = retry_cycle("orders", MOVE, charge, mask=MASK, on_poison=[lambda context: told.append(context["poison_alert"])])
+        look = QueueInspectOperator(task_id="look", queue_name="orders", lookup_id=1)
+        send >> cycle >> look >> QueueRemoveOperator(task_id="remove", queue_name="orders", lookup_ids=[1])
+    ran = run_dag(dag)
+    assert ran.state == "success", ran.errors
+    assert ran.returned["retry_cycle.receive"]["poisoned"] == 1
+    assert json.loads(ran.returned["look"]["messages"][0]["body"]) == {"card": "***", "n": 1}
+    assert "no such card in" in ran.returned["look"]["messages"][0]["reason"]
+    assert json.loads(ran.returned["remove"]["messages"][0]["body"]) == {"card": "***", "n": 1}
+    assert told
+    assert "charging ***" in caplog.text
+    spoken = capfd.readouterr()
+    for text in (ran.returned, told, caplog.text, spoken.out, spoken.err):
+        assert CARD not in str(text)
+    assert mask_of(light) == Masking(("$.card",))
+
+
+def test_whoever_declares_a_policy_declares_a_mask(light: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    with DAG("declared", schedule=None) as dag:
+
+        @task.receive(queue_name="one", policy=MOVE, mask=["$.one"])
+        def receive(message: Message) -> None:
+            """Take it."""
+
+        receive()
+        several = [QueueToReceive(queue_name="two", policy=MOVE, mask=["$.two"]), {"queue_name": "three", "policy": MOVE.to_dict()}]
+        QueueReceiveOperator(task_id="several", queues=several, handler="json:loads", mask=["$.three"])
+    assert run_dag(dag).state == "success"
+    for name in ("one", "two", "three"):
+        assert mask_of(light, name) == Masking((f"$.{name}",))
+    [event] = light.open("one").events()
+    assert event.details["desk"] == "mask"
+    assert event.details["who"].startswith("dag:declared/")
+    assert event.details["who"].endswith("/receive")
+
+
+def test_the_hook_declares_a_mask_and_shows_hidden_values_when_it_is_asked_to(light: QueueStore) -> None:
+    hook = QueueHook()
+    hook.queue("orders", MOVE, mask="$.card")
+    hook.queue("orders")
+    assert mask_of(light) == Masking(("$.card",))
+    with DAG("sending", schedule=None):
+        sending = QueueSendOperator(task_id="send", queue_name="orders", messages=[BODY], send_key="one")
+    sending.execute({"ti": None})  # type: ignore[typeddict-item]  # a send with a key asks for no task
+    assert hook.inspect("orders", lookup_id=1).messages[0].body != BODY.encode()
+    assert hook.inspect("orders", lookup_id=1, unmask=True).messages[0].body == BODY.encode()
+    hook.queue("orders", mask=[])
+    assert mask_of(light) is None
+
+
+def test_a_wrong_mask_is_refused_when_the_dag_is_parsed() -> None:
+    with DAG("wrong", schedule=None), pytest.raises(SettingError, match="mask='card' is not allowed"):
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", mask=["card"])
+
+
+def test_a_retention_is_declared_and_done_by_maintenance(light: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    declare(light, "orders", MOVE, SystemClock())
+    with DAG("retaining", schedule=None) as dag:
+        report = QueueMaintainOperator(task_id="report", queue_name="orders", poison_retention={"after": timedelta(days=30)})
+        again = QueueMaintainOperator(task_id="again", queue_name="orders")
+        report >> again >> QueueMaintainOperator(task_id="off", queue_name="orders", poison_retention={})
+    ran = run_dag(dag)
+    assert ran.state == "success", ran.errors
+    assert [ran.returned[name]["retained"] and ran.returned[name]["retained"]["older"] for name in ("report", "again", "off")] == [0, 0, None]
+    assert QueueHook().retain("orders") is None
+    assert [event.details["who"].rpartition("/")[2] for event in light.open("orders").events()] == ["report", "off"]

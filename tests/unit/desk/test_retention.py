@@ -1,0 +1,274 @@
+"""Retention: old poison is reported, or written once and then removed; nothing is removed that was not written, whoever dies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.desk import exporting
+from airflow_poison.core.desk.applying import apply, undo
+from airflow_poison.core.desk.exporting import file_name
+from airflow_poison.core.desk.plans import cancel, find_plan, pause, plans
+from airflow_poison.core.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
+from airflow_poison.core.desk.settings import configure
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.passes.maintain import maintain
+from airflow_poison.core.passes.move import move, put_back
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.desk.conftest import body
+from tests.unit.passes.given import LEASE, DiedError
+
+if TYPE_CHECKING:
+    from tests.store.points import AtPoint
+    from tests.unit.passes.given import Queue
+
+DAY, MONTH = timedelta(days=1), timedelta(days=30)
+POISON = SubQueue.POISON
+
+
+def retained(queue: Queue, retention: Retention | None = None) -> RetainResult:
+    done = retain(queue.table, queue.clock, retention, who="shell:ann@here", store=queue.store)
+    assert done is not None
+    return done
+
+
+def written(folder: Path) -> dict[int, dict[str, Any]]:
+    """All that was exported, by lookup id; fails when a message was exported twice."""
+    rows = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path, partitioning=None).to_pylist()]
+    found = {row["lookup_id"]: row for row in rows}
+    assert len(found) == len(rows), "a message was exported twice"
+    return found
+
+
+def is_whole(queue: Queue) -> None:
+    """Nothing is wrong with the table."""
+    if isinstance(queue.store, DeltaStore):
+        assert not check(queue.table, queue.clock).findings
+
+
+@pytest.fixture
+def exports(tmp_path: Path) -> Path:
+    """Where old poison goes."""
+    return tmp_path / "old" / "poison"
+
+
+@pytest.fixture
+def export(exports: Path) -> Retention:
+    """Poison of more than 30 days is written and removed."""
+    return Retention(MONTH, str(exports), remove=True)
+
+
+def grown_old(queue: Queue) -> Queue:
+    """The same queue 31 days later."""
+    queue.clock.advance(MONTH + DAY)
+    return queue
+
+
+# Reported -------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_off_unless_it_is_set(poisoned: Queue) -> None:
+    grown_old(poisoned)
+    before = poisoned.table.snapshot().version
+    assert retain(poisoned.table, poisoned.clock) is None
+    assert poisoned.table.snapshot().version == before
+
+
+def test_old_poison_is_only_reported_without_an_export(poisoned: Queue) -> None:
+    since = poisoned.clock.now()
+    grown_old(poisoned).sent(body(10, "key", "new")).receive("two")
+    before = poisoned.table.snapshot().version
+    done = retained(poisoned, Retention(MONTH))
+    assert (done.older, done.oldest_at, done.removed, done.plans) == (9, since, 0, ())
+    assert poisoned.table.snapshot().version == before
+    assert retained(poisoned, Retention(2 * MONTH)).older == 0
+
+
+def test_age_counts_from_when_a_message_became_poison(queue: Queue) -> None:
+    queue.sent(body(1, "key", "x"), body(2), body(3))
+    queue.clock.advance(MONTH)
+    queue.table.move_files(lambda snapshot: snapshot.files, POISON, queue.clock.now())  # whole files
+    assert retained(queue, Retention(MONTH)).older == 0
+    queue.clock.advance(MONTH + DAY)
+    assert retained(queue, Retention(MONTH)).older == 3
+    move(queue.table, queue.clock, [2], "main")
+    move(queue.table, queue.clock, [2], "poison")
+    assert retained(queue, Retention(MONTH)).older == 2
+
+
+# Written and removed --------------------------------------------------------------------------------------------------
+
+
+def test_old_poison_is_written_then_removed(poisoned: Queue, exports: Path, export: Retention) -> None:
+    kept = poisoned.rows()
+    grown_old(poisoned).sent(body(10, "key", "new"), body(11, "key", "new")).receive("two")
+    done = retained(poisoned, export)
+    assert (done.older, done.removed, done.waiting) == (9, 9, 0)
+    assert done.files == (str(exports / file_name("orders", done.plans[0], 0)),)
+    assert sorted(poisoned.rows()) == [10, 11]
+    assert sorted(written(exports)) == list(range(1, 10))
+    assert {number: row["body"] for number, row in written(exports).items()} == {number: row["body"] for number, row in kept.items()}
+    assert all(row["last_error"]["type"] for row in written(exports).values())
+    [plan] = plans(poisoned.table)
+    assert (plan.who, plan.reason, plan.export_to, plan.done) == ("shell:ann@here", "retention", str(exports), 9)
+    is_whole(poisoned)
+    assert (retained(poisoned, export).older, len(written(exports))) == (0, 9)
+
+
+def test_it_can_be_undone(poisoned: Queue, exports: Path, export: Retention) -> None:
+    done = retained(grown_old(poisoned), export)
+    undo(poisoned.table, done.plans[0], poisoned.clock, who="shell:ann@here")
+    assert sorted(poisoned.rows(POISON)) == list(range(1, 10))
+    assert len(written(exports)) == 9
+
+
+POINTS: tuple[str, ...] = ("store.plan.before_commit", "store.plan.after_commit", "desk.retain.after_record", "desk.export.before_link")
+POINTS += ("desk.export.after_file", "desk.apply.before_chunk", "store.replace.before_commit", "store.replace.after_commit", "desk.apply.after_chunk")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_and_run_again_it_writes_and_removes_each_once(
+    poisoned: Queue, export: Retention, point: str, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "PART", 4)
+    exports = Path(export.export_to or "")
+    kept = poisoned.rows()
+
+    def die() -> None:
+        raise DiedError
+
+    at_point.do(point, die)
+    with pytest.raises(DiedError):
+        retained(grown_old(poisoned), export)
+    gone = kept.keys() - poisoned.rows().keys()
+    assert gone <= written(exports).keys(), "removed without being exported"
+    poisoned.sent(body(10, "key", "later")).receive("two")
+    poisoned.clock.advance(MONTH + DAY)
+    retained(poisoned, export)
+    retained(poisoned, export)
+    assert sorted(written(exports)) == list(range(1, 11))
+    assert not poisoned.rows()
+    assert not list(exports.glob(".*"))
+    is_whole(poisoned)
+
+
+def test_two_at_once_write_and_remove_each_once(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+    grown_old(poisoned)
+    at_point.do("desk.retain.after_record", lambda: retained(poisoned, export))
+    retained(poisoned, export)
+    assert sorted(written(exports)) == list(range(1, 10))
+    assert not poisoned.rows()
+
+
+def test_a_message_that_changes_meanwhile_is_removed_only_when_it_was_written(
+    poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint
+) -> None:
+    grown_old(poisoned)
+    at_point.do("desk.retain.after_record", lambda: put_back(poisoned.table, poisoned.clock, [3]))
+    assert retained(poisoned, export).removed == 8
+    assert 3 not in written(exports)
+    assert sorted(poisoned.rows()) == [3]
+
+
+def test_what_a_pass_has_claimed_waits(poisoned: Queue, exports: Path, export: Retention) -> None:
+    grown_old(poisoned)
+    assert poisoned.table.claim("reader", lease=LEASE, now=poisoned.clock.now(), max_messages=100, sub_queue=POISON) is not None
+    done = retained(poisoned, export)
+    assert (done.removed, done.waiting) == (0, 9)
+    claim = poisoned.table.snapshot().claims[0]
+    poisoned.table.release(claim)
+    done = retained(poisoned, export)
+    assert (done.removed, done.waiting) == (9, 0)
+    assert len(written(exports)) == 9
+
+
+def test_a_plan_that_somebody_has_paused_waits(poisoned: Queue, export: Retention, at_point: AtPoint) -> None:
+    grown_old(poisoned)
+    at_point.do("desk.retain.after_record", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
+    for _ in range(2):
+        assert retained(poisoned, export).waiting == 9
+    assert len(plans(poisoned.table)) == 1
+
+
+def test_whoever_applies_the_plan_writes_its_messages_first(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+    def die() -> None:
+        raise DiedError
+
+    at_point.do("desk.retain.after_record", die)
+    with pytest.raises(DiedError):
+        retained(grown_old(poisoned), export)
+    apply(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock)
+    assert len(written(exports)) == 9
+    assert not poisoned.rows()
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_recorded_in_the_queue_with_an_event(poisoned: Queue, exports: Path, export: Retention) -> None:
+    for _ in range(2):
+        declare_retention(poisoned.table, poisoned.clock, export)
+    assert recorded_retention(poisoned.table) == export
+    assert [event.details for event in poisoned.table.events() if "desk" in event.details] == [{"desk": "retention"}]
+    assert retained(grown_old(poisoned)).removed == 9
+    declare_retention(poisoned.table, poisoned.clock, None)
+    assert retain(poisoned.table, poisoned.clock) is None
+    assert len(written(exports)) == 9
+
+
+def test_it_is_read_from_plain_values(queue: Queue) -> None:
+    configure(queue.table, queue.clock, retention={"after": 60})
+    assert recorded_retention(queue.table) == Retention(timedelta(minutes=1))
+    assert Retention.read(Retention(DAY, "s3://lake/old", remove=True).to_dict()) == Retention(DAY, "s3://lake/old", remove=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"after": 0}, "after"),
+        ({"after": "30d"}, "after"),
+        ({"export_to": "x"}, "retention"),
+        ({"after": 60, "export": "x"}, "retention"),
+        ({"after": 60, "export_to": "/x"}, "export_to"),
+        ({"after": 60, "export_to": "x", "remove": True}, "export_to"),
+        ({"after": 60, "export_to": 7, "remove": True}, "export_to"),
+        ({"after": 60, "export_to": " ", "remove": True}, "export_to"),
+        ({"after": 60, "remove": True}, "remove"),
+        (7, "retention"),
+    ],
+)
+def test_what_is_no_retention_is_refused_by_name(values: object, name: str) -> None:
+    with pytest.raises(SettingError, match=f"^{name}="):
+        Retention.read(values)
+
+
+# Plans that have ended ------------------------------------------------------------------------------------------------
+
+
+def test_maintenance_removes_plans_that_ended_more_than_30_days_ago(poisoned: Queue, export: Retention) -> None:
+    done = retained(grown_old(poisoned), export)
+    poisoned.clock.advance(MONTH - DAY)
+    assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 0
+    assert find_plan(poisoned.table, done.plans[0]).done == 9
+    poisoned.clock.advance(2 * DAY)
+    assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 1
+    assert plans(poisoned.table) == ()
+
+
+def test_maintenance_keeps_plans_that_ended_lately_and_those_that_have_not(poisoned: Queue, export: Retention, at_point: AtPoint) -> None:
+    grown_old(poisoned)
+    at_point.do("desk.retain.after_record", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
+    retained(poisoned, export)
+    poisoned.clock.advance(2 * MONTH)
+    [view] = plans(poisoned.table)
+    assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 0
+    cancel(poisoned.table, view.plan, poisoned.clock, who="shell:bob@here")
+    assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 0
+    poisoned.clock.advance(MONTH + DAY)
+    assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 1
