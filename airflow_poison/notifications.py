@@ -99,7 +99,7 @@ class AlertTargets:
 
     def receivers(self, alert: Alert) -> tuple[Target, ...]:
         """Return who is told of an alert, each once."""
-        told: tuple[Target, ...] = getattr(self, alert.kind.value)
+        told: tuple[Target, ...] = self.poison if alert.kind == "desk" else getattr(self, alert.kind.value)
         if alert.event not in STOPS:
             return told
         return told + tuple(target for target in self.stopped if not any(target is other for other in told))
@@ -111,6 +111,7 @@ class AlertTargets:
         wanted = {
             AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
             AlertKind.POISON: self.poison,
+            AlertKind.DESK: self.poison,
             AlertKind.BLOCKED: self.blocked,
             AlertKind.OUTAGE: self.outage,
             AlertKind.OUTAGE_OVER: self.outage_over,

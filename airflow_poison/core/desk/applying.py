@@ -13,7 +13,7 @@ from airflow_poison.core.actor import acting
 from airflow_poison.core.desk.actions import EDITS, Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
-from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, find_plan, stored, view_of
+from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, facts_of, find_plan, stored, view_of
 from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
@@ -119,6 +119,7 @@ def undo(
 def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
     change = _change(planned.action, found.plan, members, table, store)
+    change = replace(change, facts={**change.facts, **facts_of(found)})
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
     chunk = min(planned.chunk or most, planned.rate or most)
     states = frozenset({found.state})

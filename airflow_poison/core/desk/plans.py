@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ from airflow_poison.core.store.files import PlanState
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     import duckdb
     import pyarrow as pa
@@ -136,11 +137,21 @@ class Plan:
     members: pa.Table = field(repr=False)
 
 
-def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clock, *, limit: int | None = None, version: int | None = None) -> Plan:
+def plan(
+    table: QueueTable,
+    selection: Selection,
+    action: PlanAction,
+    clock: Clock,
+    *,
+    limit: int | None = None,
+    version: int | None = None,
+    among: Sequence[int] | None = None,
+) -> Plan:
     """Say what an action would do to a selection's messages of the newest version. Writes nothing.
 
     :param limit: only so many messages, those with the lowest lookup ids.
     :param version: an earlier version, which somebody has looked at; None: the newest.
+    :param among: only messages with these lookup ids; None: all.
     Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
     version that cannot be looked at any more.
     """
@@ -154,6 +165,8 @@ def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clo
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
     with sql.messages(table, found) as engine:
         where, values = sql.condition(engine, selection)
+        if among is not None:
+            where, values = f"({where}) and lookup_id in (select unnest(?::bigint[]))", [*values, list(among)]
         most = "" if limit is None else f"limit {limit}"
         engine.execute(
             f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error, error_type, error_message,
@@ -223,6 +236,8 @@ def record(
     chunk: int | None = None,
     canary: Canary | None = None,
     key: str = "",
+    facts: Mapping[str, str] = MappingProxyType({}),
+    paused: bool = False,
 ) -> str:
     """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
 
@@ -230,25 +245,34 @@ def record(
     :param rate: messages a second, at most; None: as fast as it goes.
     :param chunk: messages of one commit; None: 50,000, or what ``rate`` allows in a second.
     :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
+    :param facts: further texts by name that its events say, for example which rule of the queue has made it.
+    :param paused: it waits until somebody resumes it.
     Raises SettingError.
     """
     for name, value in (("rate", rate), ("chunk", chunk)):
         if value is not None and value < 1:
             raise SettingError(name, value, "a whole number, at least 1")
     view, now = planned.view, clock.now()
-    plan_id = sha256(key.encode()).hexdigest()[:12] if key else uuid4().hex[:12]
+    plan_id = keyed(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {"plan": plan_id, "at": now.isoformat(), "who": who, "reason": reason, "rate": rate, "chunk": chunk}
-    said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
+    said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}, "facts": dict(facts)}
+    state = PlanState.PAUSED if paused else PlanState.RUNNING if canary is None else PlanState.CANARY
     told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
+    told |= {**facts, "state": state.value}
     with acting(who, reason):
         table.record_plan(
             plan_id,
             said,
             _members(planned.members),
             [Event(EventType.PLANNED, now, details=told)],
-            state=PlanState.RUNNING if canary is None else PlanState.CANARY,
+            state=state,
         )
     return plan_id
+
+
+def keyed(key: str) -> str:
+    """Return the id of the plan that is recorded with a key."""
+    return sha256(key.encode()).hexdigest()[:12]
 
 
 def _members(members: pa.Table) -> pa.Table:
@@ -299,6 +323,12 @@ def stored(table: QueueTable, plan_id: str) -> StoredPlan:
     return found
 
 
+def facts_of(found: StoredPlan) -> Mapping[str, str]:
+    """Return the further texts that a plan's events say."""
+    facts: Mapping[str, str] = found.record.get("facts", {})
+    return facts
+
+
 def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
     """Return a stored plan as people see it."""
     said: Mapping[str, Any] = found.record
@@ -326,8 +356,7 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
     """Bring a plan into another state, and record that. Raises PlanNotFoundError, PlanStateError."""
-    stored(table, plan_id)
-    told = {"plan": plan_id, "state": state.value, **facts}
+    told = {"plan": plan_id, "state": state.value, **facts_of(stored(table, plan_id)), **facts}
     table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=told)])
     return find_plan(table, plan_id)
 

@@ -141,6 +141,11 @@ def newest_events(
     return found, earlier
 
 
+def messages_of(table: Table, details: Mapping[str, str]) -> Sequence[int] | None:
+    """Return the messages of an event of a whole file, by its details; None for other events, and where they are not known any more."""
+    return _messages(table.folder, details)
+
+
 def details_of_plan(table: Table, plan: str) -> Iterator[Mapping[str, str]]:
     """Yield the details of the events that a plan's chunks have recorded, in the order of their commits; one for each file of a chunk."""
     import pyarrow.compute as pc
@@ -258,7 +263,7 @@ def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
     if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
-    lookup_ids = _ids_of(folder, details)
+    lookup_ids = None if _IDS in details else _ids_of(folder, details)  # it may be about some of the file's messages only
     return body if lookup_ids is None else json.dumps(details | {_IDS: as_ranges(lookup_ids)}).encode()
 
 
