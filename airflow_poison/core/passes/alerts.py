@@ -228,16 +228,14 @@ def what_to_do(queue: str, event: Event) -> str:
     match event.type:
         case _ if event.type in _WHAT_TO_DO:
             return _WHAT_TO_DO[event.type]
-        case EventType.TOLD | EventType.PLANNED | EventType.PLAN_CHANGED:
-            return _what_to_do_at_the_desk(queue, event)
         case EventType.MOVED_POISON:
             return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
         case _ if place := _destination(event):
             return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
         case EventType.REJECTED | EventType.DEAD_LETTERED:
             return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
-        case EventType.BLOCKED:
-            return _what_to_do_when_blocked(queue, event)
+        case EventType.BLOCKED | EventType.TOLD | EventType.PLANNED | EventType.PLAN_CHANGED:
+            return (_what_to_do_when_blocked if event.type is EventType.BLOCKED else _what_to_do_at_the_desk)(queue, event)
         case _:
             return what_to_do_when_halted(halt_of(event), queue, event.details.get("system", ""))
 
