@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.handler_wrappers import track_failures
+    from airflow_poison.core.desk.plans import Canary
+    from airflow_poison.core.desk.rules import Rule
+    from airflow_poison.core.desk.selection import Selection
     from airflow_poison.core.failures import ErrorHandler, PoisonRows, Postpone, Unprocessable
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import declare
@@ -46,6 +49,7 @@ __all__ = [
     "Action",
     "ActivationSpecification",
     "BrokerError",
+    "Canary",
     "Contract",
     "Conversation",
     "DefaultMessaging",
@@ -62,8 +66,10 @@ __all__ = [
     "PoisonRows",
     "PoisonSubQueue",
     "Postpone",
+    "Rule",
     "Script",
     "Scripted",
+    "Selection",
     "SentBy",
     "Service",
     "ServiceBroker",
@@ -98,6 +104,9 @@ _HOMES = {
     "conversations.system_messages": "BrokerError ErrorDocument",
     "conversations.transaction": "Conversation",
     "delivery.handler_wrappers": "track_failures",
+    "desk.plans": "Canary",
+    "desk.rules": "Rule",
+    "desk.selection": "Selection",
     "failures": "ErrorHandler PoisonRows Postpone Unprocessable",
     "message": "Message",
     "passes.alter": "declare",

@@ -11,6 +11,7 @@ OPERATORS = (
     "airflow_poison.operators.ask",
     "airflow_poison.operators.dialogs",
     "airflow_poison.operators.recover",
+    "airflow_poison.operators.rules",
     "airflow_poison.operators.submit",
 )
 SENSORS = ("airflow_poison.sensors.queue",)

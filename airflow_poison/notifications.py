@@ -62,6 +62,7 @@ class AlertTargets:
     backlog_older_than: timedelta | None = None
     outage: tuple[Target, ...] = ()
     outage_over: tuple[Target, ...] = ()
+    told: tuple[Target, ...] = ()
 
     @classmethod
     def of(
@@ -75,6 +76,7 @@ class AlertTargets:
         backlog_older_than: timedelta | None = None,
         on_outage: Targets = None,
         on_outage_over: Targets = None,
+        on_told: Targets = None,
     ) -> AlertTargets:
         """Return the receivers given one by one or in a list.
 
@@ -92,14 +94,15 @@ class AlertTargets:
             None if backlog_older_than is None else duration("backlog_older_than", backlog_older_than, timedelta(microseconds=1)),
             listed("on_outage", on_outage),
             listed("on_outage_over", on_outage_over),
+            listed("on_told", on_told),
         )
 
     def __bool__(self) -> bool:
-        return any((self.queue_disabled, self.poison, self.blocked, self.stopped, self.backlog, self.outage, self.outage_over))
+        return any((self.queue_disabled, self.poison, self.blocked, self.stopped, self.backlog, self.outage, self.outage_over, self.told))
 
     def receivers(self, alert: Alert) -> tuple[Target, ...]:
         """Return who is told of an alert, each once."""
-        told: tuple[Target, ...] = getattr(self, alert.kind.value)
+        told: tuple[Target, ...] = self.poison + self.told if alert.kind == "desk" else getattr(self, alert.kind.value)
         if alert.event not in STOPS:
             return told
         return told + tuple(target for target in self.stopped if not any(target is other for other in told))
@@ -111,6 +114,7 @@ class AlertTargets:
         wanted = {
             AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
             AlertKind.POISON: self.poison,
+            AlertKind.DESK: self.poison or self.told,
             AlertKind.BLOCKED: self.blocked,
             AlertKind.OUTAGE: self.outage,
             AlertKind.OUTAGE_OVER: self.outage_over,

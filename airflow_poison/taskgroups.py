@@ -17,6 +17,7 @@ from airflow_poison.operators.dialogs import REMOVAL_ERROR
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.operators.rules import QueueRulesOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.delivery.transform import TransformLike
+    from airflow_poison.core.desk.plans import Canary
+    from airflow_poison.core.desk.rules import Rule
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.passes.land import Deliver
     from airflow_poison.core.policies.outage import Outage
@@ -137,11 +140,13 @@ def retry_cycle(
     py_files: Sequence[str] = (),
     outage: Outage | None = None,
     mask: Sequence[str] | str | None = None,
+    redrive_on_new_handler: Canary | None = None,
+    rules: Sequence[Rule] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
 ) -> TaskGroup:
-    """Chain the three tasks of a queue's cycle: ``return`` >> ``receive`` >> ``alert``.
+    """Chain the three tasks of a queue's cycle: ``return`` >> ``receive`` >> ``alert``; with ``rules`` four: these run before ``receive``.
 
     ``alert`` is a teardown: it runs also when ``receive`` failed, and does not hide that failure from the DAG run. What follows the group
     waits for ``receive``. Without a notifier there is no ``alert``.
@@ -150,6 +155,7 @@ def retry_cycle(
     :param policy: the queue's rules.
     :param group_id: the task group's id.
     :param services: that receive from the queue, declared on it before each pass.
+    :param rules: what becomes of poison by itself, see QueueRulesOperator. What a rule asks waits as a paused plan; the cycle does not wait for it.
     :param default_args: default arguments of the group's tasks.
 
     What is not described here is as in QueueReceiveOperator and QueueAlertOperator.
@@ -183,10 +189,14 @@ def retry_cycle(
             py_files=py_files,
             outage=outage,
             mask=mask,
+            redrive_on_new_handler=redrive_on_new_handler,
             error_handler=error_handler,
             conn_id=conn_id,
         )
         returned >> received
+        if rules:
+            ruled = QueueRulesOperator(task_id="rules", queue_name=queue_name, rules=rules, wait=False, conn_id=conn_id)
+            returned >> ruled >> received
         told: dict[str, Any] = {
             "on_queue_disabled": on_queue_disabled,
             "on_stopped": on_stopped,

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import changes, decisions, dialogs, looking, private, receive, send, settings
+from airflow_poison.cli import changes, decisions, dialogs, looking, private, receive, rules, send, settings
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ COMMANDS: Final = (
     changes.restart,
     decisions.decide,
     decisions.recover,
+    rules.rules,
     changes.maintain,
     private.retain,
     private.mask,

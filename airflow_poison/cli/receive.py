@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.store.control import HandlerCode
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -164,7 +165,18 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         progress=progress,
         store=opened_store(args),
         outage=outage,
+        shipped=files if args.store is not None else hook_of(args).shipped(files),
+        before_claim=lambda code: _redriven(table, code, progress),
     )
+
+
+def _redriven(table: QueueTable, code: HandlerCode, progress: Callable[[str], None]) -> None:
+    """Redrive for a new handler, where the queue is set so."""
+    from airflow_poison.cli.rules import who
+    from airflow_poison.core.desk.redrive import redrive
+
+    for view in redrive(table, system_clock(), code, who=who()):
+        progress(f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back")
 
 
 def _small_pass(args: Namespace) -> int:

@@ -49,6 +49,8 @@ class EventType(StrEnum):
     """Not of the specification: a plan was paused, resumed, stopped, cancelled, finished or undone. ``details`` say the plan and its state."""
     EDITED = "EDITED"
     """Not of the specification: people have changed a message's body or properties."""
+    TOLD = "TOLD"
+    """Not of the specification: a rule of the queue tells people of messages that wait in poison. ``details`` say the rule."""
 
 
 OWN = frozenset(
@@ -60,6 +62,7 @@ OWN = frozenset(
         EventType.OUTAGE_OVER,
         EventType.PLANNED,
         EventType.PLAN_CHANGED,
+        EventType.TOLD,
     }
 )
 """Events that the specification does not have: what became of the queue itself."""

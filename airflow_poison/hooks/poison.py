@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.desk.plans import Canary
     from airflow_poison.core.desk.retention import RetainResult, Retention
+    from airflow_poison.core.desk.rule_runs import RulesResult
+    from airflow_poison.core.desk.rules import Rule
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.inspect import InspectResult
@@ -214,6 +217,34 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.move import put_back
 
         return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
+
+    def declare_rules(self, queue_name: str, rules: Sequence[Rule | Mapping[str, Any]]) -> tuple[Rule, ...]:
+        """Record what becomes of a queue's poison by itself, in the place of the rules that it has. Raises SettingError and QueryError."""
+        from airflow_poison.core.desk.rules import declare_rules
+
+        return declare_rules(self.store().open(queue_name), rules, SystemClock())
+
+    def run_rules(self, queue_name: str, *, dry_run: bool = False, run: str = "") -> RulesResult:
+        """Do what a queue's rules say, as far as it is time.
+
+        :param dry_run: only say what each rule has and would take; nothing is written.
+        :param run: a key: however often it is called with it, each rule makes one plan.
+        """
+        from airflow_poison.core.desk import rule_runs
+
+        if dry_run:
+            return rule_runs.dry_run(self.queue_to_read(queue_name), SystemClock())
+        store = self.store()
+        return rule_runs.run_rules(store.open(queue_name), SystemClock(), who=_this_run() or "hook", store=store, run=run)
+
+    def redrive_on_new_handler(self, queue_name: str, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
+        """Let a queue redrive its poison by itself when its handler is a new one; None: not any more.
+
+        :param canary: so many messages of each error group go first, and such a share must be settled before the others follow.
+        """
+        from airflow_poison.core.desk.redrive import set_redrive
+
+        return set_redrive(self.store().open(queue_name), canary, SystemClock())
 
     def remove(self, queue_name: str, lookup_id: int) -> Message:
         """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.identity import actor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow.sdk import Context
+
+    from airflow_poison.core.desk.plans import Canary, PlanView
+    from airflow_poison.core.store.control import HandlerCode
+    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Log
 
 
@@ -99,3 +106,25 @@ def _cancel(log: Log) -> None:
             classic.sparkContext.cancelAllJobs()
     except Exception as error:  # noqa: BLE001  (py4j and grpc raise many kinds; nothing more can be done here)
         log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)
+
+
+# Redrives for new handlers ------------------------------------------------------------------------------------------
+
+
+def redrive_by_itself(table: QueueTable, canary: Canary | None, context: Context, log: Log, code: HandlerCode | None = None) -> None:
+    """Redrive for a new handler where the queue is set so, and log what comes of it.
+
+    :param canary: is recorded first; None: what is recorded rules. :param code: of the handler; None: that of the last pass.
+    """
+    from airflow_poison.core.desk.redrive import redrive, set_redrive
+
+    clock = SystemClock()
+    if canary is not None:
+        set_redrive(table, canary, clock)
+    for view in redrive(table, clock, code, who=actor(context)):
+        log.warning("Redrive for a new handler: %s", logged(view))
+
+
+def logged(view: PlanView) -> str:
+    """Return a line about a plan."""
+    return f"plan {view.plan}, {view.action.verb.value} ({view.reason}): {view.state}, {view.done:,} of {view.messages:,} done"

@@ -80,6 +80,12 @@ def with_own_key(act: Callable[[str], T], context: Context, hook: QueueHook, pla
     return act(former)
 
 
+def actor(context: Any) -> str:
+    """Return a task instance as events say who has acted."""
+    task = context["ti"]
+    return f"dag:{task.dag_id}/{task.run_id}/{task.task_id}"
+
+
 def subscriber(context: Context, hook: QueueHook, table: QueueTable) -> str:
     """Return the name under which a task's alerts are remembered: the same in every run of its DAG, another for each Airflow.
 

@@ -1,4 +1,4 @@
-"""What people are asked about a halted queue, as Markdown that no message can break out of, and the alerts about such decisions."""
+"""What people are asked about halted queues and proposals of rules, as Markdown that no message can break out of; alerts about such decisions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from airflow_poison.core.passes.decide import Decision, choices
 from airflow_poison.core.passes.relay import dead_letter_queue
 from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.schema import SubQueue, place_name
+from airflow_poison.core.texts import counted
 from airflow_poison.notifications import tell_all
 from airflow_poison.ui.page_data import neutral_text
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
+    from airflow_poison.core.desk.plans import PlanView
     from airflow_poison.core.passes.browse import MessageRow
     from airflow_poison.core.passes.conversations import ConversationRow
     from airflow_poison.core.passes.halts import HaltedEndpoint
@@ -79,6 +81,23 @@ def question(
     means = {each: _ends(conversation, end) if each is Decision.END else _means(each, halt, others, system, to_queue) for each in options}
     parts.append("\n".join(f"* **{options[each]}**: {means[each]}" for each in options))
     return Question(f"Queue {halt.name} is {halt.state.value}{blamed}. What shall be done?", "\n\n".join(parts), options)
+
+
+LEAVE = "Leave them in poison"
+"""The answer that does nothing of what rules propose."""
+
+
+def proposals(queue: str, proposed: Sequence[PlanView]) -> tuple[str, str, dict[str, str]]:
+    """Return what people are asked about plans that rules propose: subject, Markdown, and the answers by the plans that they agree to."""
+    answers: dict[str, str] = {}
+    parts = [f"Rules of queue **{queue}** propose what shall become of messages in poison. What nobody agrees to stays there."]
+    for view in proposed:
+        verb, to = view.action.verb.value.replace("_", " "), f" {view.action.target}" if view.action.target else ""
+        answers[view.plan] = f"{view.reason}: {verb}{to} {counted(view.messages, 'message')}"
+        groups = [(_code(group.type or "no failure"), f"{group.messages:,}, {_code(group.text)}") for group in view.groups[:MOST_PROPERTIES]]
+        named = ", ".join(str(sample.lookup_id) for sample in view.samples)
+        parts += [f"**{answers[view.plan]}** (plan {_code(view.plan)}); for example {named}.", _table(iter(groups))]
+    return f"Rules of queue {queue} propose something. What shall be done?", "\n\n".join(parts), answers
 
 
 def _options(halt: HaltedEndpoint, message: MessageRow | None, conversation: ConversationRow | None, end: EndConversation) -> dict[Decision, str]:

@@ -18,7 +18,7 @@ from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import halted
-from airflow_poison.operators.base import whole
+from airflow_poison.operators.base import redrive_by_itself, whole
 from airflow_poison.operators.identity import subscriber, task_key
 
 if TYPE_CHECKING:
@@ -180,6 +180,8 @@ class QueuePass:
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
             outage=task.outage,
+            shipped=self.hook.shipped(task.py_files),
+            before_claim=lambda code: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, code),
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:

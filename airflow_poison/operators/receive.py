@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.services import Service
     from airflow_poison.core.delivery.handlers import HandlerLike
     from airflow_poison.core.delivery.transform import TransformLike
+    from airflow_poison.core.desk.plans import Canary
     from airflow_poison.core.failures import ErrorHandler
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.land import Deliver
@@ -75,6 +76,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
     :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
     :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
+    :param redrive_on_new_handler: a ``Canary``: after a new version of the handler, so many poison messages of each error group go back to ``main``
+        by themselves, and the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
@@ -106,6 +109,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         py_files: Sequence[str] = (),
         outage: Outage | None = None,
         mask: Sequence[str] | str | None = None,
+        redrive_on_new_handler: Canary | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -134,6 +138,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.unprocessable = importable_types(unprocessable)
         self.outage = checked_outage(outage)
         self.mask = checked_mask(mask)
+        self.redrive_on_new_handler = redrive_on_new_handler
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
         self.py_files = py_files

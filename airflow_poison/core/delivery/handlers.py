@@ -110,7 +110,7 @@ def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = F
 def _ready_to_travel(function: object) -> HandlerRef:
     """Return the reference of a function: by its name where that can be imported elsewhere, else by value. Raises what pickling raises."""
     name, path = _name_of(function), tuple(sys.path)
-    return HandlerRef(name, path=path) if _is_importable(function, name) else HandlerRef(name, carry_by_value(function, function), path)
+    return HandlerRef(name, path=path) if is_importable(function, name) else HandlerRef(name, carry_by_value(function, function), path)
 
 
 def check_deliver(deliver: object) -> None:
@@ -302,7 +302,8 @@ def _would_be_found(name: str) -> bool:
     return not rest or spec.submodule_search_locations is not None
 
 
-def _is_importable(handler: object, name: str) -> bool:
+def is_importable(handler: object, name: str) -> bool:
+    """Whether another process finds a handler by its name."""
     module_name, _, attribute = name.partition(":")
     if module_name == "__main__" or "<" in attribute or not _module_is_importable(module_name):
         return False

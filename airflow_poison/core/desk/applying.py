@@ -14,7 +14,7 @@ from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Ver
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.exporting import exported
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
-from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, find_plan, stored, view_of
+from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, facts_of, find_plan, stored, view_of
 from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
@@ -30,7 +30,7 @@ from airflow_poison.core.store.table.files import partition_of
 from airflow_poison.core.store.table.history import as_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -125,6 +125,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     if planned.export_to:
         members = members.only(exported(table, found.plan, planned.export_to, members, store))
     change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store)
+    change = replace(change, facts=facts_of(found))
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
     chunk = min(planned.chunk or most, planned.rate or most)
     states = frozenset({found.state})
@@ -184,6 +185,7 @@ class _Change:
     leaves: bool = True
     edited_by: str = ""
     undoes: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, members: Members) -> _Change:
         """Return the same for other members."""
@@ -360,7 +362,9 @@ class _Chunks:
     def _events(self, file: DataFile, ids: Any) -> Iterator[Event]:
         moved = file.move_count + self.change.counted
         for kind, facts, some in self.change.tell(SubQueue(file.sub_queue), ids):
-            yield Event(kind, self.clock.now(), int(some.min()), 0, moved, _details(self.plan, file.path, some.tolist()) | facts)
+            yield Event(
+                kind, self.clock.now(), int(some.min()), 0, moved, _details(self.plan, file.path, some.tolist()) | {**self.change.facts, **facts}
+            )
 
 
 def _details(plan: str, path: str, lookup_ids: Sequence[int]) -> dict[str, str]:

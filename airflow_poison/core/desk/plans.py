@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -243,6 +244,8 @@ def record(
     canary: Canary | None = None,
     key: str = "",
     export_to: str = "",
+    facts: Mapping[str, str] = MappingProxyType({}),
+    paused: bool = False,
 ) -> str:
     """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
 
@@ -251,13 +254,15 @@ def record(
     :param chunk: messages of one commit; None: 50,000, or what ``rate`` allows in a second.
     :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
     :param export_to: a folder, or a prefix in an object store, where its messages are written before anything is done to them.
+    :param facts: further texts by name that its events say, for example which rule of the queue has made it.
+    :param paused: it waits until somebody resumes it.
     Raises SettingError.
     """
     for name, value in (("rate", rate), ("chunk", chunk)):
         if value is not None and value < 1:
             raise SettingError(name, value, "a whole number, at least 1")
     view, now = planned.view, clock.now()
-    plan_id = sha256(key.encode()).hexdigest()[:12] if key else uuid4().hex[:12]
+    plan_id = keyed(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {
         "plan": plan_id,
         "at": now.isoformat(),
@@ -266,18 +271,26 @@ def record(
         "rate": rate,
         "chunk": chunk,
         "export_to": export_to,
+        "facts": dict(facts),
     }
     said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
+    state = PlanState.PAUSED if paused else PlanState.RUNNING if canary is None else PlanState.CANARY
     told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
+    told |= {**facts, "state": state.value}
     with acting(who, reason):
         table.record_plan(
             plan_id,
             said,
             _members(planned.members),
             [Event(EventType.PLANNED, now, details=told)],
-            state=PlanState.RUNNING if canary is None else PlanState.CANARY,
+            state=state,
         )
     return plan_id
+
+
+def keyed(key: str) -> str:
+    """Return the id of the plan that is recorded with a key."""
+    return sha256(key.encode()).hexdigest()[:12]
 
 
 def _members(members: pa.Table) -> pa.Table:
@@ -328,6 +341,12 @@ def stored(table: QueueTable, plan_id: str) -> StoredPlan:
     return found
 
 
+def facts_of(found: StoredPlan) -> Mapping[str, str]:
+    """Return the further texts that a plan's events say."""
+    facts: Mapping[str, str] = found.record.get("facts", {})
+    return facts
+
+
 def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
     """Return a stored plan as people see it."""
     said: Mapping[str, Any] = found.record
@@ -356,8 +375,7 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
     """Bring a plan into another state, and record that. Raises PlanNotFoundError, PlanStateError."""
-    stored(table, plan_id)
-    told = {"plan": plan_id, "state": state.value, **facts}
+    told = {"plan": plan_id, "state": state.value, **facts_of(stored(table, plan_id)), **facts}
     table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=told)])
     return find_plan(table, plan_id)
 

@@ -22,7 +22,6 @@ from airflow_poison.core.policies import settings
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store import object_store_of
 from airflow_poison.core.store.files import PlanState
-from airflow_poison.core.store.table.history import messages_of
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _older(table: QueueTable, before: datetime) -> tuple[list[int], datetime | N
         )
         together = engine.execute(f"select details::varchar, occurred_at from events where {moved} and details->>'count' is not null").fetchall()
         for details, at in together:
-            engine.execute("insert into became select unnest(?::bigint[]), ?", [list(messages_of(table.folder, json.loads(details)) or ()), at])
+            engine.execute("insert into became select unnest(?::bigint[]), ?", [list(table.messages_of(json.loads(details)) or ()), at])
         rows = engine.execute(
             """with latest as (select lookup_id, max(became_at) as became_at from became group by lookup_id)
             select lookup_id, coalesce(latest.became_at, enqueued_at) as since from messages left join latest using (lookup_id)

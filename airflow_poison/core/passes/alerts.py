@@ -40,6 +40,7 @@ class AlertKind(StrEnum):
     BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
     OUTAGE = "outage"  # what the handler needs is away: nothing is charged, and only probes are delivered
     OUTAGE_OVER = "outage_over"  # it is there again
+    DESK = "desk"  # a rule tells of poison or proposes something, or a redrive for a new handler has ended
     BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``send_backlog_alert``
 
 
@@ -54,6 +55,9 @@ EVENTS: Mapping[EventType, AlertKind] = {
     EventType.BLOCKED: AlertKind.BLOCKED,
     EventType.OUTAGE_BEGAN: AlertKind.OUTAGE,
     EventType.OUTAGE_OVER: AlertKind.OUTAGE_OVER,
+    EventType.TOLD: AlertKind.DESK,
+    EventType.PLANNED: AlertKind.DESK,
+    EventType.PLAN_CHANGED: AlertKind.DESK,
 }
 
 
@@ -138,14 +142,28 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
     told: dict[str, _Group] = {}
     halts = 0
     for event in events:
-        if event.details.get("by") in UNTOLD:
+        if event.details.get("by") in UNTOLD or not _is_news(event):
             continue
         name = event.type.value
+        if EVENTS[event.type] is AlertKind.DESK:
+            name = "-".join(filter(None, (name, event.details.get("rule"), event.details.get("plan"))))
         if event.type in HALTS:
             halts += 1
             name = f"{name}-{halts}"
         told.setdefault(name, _Group(event)).add(event)
     return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
+
+
+def _is_news(event: Event) -> bool:
+    """Whether people are alerted of what became of a plan: of one that a rule proposes, and of the end of one that a new handler was the cause of."""
+    facts = event.details
+    match event.type:
+        case EventType.PLANNED:
+            return "rule" in facts and facts.get("state") == "paused"
+        case EventType.PLAN_CHANGED:
+            return "handler" in facts and facts.get("state") in {"stopped", "done"}
+        case _:
+            return True
 
 
 def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
@@ -157,7 +175,7 @@ def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
         queue=queue,
         event=event.type.value,
         lookup_ids=tuple(told.lookup_ids),
-        count=told.count,
+        count=int(details["messages"]) if "messages" in details else told.count,
         reason=reason(queue, event, told.count),
         what_to_do=what_to_do(queue, event),
         details=details,
@@ -195,6 +213,8 @@ def reason(queue: str, event: Event, count: int) -> str:
         return what_halted(halt_of(event), facts.get("endpoint", queue))
     if event.type in {EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER}:
         return _of_outage(queue, event)
+    if EVENTS[event.type] is AlertKind.DESK:
+        return _of_desk(queue, event, count)
     became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type]
     if place := _destination(event):
         became = f"{became} {place!r}"
@@ -214,10 +234,33 @@ def what_to_do(queue: str, event: Event) -> str:
             return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
         case EventType.REJECTED | EventType.DEAD_LETTERED:
             return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
-        case EventType.BLOCKED:
-            return _what_to_do_when_blocked(queue, event)
+        case EventType.BLOCKED | EventType.TOLD | EventType.PLANNED | EventType.PLAN_CHANGED:
+            return (_what_to_do_when_blocked if event.type is EventType.BLOCKED else _what_to_do_at_the_desk)(queue, event)
         case _:
             return what_to_do_when_halted(halt_of(event), queue, event.details.get("system", ""))
+
+
+def _of_desk(queue: str, event: Event, count: int) -> str:
+    facts = event.details
+    if event.type is EventType.TOLD:
+        return f"{counted(count, 'message')} of queue {queue!r} wait in poison; rule {facts['rule']!r} tells of them."
+    if event.type is EventType.PLANNED:
+        messages, verb = counted(int(facts["messages"]), "message"), facts["verb"].replace("_", " ")
+        return f"Rule {facts['rule']!r} of queue {queue!r} proposes to {verb} {messages}."
+    group, seen = facts.get("group", ""), {name: counted(int(facts.get(name, "0")), "message") for name in ("settled", "failed")}
+    outcome = "has ended" if facts["state"] == "done" else f"was stopped: of its canary {seen['settled']} settled, {seen['failed']} failed"
+    return f"The redrive of queue {queue!r} for a new handler, error group {group!r}, {outcome}."
+
+
+def _what_to_do_at_the_desk(queue: str, event: Event) -> str:
+    plan = event.details.get("plan", "")
+    if event.type is EventType.TOLD:
+        return "Look at them, and put them back, remove them or leave them: a rule that tells leaves them where they are."
+    if event.type is EventType.PLANNED:
+        return f"Answer in the Airflow UI where a task asks, or resume plan {plan!r} of queue {queue!r}, or cancel it."
+    if event.details.get("state") == "done":
+        return "Nothing: the others of the group were put back, too."
+    return f"The others stay in poison. Mend the handler, or go on all the same: resume plan {plan!r} of queue {queue!r}."
 
 
 def _of_outage(queue: str, event: Event) -> str:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.batching import refuse_dialogs
+from airflow_poison.core.delivery.code import code_of, is_imported
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
@@ -27,7 +28,7 @@ from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, 
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART, OutageState, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class ReceivePass:
         key, which is the same when the rows are given again after it, or its process, has failed.
     :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
     :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
+    :param shipped: files of this machine that are shipped with the handler: a part of its code.
+    :param before_claim: told the code of the handler (``HandlerCode``) before anything is claimed, by a pass that is about to look for messages.
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
         Its options serve outputs in an object store of the same kind.
     """
@@ -93,6 +96,8 @@ class ReceivePass:
     check_stopped: Callable[[], object] = lambda: None
     outage: Outage | None = None
     small_pass: int = 0
+    shipped: tuple[str, ...] = ()
+    before_claim: Callable[[HandlerCode], object] = lambda _code: None
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -118,9 +123,11 @@ class ReceivePass:
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs, self.store) if self.outputs else ()
+        code = self._code(handler, snapshot)
+        self.before_claim(code)
         self._let_in(snapshot)
         try:
-            tallies = self._finish_all(key, handler, outputs)
+            tallies = self._finish_all(key, handler, outputs, code)
         except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
             land(self.table, self.clock, self.deliver, self.store)
             raise
@@ -137,7 +144,13 @@ class ReceivePass:
             )
         return result
 
-    def _finish_all(self, key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...]) -> list[Tally]:
+    def _code(self, handler: HandlerRef | Transformation, snapshot: Snapshot) -> HandlerCode:
+        """Return the code of the handler. That of one that travels by value is sure when the last pass had the same."""
+        code = code_of(handler, self.handler, self.shipped)
+        known = snapshot.control.handler_code(self.policy.reads)
+        return HandlerCode(code, is_sure=bool(code) and (is_imported(handler) or (known is not None and known.code == code)))
+
+    def _finish_all(self, key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...], code: HandlerCode) -> list[Tally]:
         """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each.
 
         A probe that succeeds ends the outage, and the run claims once more.
@@ -146,12 +159,12 @@ class ReceivePass:
         waiting = self._waiting(claim_key)
         if waiting and not self._is_small(waiting):
             engine().prepare(self.table, handler, outputs)
-        tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
+        tallies += (self._finish(mine, engine, handler, outputs, code, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
             probing = self._probed(self.table.snapshot().control)
             own = self._claimed(claim_key, probing)
             if own is not None:
-                tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
+                tallies.append(self._finish(own, engine, handler, outputs, code, crashed=bool(own.earlier)))
             if own is None or probing is None or self._probed(self.table.snapshot().control) is not None:
                 break
             self.progress("the probe has succeeded: the outage is over")
@@ -275,7 +288,14 @@ class ReceivePass:
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
     def _finish(
-        self, claim: Claim, engine: Callable[[], Engine], handler: HandlerRef | Transformation, outputs: Sequence[Output], *, crashed: bool
+        self,
+        claim: Claim,
+        engine: Callable[[], Engine],
+        handler: HandlerRef | Transformation,
+        outputs: Sequence[Output],
+        code: HandlerCode,
+        *,
+        crashed: bool,
     ) -> Tally:
         """Deliver what the claim leaves open and commit; resumes where an earlier holder stopped.
 
@@ -295,12 +315,14 @@ class ReceivePass:
                     here, held, handler, opening, self._converses(snapshot), outputs, expects, Masking.recorded(snapshot.control.desk)
                 ).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
-            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
+            manifest = self.table.seal(
+                held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None, handler=code.code)
+            )
         tally = Tally.from_record(manifest.result)
         self.table.finish(
             held.claim,
             manifest,
-            change=lambda control: self._after(control, tally),
+            change=lambda control: self._after(control, tally).with_handler_code(self.policy.reads, code),
             events=lambda control: [*self._halted(tally), *self._of_outage(control, tally)],
             now=self.clock.now(),
         )
@@ -388,7 +410,14 @@ _BESIDE = frozenset({EVENT, CONVERSATION, LANDING, TRANSMISSION_QUEUE})
 
 
 def _account(
-    claim: Claim, staged: Manifest, found: Mapping[str, int], earlier: RecoveredAttempts, outage: OutageRecord | None = None, *, probed: bool = False
+    claim: Claim,
+    staged: Manifest,
+    found: Mapping[str, int],
+    earlier: RecoveredAttempts,
+    outage: OutageRecord | None = None,
+    *,
+    probed: bool = False,
+    handler: str = "",
 ) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
@@ -397,8 +426,9 @@ def _account(
     :param outage: has ended the pass. The endpoint's counters are of failures in a row: they are as they were found, and begin anew where something
         has committed since.
     :param probed: an outage was known when the pass began.
+    :param handler: the code of the handler that delivered what the claim left open.
     """
-    total = Tally(Counter(timeouts=earlier.timeouts), outage=outage, probed=probed)
+    total = Tally(Counter(timeouts=earlier.timeouts), outage=outage, probed=probed, handler=handler)
     for record in staged.tallies:
         total.add(Tally.from_record(record))
     if total.opened_with is not None:

@@ -290,7 +290,7 @@ def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
     found = said.get("result")
     if found is None:
         return None
-    numbers = {name: found[name] for name in _FIELDS}
+    numbers = {name: found[name] for name in _FIELDS if name in found}
     return ReceiveResult(**{**numbers, "errors": tuple(numbers["errors"])})
 
 
@@ -344,6 +344,7 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),
+        shipped=tuple(files[1:]),  # the first is this package
     )
     return receiving.run(order.key).to_dict()
 

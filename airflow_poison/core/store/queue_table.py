@@ -375,3 +375,4 @@ class QueueTable(Table):
     # History
     events = history.events
     newest_events = history.newest_events
+    messages_of = history.messages_of

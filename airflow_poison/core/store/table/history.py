@@ -144,6 +144,11 @@ def newest_events(
     return found, earlier
 
 
+def messages_of(table: Table, details: Mapping[str, str]) -> Sequence[int] | None:
+    """Return the messages of an event of a whole file, by its details; None for other events, and where they are not known any more."""
+    return _messages(table.folder, details)
+
+
 def details_of_plan(table: Table, plan: str) -> Iterator[Mapping[str, str]]:
     """Yield the details of the events that a plan's chunks have recorded, in the order of their commits; one for each file of a chunk."""
     import pyarrow.compute as pc
@@ -213,7 +218,7 @@ def _counts(folder: Folder, rows: pa.Table, wanted: _Wanted) -> list[int]:
         details = json.loads(bodies[row] or b"{}")
         if wanted.lookup_ids is None and _IDS not in details:
             counts[row] = _rows_of_file(folder, details) or 1
-        elif (lookup_ids := messages_of(folder, details)) is not None:
+        elif (lookup_ids := _messages(folder, details)) is not None:
             counts[row] = len(wanted.of(lookup_ids))
     return counts
 
@@ -262,7 +267,7 @@ def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
     if body is None or _COUNTED.encode() not in body:
         return body
     details = json.loads(body)
-    lookup_ids = None if _IDS in details else _ids_of(folder, details)
+    lookup_ids = None if _IDS in details else _ids_of(folder, details)  # it may be about some of the file's messages only
     return body if lookup_ids is None else json.dumps(details | {_IDS: as_ranges(lookup_ids)}).encode()
 
 
@@ -281,7 +286,7 @@ def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, mos
 
     :param wanted: only those of these messages. :param most: only so many of them, the last ones.
     """
-    lookup_ids = messages_of(folder, event.details)
+    lookup_ids = _messages(folder, event.details)
     if lookup_ids is None:
         yield event
         return
@@ -291,7 +296,7 @@ def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, mos
         yield replace(event, lookup_id=lookup_id, details=details)
 
 
-def messages_of(folder: Folder, details: Mapping[str, str]) -> Sequence[int] | None:
+def _messages(folder: Folder, details: Mapping[str, str]) -> Sequence[int] | None:
     """Return the messages of an event of a whole file; None for other events, and where they are not known any more."""
     return from_ranges(details[_IDS]) if _IDS in details else _ids_of(folder, details)
 

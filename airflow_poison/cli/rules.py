@@ -1,0 +1,94 @@
+"""``airflow poison rules``: what becomes of a queue's poison by itself."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.cli import terminal, values
+from airflow_poison.cli.command import QUEUE, WHERE, command, option, switch, wrong_usage
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_poison.core.desk.rule_runs import RulesResult
+
+
+@command(
+    "rules",
+    QUEUE,
+    switch("--dry-run", "only say what each rule has and would take"),
+    option("--declare", "FILE", "a JSON list of rules, recorded in the place of those that the queue has; - reads standard input"),
+    option("--redrive-on-new-handler", "N[:SHARE]", "record that N messages of each error group go first after a new handler; off: not any more"),
+    *WHERE,
+)
+def rules(args: Namespace) -> None:
+    """Do what a queue's rules say with its poison.
+
+    Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
+    rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
+    """
+    from airflow_poison.core.desk import rule_runs
+    from airflow_poison.core.desk.redrive import redrive, set_redrive
+    from airflow_poison.core.desk.rules import checked_rules, declare_rules
+
+    clock = system_clock()
+    given = None if args.declare is None else checked_rules(_read(args.declare))
+    if args.dry_run:
+        if args.redrive_on_new_handler is not None:
+            raise wrong_usage("--redrive-on-new-handler: expected without --dry-run.")
+        _print(args, rule_runs.dry_run(queue_to_read(args), clock, given))
+        return
+    canary = None if args.redrive_on_new_handler in {None, "off"} else _canary(args.redrive_on_new_handler)
+    table = opened_queue(args)
+    if given is not None:
+        declare_rules(table, given, clock)
+    if args.redrive_on_new_handler is not None:
+        set_redrive(table, canary, clock)
+    redrive(table, clock, who=who())
+    _print(args, rule_runs.run_rules(table, clock, who=who(), store=opened_store(args)))
+
+
+def who() -> str:
+    """Return the user of this shell, as events say who has acted."""
+    return f"shell:{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _read(name: str) -> object:
+    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    try:
+        found: object = json.loads(text)
+    except ValueError as error:
+        raise wrong_usage(f"--declare {name}: expected a JSON list of rules; {error}.") from error
+    return found
+
+
+def _canary(text: str) -> Any:
+    from airflow_poison.core.desk.plans import Canary
+
+    number, _, share = text.partition(":")
+    flag = "--redrive-on-new-handler"
+    try:
+        return Canary(values.whole(flag, number, 1), float(share or 1))
+    except ValueError:
+        raise wrong_usage(f"{flag} {text}: expected N, N:SHARE or off, for example 10:0.95.") from None
+
+
+def _print(args: Namespace, result: RulesResult) -> None:
+    if args.output == "json":
+        terminal.write_json(result.to_dict())
+        return
+    out = terminal.screen()
+    told = terminal.table("rule", "does", "messages", "now", "waiting", "plan", right=("messages", "now", "waiting"))
+    for each in result.rules:
+        plan = f"{each.plan} {each.state}" if each.plan else ""
+        told.add_row(each.rule, each.verb.value, f"{each.messages:,}", f"{each.now:,}", f"{each.waiting:,}", plan)
+    if result.rules:
+        out.print(told)
+    done = "Nothing was changed." if result.dry_run else f"{terminal.messages(sum(each.done for each in result.rules))} done."
+    terminal.line(out, f"{result.queue}: {terminal.messages(result.messages)} in poison, {result.unmatched:,} meet no rule. {done}")

@@ -1,0 +1,198 @@
+"""A redrive for a new handler: once for each code, a canary of each error group, the others when it was good; whoever dies."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.desk.plans import Canary, plans
+from airflow_poison.core.desk.redrive import redrive, set_redrive
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.passes.alerts import AlertKind, send_alerts
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.control import HandlerCode
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.passes.given import DiedError
+
+if TYPE_CHECKING:
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.passes.alerts import Alert
+    from airflow_poison.core.passes.runs import ReceiveResult
+    from tests.store.points import AtPoint
+    from tests.unit.passes.given import Queue
+
+WHO = "dag:d/r/t"
+
+
+def land(message: Message) -> None:
+    """The mended handler: it needs no key any more, and its values are as wrong as before."""
+    body = message.json()
+    if body["fails"] == "value":
+        raise ValueError(body["says"])
+
+
+def land_all(message: Message) -> None:
+    """It takes everything."""
+    assert message.json()
+
+
+def received(queue: Queue, key: str, handler: object = land) -> ReceiveResult:
+    begun = partial(redrive, queue.table, queue.clock, who=WHO)
+    return queue.receive(key, handler=handler, before_claim=begun)
+
+
+def states(queue: Queue) -> dict[str, tuple[str, int, int]]:
+    """Of each error group the state of its newest plan, how many are done, and of how many."""
+    return {each.groups[0].type: (each.state, each.done, each.messages) for each in reversed(plans(queue.table))}
+
+
+def in_poison(queue: Queue) -> list[int]:
+    return sorted(queue.rows(SubQueue.POISON))
+
+
+def alerts(queue: Queue) -> list[Alert]:
+    heard: list[Alert] = []
+    send_alerts(queue.table, "me", heard.append, queue.clock, kinds=[AlertKind.DESK])
+    return heard
+
+
+@pytest.fixture
+def waiting(poisoned: Queue) -> Queue:
+    """A queue with poison, which redrives by itself; its handler is known."""
+    set_redrive(poisoned.table, Canary(2, 0.5), poisoned.clock)
+    return poisoned
+
+
+def test_it_is_off_unless_a_queue_is_set_so(poisoned: Queue) -> None:
+    assert received(poisoned, "two").received == 0
+    assert plans(poisoned.table) == ()
+
+
+def test_the_handler_of_the_last_pass_is_no_new_one(waiting: Queue) -> None:
+    assert received(waiting, "two", waiting.handler).received == 0
+    assert plans(waiting.table) == ()
+
+
+def test_a_canary_of_each_group_is_received_by_the_pass_of_the_new_handler(waiting: Queue) -> None:
+    result = received(waiting, "two")
+    assert (result.received, result.settled, result.poisoned) == (4, 2, 2)
+    assert states(waiting) == {"ValueError": ("canary", 2, 5), "KeyError": ("canary", 2, 4)}
+
+
+def test_the_others_follow_where_the_canary_was_good_and_people_are_told(waiting: Queue) -> None:
+    received(waiting, "two")
+    result = received(waiting, "three")
+    assert (result.received, result.settled) == (2, 2)
+    assert states(waiting) == {"ValueError": ("stopped", 2, 5), "KeyError": ("done", 4, 4)}
+    assert in_poison(waiting) == [5, 6, 7, 8, 9]
+    told = sorted(alert.reason for alert in alerts(waiting))
+    assert [line.partition(", error group ")[2].split(" ")[0] for line in told] == ["'KeyError", "'ValueError"]
+    assert "was stopped: of its canary 0 messages settled, 2 messages failed" in told[1]
+    if isinstance(waiting.store, DeltaStore):
+        assert [each for each in check(waiting.table, waiting.clock).findings if each.severity.value == "error"] == []
+
+
+def test_a_code_is_redriven_once(waiting: Queue) -> None:
+    for number, handler in enumerate((land, waiting.handler, land, waiting.handler)):
+        received(waiting, f"pass-{number}", handler)
+    assert len(plans(waiting.table)) == 2
+    assert alerts(waiting)
+    assert alerts(waiting) == []
+
+
+def test_a_still_newer_handler_takes_over(waiting: Queue) -> None:
+    received(waiting, "two")
+    assert received(waiting, "three", land_all).settled == 6  # two values have failed in another handler: they are a group of their own
+    assert [each.state for each in plans(waiting.table)].count("cancelled") == 2
+    assert received(waiting, "four", land_all).settled == 1
+    assert in_poison(waiting) == []
+
+
+def test_a_handler_by_value_is_a_new_one_when_two_passes_had_it(waiting: Queue) -> None:
+    def given(message: Message) -> None:
+        land(message)
+
+    waiting.sent('{"fails": ""}', '{"fails": ""}')
+    assert received(waiting, "two", given).received == 2
+    assert plans(waiting.table) == ()
+    assert received(waiting, "three", given).received == 4
+
+
+def test_code_that_differs_from_pass_to_pass_is_never_redriven(waiting: Queue) -> None:
+    for number in range(4):
+
+        def given(message: Message, number: int = number) -> int:
+            land(message)
+            return number
+
+        waiting.sent('{"fails": ""}')
+        received(waiting, f"pass-{number}", given)
+        redrive(waiting.table, waiting.clock, who=WHO)
+    assert plans(waiting.table) == ()
+
+
+def test_without_a_handler_it_is_that_of_the_last_pass(waiting: Queue) -> None:
+    waiting.sent('{"fails": ""}').receive("two", handler=land)
+    assert [each.state for each in redrive(waiting.table, waiting.clock, who=WHO)] == ["canary", "canary"]
+
+
+def test_the_first_handler_of_a_queue_is_no_new_one(queue: Queue) -> None:
+    set_redrive(queue.table, {"messages": 1}, queue.clock)
+    redrive(queue.table, queue.clock, HandlerCode("0" * 12, is_sure=True), who=WHO)
+    queue.sent('{"fails": "key", "says": "x"}').receive("one", handler=queue.handler)
+    assert plans(queue.table) == ()
+    assert len(redrive(queue.table, queue.clock, HandlerCode("1" * 12, is_sure=True), who=WHO)) == 1
+
+
+def test_it_can_be_switched_off(waiting: Queue) -> None:
+    set_redrive(waiting.table, None, waiting.clock)
+    assert waiting.table.snapshot().control.desk == {}
+    received(waiting, "two")
+    assert plans(waiting.table) == ()
+    with pytest.raises(SettingError, match=r"canary\.messages=0"):
+        set_redrive(waiting.table, {"messages": 0}, waiting.clock)
+    with pytest.raises(SettingError, match="redrive_on_new_handler"):
+        set_redrive(waiting.table, {"message": 1}, waiting.clock)
+
+
+def test_a_pass_records_the_code_of_its_handler(queue: Queue) -> None:
+    first = queue.sent("{}", "{}").receive("one", handler=land_all)
+    assert len(first.handler) == 12
+    assert queue.table.result("one-0") is not None
+    known = queue.table.snapshot().control.handler_code()
+    assert known == HandlerCode(first.handler, is_sure=True)
+    assert queue.sent("{}").receive("two", handler=land_all).handler == first.handler
+    assert queue.sent("{}").receive("three", handler="tests.unit.desk.test_redrive:land").handler != first.handler
+
+
+POINTS = ("desk.redrive.before_plan", "store.plan.after_commit", "desk.redrive.after_plan", "desk.redrive.before_seen", "desk.apply.before_chunk")
+
+
+@pytest.mark.parametrize("store", ["delta"], indirect=True)
+@pytest.mark.parametrize("point", POINTS)
+def test_who_dies_anywhere_does_each_message_once(waiting: Queue, at_point: AtPoint, point: str) -> None:
+    def die() -> None:
+        raise DiedError
+
+    at_point.do(point, die)
+    for _ in range(3):
+        try:
+            received(waiting, "two")
+        except DiedError:
+            continue
+    received(waiting, "three")
+    moved = sorted(each.lookup_id or 0 for each in waiting.table.events(types=[EventType.RETURNED]))
+    assert (moved, len(plans(waiting.table))) == ([1, 2, 3, 4, 5, 6], 2)
+
+
+@pytest.mark.parametrize("store", ["delta"], indirect=True)
+@pytest.mark.parametrize("point", POINTS)
+def test_two_passes_at_the_same_time_redrive_once(waiting: Queue, at_point: AtPoint, point: str) -> None:
+    code = HandlerCode("1" * 12, is_sure=True)
+    at_point.do(point, lambda: redrive(waiting.table, waiting.clock, code, who=WHO))
+    redrive(waiting.table, waiting.clock, code, who=WHO)
+    assert (len(plans(waiting.table)), len(waiting.rows(SubQueue.MAIN))) == (2, 4)
