@@ -1,7 +1,7 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
+PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
@@ -11,6 +11,11 @@ PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
 # Tests force thousands of files to disk: they do it in memory where there is enough of it, but for those with Spark.
 IN_MEMORY := $(shell [ -w /dev/shm ] && [ $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 4000000 ] && echo TMPDIR=/dev/shm)
 BIN := $(VENV)/bin
+FRONT := airflow_poison/ui/frontend
+PAGE := airflow_poison/ui/poison.js
+# The page is built where there is Node >= 20.19; a clone without it works for everything else.
+NODE := $(shell node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 19) ? 0 : 1)' 2>/dev/null && echo yes)
+NPM = npm --prefix $(FRONT) --silent
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters: without compiled modules each compiles Airflow again
@@ -18,10 +23,20 @@ unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters: withou
 help:  ## list what there is to do
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.ready  ## make the locked environment in .venv (every other target does it when needed)
+setup: $(VENV)/.ready $(if $(NODE),$(PAGE))  ## make the locked environment in .venv, and the page of queues where Node is (every other target does it when needed)
 
 $(VENV)/.ready: requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh $(VENV)
+	@$(if $(NODE),,echo "Node 20.19 or newer is not there: the page in the Airflow UI is not built and says so. Everything else works.")
+	@touch $@
+
+$(PAGE): $(FRONT)/node_modules/.ready $(shell find $(FRONT)/src -type f) $(FRONT)/vite.config.ts $(FRONT)/tsconfig.json
+	@echo "Building the page of queues: $@"
+	@$(NPM) run build
+
+$(FRONT)/node_modules/.ready: $(FRONT)/package-lock.json
+	@echo "Installing the locked packages of the page into $(FRONT)/node_modules"
+	@$(NPM) ci
 	@touch $@
 
 demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow; STORE=s3: over an object store, on two workers that share no folder
@@ -30,18 +45,22 @@ demo: setup  ## the main job: a year of flights through a queue with retry cycle
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
 	@$(BIN)/python -m tools.demo_conversations
 
-lint: setup  ## formatting, lint rules, types, layers
+lint: setup  ## formatting, lint rules, types, layers; of the page, too, where Node is
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(if $(NODE),$(NPM) run types && $(NPM) run lint,@echo "NOT CHECKED: the page, for lack of Node 20.19 or newer")
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup  ## the tests: unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
+test: setup  ## the tests: the page, unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
+
+test-front: setup  # the components of the page
+	$(if $(NODE),$(NPM) run test,@echo "NOT RUN: the tests of the page, for lack of Node 20.19 or newer")
 
 test-live: setup  # an Airflow with all its processes
 	$(PYTEST) tests/live

@@ -136,6 +136,7 @@ def retry_cycle(
     schema: str | None = None,
     py_files: Sequence[str] = (),
     outage: Outage | None = None,
+    mask: Sequence[str] | str | None = None,
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
@@ -181,6 +182,7 @@ def retry_cycle(
             schema=schema,
             py_files=py_files,
             outage=outage,
+            mask=mask,
             error_handler=error_handler,
             conn_id=conn_id,
         )

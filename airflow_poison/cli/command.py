@@ -118,6 +118,7 @@ IDS: Final = Argument(("lookup_ids",), {"metavar": "ID", "nargs": "+", "help": "
 CONVERSATION: Final = Argument(("conversation",), {"metavar": "CONVERSATION", "help": "its handle at this side"}, "handles")
 WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)", default="0s")
 YES: Final = switch("--yes", "do not ask")
+UNMASK: Final = switch("--unmask", "with the values that the queue hides")
 SAVE: Final = option("--save", "FILE", "write the whole messages into this new file first, as JSON lines; 'send --format saved' reads them")
 
 

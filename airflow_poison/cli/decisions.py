@@ -21,6 +21,7 @@ from airflow_poison.cli.command import (
     NO,
     QUEUE,
     SAVE,
+    UNMASK,
     WAIT,
     WHERE,
     YES,
@@ -208,7 +209,7 @@ def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
 # Messages go for good ------------------------------------------------------------------------------------------------
 
 
-@command("remove", QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, YES, *WHERE)
+@command("remove", QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, UNMASK, YES, *WHERE)
 def remove(args: Namespace) -> None:
     """Take messages out of a queue for good.
 
@@ -223,7 +224,7 @@ def remove(args: Namespace) -> None:
     numbers = values.lookup_ids(args.lookup_ids)
     _check_asking(args)
     table = opened_queue(args)
-    found = look_up(table, Chosen.ids(numbers))
+    found = look_up(table, Chosen.ids(numbers), unmask=True)
     if missing := sorted(set(numbers) - {message.lookup_id for message in found}):
         which = ", ".join(map(str, missing))
         raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
@@ -237,7 +238,7 @@ def remove(args: Namespace) -> None:
         line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
 
 
-@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, YES, *WHERE)
+@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, UNMASK, YES, *WHERE)
 def recover(args: Namespace) -> None:
     """Remove the message that halted a queue, and enable the queue.
 
@@ -252,7 +253,7 @@ def recover(args: Namespace) -> None:
     _check_asking(args)
     table = opened_queue(args)
     wanted = table.snapshot().control.halted_by if number is None else number
-    found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted])))
+    found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted]), unmask=True))
     _check_free(table, found)
     if wanted is not None and (found or number is None):
         _keep(args, table, found)
@@ -274,6 +275,7 @@ def recover(args: Namespace) -> None:
     switch("--enable", "also enable the queue, in the order that its settings want"),
     WAIT,
     SAVE,
+    UNMASK,
     YES,
     *WHERE,
 )
@@ -305,7 +307,7 @@ def end_conversation(args: Namespace) -> None:
     )
     [row] = conversations(table, handle=args.conversation)
     ending.check(args.conversation)
-    found = look_up(table, Chosen(conversation_id=args.conversation))
+    found = look_up(table, Chosen(conversation_id=args.conversation), unmask=True)
     if found:
         _check_asking(args)
     if found or args.output == "json":
@@ -341,7 +343,7 @@ def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple
     from airflow_poison.core.passes.messages import Chosen
 
     handles = {message.conversation_id for message in found if message.conversation_id}
-    others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each))]
+    others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each), unmask=True)]
     alone = [message for message in found if not message.conversation_id]
     return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
 
@@ -363,16 +365,21 @@ def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
 def _keep(args: Namespace, table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
     from airflow_poison.cli import tables
+    from airflow_poison.core.passes.browse import masked, recorded_mask
 
+    masking = None if args.unmask else recorded_mask(table)
+    shown = tuple(masked(message, masking) for message in found)
     if args.save is not None:
         _save(args.save, found)
+    elif masking is not None and found:
+        say("note", "what the queue hides is printed as ***: --save FILE keeps the whole messages, --unmask prints them.")
     if args.output == "json":
-        write_json({"queue": table.name, "messages": [_whole(message) for message in found], "saved": args.save})
+        write_json({"queue": table.name, "messages": [_whole(message) for message in shown], "saved": args.save})
         sys.stdout.flush()
     elif args.save is not None:
         line(screen(), f"Saved {counted(len(found))} in {args.save}.")
     else:
-        tables.print_whole(table.name, found, system_clock().now(), most_body=None)
+        tables.print_whole(table.name, shown, system_clock().now(), most_body=None)
         sys.stdout.flush()
 
 

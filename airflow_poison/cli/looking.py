@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, WHERE, command, end_with_no, option, say, switch, wrong_usage
+from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, UNMASK, WHERE, command, end_with_no, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import line, screen, write_json
 
@@ -47,6 +47,7 @@ def list_queues(args: Namespace) -> None:
     option("--lookup-id", "ID,...", "these messages, whole, wherever they are"),
     option("--limit", "N", "so many messages of each sub-queue or all (default: 10; 0: none)", default="10"),
     switch("--body", "with the bodies, the first 64 KiB of each"),
+    UNMASK,
     *WHERE,
 )
 def show(args: Namespace) -> None:
@@ -70,9 +71,9 @@ def show(args: Namespace) -> None:
     queue = verbs.overview(table, system_clock())
     more: Mapping[SubQueue, int] = {}
     if wanted:
-        messages = verbs.look_up(table, Chosen.ids(wanted))
+        messages = verbs.look_up(table, Chosen.ids(wanted), unmask=args.unmask)
     elif limit != 0:
-        browsed = verbs.browse(table, places, LARGEST if limit is None else limit, bodies=args.body)
+        browsed = verbs.browse(table, places, LARGEST if limit is None else limit, bodies=args.body, unmask=args.unmask)
         messages, more = browsed.messages, browsed.more
     else:
         messages = ()
@@ -104,6 +105,7 @@ def show(args: Namespace) -> None:
         completes=("browse", "exempt", "strict"),
     ),
     switch("--every", "all messages of the conversation, at most 100"),
+    UNMASK,
     *WHERE,
 )
 def inspect(args: Namespace) -> None:
@@ -123,7 +125,7 @@ def inspect(args: Namespace) -> None:
         raise wrong_usage("--lookup-id and --conversation: expected one of them.")
     clock = system_clock()
     try:
-        seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every)
+        seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every, unmask=args.unmask)
     except QueueHaltedError as error:
         raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
     if args.output == "json":

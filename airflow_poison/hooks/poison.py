@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cached_property
+from getpass import getuser
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -85,12 +87,15 @@ class QueueHook(BaseHook):
 
         return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
-    def queue(self, queue_name: str, policy: Policy | None = None, services: Sequence[Service] = ()) -> QueueTable:
+    def queue(
+        self, queue_name: str, policy: Policy | None = None, services: Sequence[Service] = (), mask: Sequence[str] | str | None = None
+    ) -> QueueTable:
         """Return a queue.
 
         :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist. Another one than the
             recorded one leaves an event and a warning in the log.
         :param services: declared on the queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. Its other services stay.
+        :param mask: paths of values that are hidden wherever messages are shown, recorded in the queue; None: as recorded, []: none.
         Raises QueueNotFoundError, SystemChangeError for a policy of another messaging system than the queue's, and SettingError for services of a
         queue without Service Broker's rules, or that another queue has.
         """
@@ -102,6 +107,12 @@ class QueueHook(BaseHook):
             from airflow_poison.core.passes.conversations import declare_services
 
             declare_services(store, table, services, clock)
+        if mask is not None:
+            from airflow_poison.core.actor import acting
+            from airflow_poison.core.desk.masking import declare_mask
+
+            with acting(_actor()):
+                declare_mask(table, clock, mask)
         return table
 
     def queue_to_read(self, queue_name: str) -> QueueTable:
@@ -158,17 +169,19 @@ class QueueHook(BaseHook):
         conversation_id: str | None = None,
         mode: Inspection | str | None = None,
         every: bool = False,
+        unmask: bool = False,
     ) -> InspectResult:
         """Look at a message, at a conversation's next one, or at the suspect: what halted the queue, else its head. Nothing is changed.
 
         :param mode: ``browse`` reads everything; ``exempt`` and ``strict`` see what a receive would get (spec SB-33).
         :param every: all messages of the conversation, at most 100.
+        :param unmask: with the values that the queue hides.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
         from airflow_poison.core.passes.inspect import inspect
 
         table = self.queue_to_read(queue_name)
-        return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every)
+        return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
 
     def move(self, queue_name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
         """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError.
@@ -210,11 +223,14 @@ class QueueHook(BaseHook):
 
         return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
-    def remove_conversation(self, queue_name: str, conversation_id: str) -> RemoveResult:
-        """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError."""
+    def remove_conversation(self, queue_name: str, conversation_id: str, *, unmask: bool = False) -> RemoveResult:
+        """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
+
+        :param unmask: what is returned has the values that the queue hides.
+        """
         from airflow_poison.core.passes.move import remove_messages
 
-        return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id)
+        return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id, unmask=unmask)
 
     def recover(
         self, queue_name: str, lookup_id: int | None = None, on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None
@@ -306,13 +322,23 @@ class QueueHook(BaseHook):
 
 def _this_run() -> str | None:
     """Return the task instance that runs here; None outside of one."""
+    task = _this_task()
+    return None if task is None else f"task {task.task_id} of DAG {task.dag_id}, run {task.run_id}"
+
+
+def _actor() -> str:
+    """Return who acts here: the task instance that runs, else whoever runs this process."""
+    task = _this_task()
+    return f"python:{getuser()}@{gethostname()}" if task is None else f"dag:{task.dag_id}/{task.run_id}/{task.task_id}"
+
+
+def _this_task() -> Any:
     from airflow.sdk import get_current_context
 
     try:
-        task = get_current_context()["ti"]
+        return get_current_context()["ti"]
     except RuntimeError:
         return None
-    return f"task {task.task_id} of DAG {task.dag_id}, run {task.run_id}"
 
 
 def embedded_store() -> str:

@@ -13,6 +13,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
+from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import cores_of, spark_master
@@ -43,12 +44,14 @@ class QueueToReceive:
     :param handler: None: the operator's. (templated, a name)
     :param policy: None: the operator's; is there none, the recorded policy rules.
     :param services: declared on the queue before the pass.
+    :param mask: paths of values that are hidden wherever messages are shown; None: the operator's.
     """
 
     queue_name: str
     handler: HandlerLike | Transformation | None = None
     policy: Policy | None = None
     services: Sequence[Service] = ()
+    mask: Sequence[str] | str | None = None
 
 
 Entry: TypeAlias = QueueToReceive | Mapping[str, object] | str
@@ -99,6 +102,7 @@ def _entry(given: object, handler: HandlerLike | Transformation | None, policy: 
         handler=own,  # type: ignore[arg-type]  # checked by the pass
         policy=_policy(name, parts.get("policy")) or policy,
         services=_services(name, parts.get("services") or ()),
+        mask=checked_mask(parts.get("mask")),  # type: ignore[arg-type]  # that is what is checked
     )
 
 
@@ -144,11 +148,14 @@ class QueuePass:
 
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services)
+        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services, self._mask())
         self.tell = self._afterwards(table)
         receive = self._built(table)
         self.system = receive.policy.system
         return receive, task_key(self.context, self.hook, table)
+
+    def _mask(self) -> Sequence[str] | str | None:
+        return self.task.mask if self.queue.mask is None else self.queue.mask
 
     def _built(self, table: QueueTable) -> ReceivePass:
         from airflow_poison.core.passes.delivering import INTERRUPTS

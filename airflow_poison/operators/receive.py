@@ -13,6 +13,7 @@ from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_d
 from airflow_poison.core.delivery.handlers import check_deliver, check_given
 from airflow_poison.core.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
@@ -73,6 +74,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         ``transform``, beside ``lookup_id``; None: these have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
     :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
+    :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
@@ -103,6 +105,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         schema: str | None = None,
         py_files: Sequence[str] = (),
         outage: Outage | None = None,
+        mask: Sequence[str] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -130,6 +133,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.isolation = isolation
         self.unprocessable = importable_types(unprocessable)
         self.outage = checked_outage(outage)
+        self.mask = checked_mask(mask)
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
         self.py_files = py_files

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.poison import QueueHook
@@ -50,6 +51,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
     :param conversation: the column of the conversation. (templated)
     :param expires_after: time to live: a duration, or a column of seconds. (templated)
     :param policy: makes the queue when it is missing and records this policy in it; without it the queue must exist.
+    :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
     :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for Python functions of the DataFrame. (templated)
     :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
     :param resend: every try of the task sends anew.
@@ -94,6 +96,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         conversation: str | None = None,
         expires_after: timedelta | str | None = None,
         policy: Policy | None = None,
+        mask: Sequence[str] | str | None = None,
         py_files: Sequence[str] = (),
         send_key: str | None = None,
         resend: bool = False,
@@ -118,6 +121,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         self.conversation = conversation
         self.expires_after = expires_after
         self.policy = checked_policy(policy)
+        self.mask = checked_mask(mask)
         self.py_files = py_files
         self.send_key = send_key
         self.resend = resend
@@ -130,7 +134,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
         self._mapping()  # before a queue is made
         hook, clock = QueueHook(self.conn_id), SystemClock()
-        queue = hook.queue(self.queue_name, self.policy)
+        queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
         key = self._key(context, hook, queue)
         try:
             result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)

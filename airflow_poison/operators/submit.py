@@ -94,7 +94,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
-        table = hook.queue(self.queue_name, self.policy, self.services)
+        table = hook.queue(self.queue_name, self.policy, self.services, self.mask)
         self._try = mine = Try(self, hook, table, task_key(context, hook, table, known=was_begun))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))

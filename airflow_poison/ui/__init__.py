@@ -1,1 +1,1 @@
-"""Pages of queues in the Airflow UI: what is read, what people may do, what is served, and the script `poison.js` that renders it."""
+"""Pages of queues in the Airflow UI: what is read, what people may do, what is served, and the page (its sources: `frontend`)."""

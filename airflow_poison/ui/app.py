@@ -51,7 +51,7 @@ async def _serving(_app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _script() -> Response:
-    return Response(_text("poison.js"), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
+    return Response(_bundle(), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
 
 
 def _decisions(user: GetUserDep, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
@@ -122,5 +122,7 @@ async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = Queu
 
 
 @cache
-def _text(name: str) -> str:
-    return (files("airflow_poison.ui") / name).read_text(encoding="utf-8")
+def _bundle() -> str:
+    """Return the page's script; where it was not built, one that says how to build it."""
+    built, unbuilt = (files("airflow_poison.ui") / name for name in ("poison.js", "unbuilt.js"))
+    return (built if built.is_file() else unbuilt).read_text(encoding="utf-8")

@@ -221,7 +221,7 @@ def _is_poison(hook: QueueHook) -> bool:
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """Return a message as people see it: what edits keep of it for themselves is no property of its sender."""
-    from airflow_poison.core.desk.actions import EDITS
+    from airflow_poison.core.masking import EDITS
 
     properties = row["properties"]
     return row | {"properties": {name: value for name, value in properties.items() if name != EDITS}, "edited": EDITS in properties}

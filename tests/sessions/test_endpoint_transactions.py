@@ -158,7 +158,7 @@ def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_tr
     opened = session(RECORDED, isolation, policy=specification(1))
     monkeypatch.setattr(failurelog, "_write_all", full)
 
-    with pytest.raises(ServerSessionError, match=r"message 1 cannot be written: the disk is full\. .* free some space"):
+    with pytest.raises(ServerSessionError, match=r"message 1 cannot be written: the disk is full \(.+\)\. .* free some space"):
         opened.deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))
     opened.close()
 

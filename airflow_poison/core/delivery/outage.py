@@ -181,12 +181,14 @@ class Watch:
     """Judges the deliveries of one delivering process.
 
     :param now: tells the time.
+    :ivar hide: takes from the text of a failure what is not to be told of the messages at hand.
     :ivar probing: the task has not tried its first messages yet, to see whether the outage is over.
     """
 
     def __init__(self, detection: Detection, now: Callable[[], datetime]) -> None:
         self.detection, self._now = detection, now
         self.window = Window(detection.outage)
+        self.hide: Callable[[str], str] = str
         self.probing = bool(detection.expects)
         self.over = detection.found
         self._errors: dict[str, str] = {}
@@ -205,7 +207,7 @@ class Watch:
         if found not in self._errors:
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors.clear()
-            self._errors[found] = f"{failure.type}: {failure.text}".splitlines()[0][:_LONGEST_ERROR]
+            self._errors[found] = f"{failure.type}: {self.hide(failure.text)}".splitlines()[0][:_LONGEST_ERROR]
         return found
 
     def ended(self, batch: pa.RecordBatch, row: int, lookup_id: int, failure: Failure | None) -> None:

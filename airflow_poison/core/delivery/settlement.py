@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Self, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.core.delivery.private import without_values
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.ends import Delivered, End
+    from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.masking import Masking
     from airflow_poison.core.policies.policy import Opening, Policy
     from airflow_poison.core.schema import SubQueue
 
@@ -37,15 +40,35 @@ class Settler:
 
     :param read_from: the sub-queue that the messages were read from; what is untouched stays there.
     :param record_all: also write the routine events of each delivery (spec 0.3), for audit and tests.
+    :param masking: which values of messages are not written down; None: nothing is hidden.
+    :param together: the handler has several messages at once.
     """
 
-    def __init__(self, policy: Policy, read_from: SubQueue, *, opening: Opening = FIRST, record_all: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        read_from: SubQueue,
+        *,
+        opening: Opening = FIRST,
+        record_all: bool = False,
+        masking: Masking | None = None,
+        together: bool = False,
+    ) -> None:
+        self._masking, self._together = masking, together
         self._policy, self._opening, self._read_from = policy, opening, read_from
         self._events = EventRows(policy, read_from, opening)
         self._record_all = record_all
 
+    @classmethod
+    def of(cls, job: StageJob) -> Self:
+        """Return what settles the batches of a task of a receive stage."""
+        together = job.batching is not None
+        return cls(job.policy, job.read_from, opening=job.opening, record_all=job.record_all, masking=job.masking, together=together)
+
     def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
         """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
+        if self._masking is not None and (delivered.failures or delivered.unstable):
+            delivered = without_values(delivered, self._masking, together=self._together)
         states = states_of(delivered.words)
         committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.words).sum())
         tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))

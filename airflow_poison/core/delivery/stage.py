@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.outage import Detection
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.transform import Transformation
+    from airflow_poison.core.masking import Masking
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.policies.decisions import Halt
     from airflow_poison.core.policies.policy import Opening, Policy
@@ -77,6 +78,7 @@ class StageJob:
     :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     :param batching: the handler gets frames of many messages; None: one message at a time.
     :param detection: of outages; None: every failure is charged.
+    :param masking: which values of messages are not written down nor logged; None: nothing is hidden.
     :param closed: nothing is delivered: what ``carry`` says is settled, and the rest stays.
     """
 
@@ -102,6 +104,7 @@ class StageJob:
     key: str = ""
     batching: Batching | None = None
     detection: Detection | None = None
+    masking: Masking | None = None
     closed: bool = False
     transform: Transformation | None = None
     deaths: Mapping[int, int] = field(default_factory=dict)
@@ -125,7 +128,7 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     """
     from airflow_poison.core.delivery.settlement import Settler
 
-    settler = Settler(job.policy, job.read_from, opening=job.opening, record_all=job.record_all)
+    settler = Settler.of(job)
     total = Tally()
     for delivered in _delivered(job, partition, batches, total):
         rows, tally = settler.settle(delivered)

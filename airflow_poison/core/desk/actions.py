@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
+from airflow_poison.core.masking import EDITS, HIDDEN, Masking
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.texts import Plain, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-EDITS = "poison.edits"
-"""The property with what people have changed in a message, the oldest first: JSON objects with the ``body`` as it was before (Base64; null: the
-same), ``properties`` as they were (null: not there), and at last the ``plan``."""
 
 _SENDERS = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
 
@@ -86,6 +83,18 @@ class PlanAction(Plain):
         """Return plain values of what is given."""
         given = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value for name, value in given.items() if value not in (None, "", {})} | {"verb": self.verb.value}
+
+    def without_values(self, masking: Masking | None) -> PlanAction:
+        """Return it as people see it who may not see what a queue hides."""
+        if masking is None:
+            return self
+        patch = None if self.patch is None else json.loads(masking.body(json.dumps(self.patch).encode()))
+        return replace(
+            self,
+            patch=patch if patch is None or isinstance(patch, dict) else {HIDDEN: HIDDEN},
+            body=None if self.body is None else masking.body(self.body.encode()).decode(),
+            properties={name: HIDDEN if text is not None and masking.hides_property(name) else text for name, text in self.properties.items()},
+        )
 
     @property
     def places(self) -> frozenset[SubQueue]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.actor import acting
-from airflow_poison.core.desk.actions import EDITS, Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
+from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
 from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, find_plan, stored, view_of
 from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.masking import EDITS
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import with_columns
 from airflow_poison.core.passes.move import moved_rows
@@ -120,7 +121,7 @@ def undo(
 
 def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
-    change = _change(planned.action, found.plan, members, table, store)
+    change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store)
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
     chunk = min(planned.chunk or most, planned.rate or most)
     states = frozenset({found.state})

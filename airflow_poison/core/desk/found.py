@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.desk import sql
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.masking import Masking
+from airflow_poison.core.passes.browse import MessageRow, masked
 from airflow_poison.core.schema import message_schema, table_schema
 from airflow_poison.core.texts import Plain
 
@@ -59,31 +60,39 @@ class FindResult(Plain):
 
 
 def find(
-    table: QueueTable, selection: Selection, *, offset: int = 0, limit: int = 50, order: str = "lookup_id", descending: bool = False
+    table: QueueTable,
+    selection: Selection,
+    *,
+    offset: int = 0,
+    limit: int = 50,
+    order: str = "lookup_id",
+    descending: bool = False,
+    unmask: bool = False,
 ) -> FindResult:
     """Return a page of the messages of a selection. Raises SettingError, QueryError.
 
     :param limit: at most 200.
+    :param unmask: with the values that the queue hides, also for the selection's conditions.
     :param order: one of ``ORDERS``.
     """
     if order not in ORDERS:
         raise SettingError("order", order, ", ".join(ORDERS))
     snapshot = table.snapshot()
     found = files_of(snapshot.files, selection)
-    with sql.messages(table, found) as engine:
+    with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
         counted = engine.execute(f"select count(*) from messages where {where}", values).fetchall()
         page = f"order by {order} {'desc' if descending else 'asc'} nulls last, lookup_id limit {min(limit, MOST_ROWS)} offset {max(offset, 0)}"
         chosen = engine.execute(f"select file, lookup_id from located where {where} {page}", values).fetchall()
-    rows = _rows(table, found, chosen)
+    rows = _rows(table, found, chosen, None if unmask else Masking.recorded(snapshot.control.desk))
     return FindResult(table.name, snapshot.version, rows, counted[0][0])
 
 
-def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[str, int]]) -> tuple[MessageRow, ...]:
-    """Return chosen messages in their order, without bodies."""
+def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[str, int]], masking: Masking | None) -> tuple[MessageRow, ...]:
+    """Return chosen messages in their order, without bodies. These are read only where they say what is hidden."""
     import pyarrow as pa
 
-    columns = [name for name in message_schema().names if name != "body"]
+    columns = [name for name in message_schema().names if name != "body" or masking is not None]
     here = {str(table.folder.here(file.path)): file for file in found}
     rows: dict[int, MessageRow] = {}
     for name in dict.fromkeys(path for path, _ in chosen):
@@ -91,12 +100,12 @@ def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[s
         part = table.select(file, [number for path, number in chosen if path == name], columns)
         cells: dict[str, Any] = dict(zip(part.column_names, part.columns, strict=True))
         cells |= {
-            "body": pa.nulls(part.num_rows, pa.binary()),
+            "body": cells.get("body", pa.nulls(part.num_rows, pa.binary())),
             "sub_queue": pa.repeat(pa.scalar(file.sub_queue), part.num_rows),
             "move_count": pa.repeat(pa.scalar(file.move_count, pa.int32()), part.num_rows),
         }
         whole = pa.table([cells[each] for each in table_schema().names], schema=table_schema())
-        rows |= {row.lookup_id: row for row in MessageRow.of(whole)}
+        rows |= {row.lookup_id: replace(masked(row, masking), body=b"") for row in MessageRow.of(whole)}
     return tuple(rows[number] for _, number in chosen)
 
 
@@ -142,10 +151,15 @@ class GroupsResult(Plain):
     more: int = 0
 
 
-def groups(table: QueueTable, selection: Selection, clock: Clock, *, limit: int = 1_000) -> GroupsResult:
-    """Count the messages of a selection by error group. Bodies are read only where the selection looks at them. Raises QueryError."""
+def groups(table: QueueTable, selection: Selection, clock: Clock, *, limit: int = 1_000, unmask: bool = False) -> GroupsResult:
+    """Count the messages of a selection by error group. Raises QueryError.
+
+    Bodies are read only where the selection looks at them, and of messages that are older than the queue's mask: they say what is hidden.
+
+    :param unmask: with the values that the queue hides, also for the selection's conditions.
+    """
     snapshot = table.snapshot()
-    with sql.messages(table, files_of(snapshot.files, selection), events=True) as engine:
+    with sql.messages(table, files_of(snapshot.files, selection), events=True, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
         engine.execute(
             f"""create temp table chosen as
@@ -198,13 +212,14 @@ def _group(row: Sequence[Any], total: int) -> ErrorGroup:
 # Queries --------------------------------------------------------------------------------------------------------------
 
 
-def query(table: QueueTable, text: str, *, limit: int | None = None) -> pa.Table:
+def query(table: QueueTable, text: str, *, limit: int | None = None, unmask: bool = False) -> pa.Table:
     """Answer a SQL query on ``messages`` (all sub-queues of the newest version) and ``events``. It cannot change or read anything else.
 
     :param limit: at most so many rows.
+    :param unmask: with the values that the queue hides.
     Raises QueryError.
     """
-    with sql.messages(table, table.snapshot().files, events=True) as engine:
+    with sql.messages(table, table.snapshot().files, events=True, unmask=unmask) as engine:
         asked = sql.checked_query(engine, text)
         described = engine.execute(f"describe select * from ({asked}) as asked").fetchall()
         columns = ", ".join(_shown(name, kind) for name, kind, *_ in described)

@@ -19,6 +19,7 @@ from airflow_poison.core.desk.found import files_of
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.errors import PlanNotFoundError, SettingError
 from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.masking import Masking
 from airflow_poison.core.schema import PLAN, SubQueue, message_schema, table_schema
 from airflow_poison.core.store.files import PlanState
 from airflow_poison.core.texts import Plain
@@ -136,11 +137,21 @@ class Plan:
     members: pa.Table = field(repr=False)
 
 
-def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clock, *, limit: int | None = None, version: int | None = None) -> Plan:
-    """Say what an action would do to a selection's messages of the newest version. Writes nothing.
+def plan(
+    table: QueueTable,
+    selection: Selection,
+    action: PlanAction,
+    clock: Clock,
+    *,
+    limit: int | None = None,
+    version: int | None = None,
+    unmask: bool = False,
+) -> Plan:
+    """Say what an action would do to a selection's messages of the newest version. Writes nothing. What it shows has no hidden values.
 
     :param limit: only so many messages, those with the lowest lookup ids.
     :param version: an earlier version, which somebody has looked at; None: the newest.
+    :param unmask: the selection's conditions see values that the queue hides.
     Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
     version that cannot be looked at any more.
     """
@@ -152,7 +163,7 @@ def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clo
     version = snapshot.version if version is None else version
     found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
-    with sql.messages(table, found) as engine:
+    with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
         most = "" if limit is None else f"limit {limit}"
         engine.execute(
@@ -167,7 +178,7 @@ def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clo
             f"""select error, coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages from chosen
             group by error order by messages desc, error limit {GROUPS}"""
         ).fetchall()
-        samples = _samples(table, engine, action)
+        samples = _samples(table, engine, action, Masking.recorded(snapshot.control.desk))
         members = engine.sql("select lookup_id, sub_queue, move_count, due_at, error from chosen order by lookup_id").to_arrow_table()
     view = PlanView(
         table.name, "", version, action, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples
@@ -175,7 +186,7 @@ def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clo
     return Plan(view, members)
 
 
-def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction) -> tuple[Sample, ...]:
+def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction, masking: Masking | None) -> tuple[Sample, ...]:
     """Return some messages of the largest groups."""
     chosen = engine.execute(
         f"""select lookup_id, sub_queue, coalesce(reason, '') from chosen
@@ -189,20 +200,22 @@ def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanA
     from airflow_poison.core.passes.messages import Chosen
 
     edit = editor(action, "")
-    rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]))}
-    return tuple(_edited(each, Edited(rows[each.lookup_id].body, rows[each.lookup_id].properties), edit) for each in found if each.lookup_id in rows)
+    rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]), unmask=True)}
+    contents = {number: Edited(row.body, row.properties) for number, row in rows.items()}
+    return tuple(_edited(each, contents[each.lookup_id], edit, masking) for each in found if each.lookup_id in rows)
 
 
-def _edited(sample: Sample, before: Edited, edit: Any) -> Sample:
+def _edited(sample: Sample, before: Edited, edit: Any, masking: Masking | None) -> Sample:
     try:
         after = edit(before)
     except UnfitError as error:
-        return replace(sample, before=_begin(before.body), unfit=str(error))
-    return replace(sample, before=_begin(before.body), after=_begin(after.body))
+        why = str(error) if masking is None else masking.values(before.body, before.properties).hide(str(error))
+        return replace(sample, before=_begin(before.body, masking), unfit=why)
+    return replace(sample, before=_begin(before.body, masking), after=_begin(after.body, masking))
 
 
-def _begin(body: bytes) -> str:
-    return body[:SAMPLE_BYTES].decode(errors="replace")
+def _begin(body: bytes, masking: Masking | None) -> str:
+    return (body if masking is None else masking.body(body))[:SAMPLE_BYTES].decode(errors="replace")
 
 
 def _names(places: Collection[SubQueue]) -> str:
@@ -307,7 +320,7 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
         queue=table.name,
         plan=found.plan,
         version=said["version"],
-        action=PlanAction.from_dict(said["action"]),
+        action=PlanAction.from_dict(said["action"]).without_values(Masking.recorded(table.snapshot().control.desk)),
         selection=Selection.from_dict(said["selection"]),
         at=datetime.fromisoformat(said["at"]).astimezone(UTC),
         messages=said["messages"],

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.masking import PART, SINCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,8 @@ def configure(table: QueueTable, clock: Clock, **parts: object) -> Mapping[str, 
 
     def change(control: Control) -> Control:
         wanted = {name: value for name, value in {**control.desk, **parts}.items() if value is not None}
+        if wanted.get(PART) != control.desk.get(PART):
+            wanted[SINCE] = now.isoformat()
         return control if wanted == control.desk else replace(control, desk=wanted)
 
     def told(before: Control, after: Control) -> list[Event]:

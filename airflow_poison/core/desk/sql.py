@@ -11,14 +11,17 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import QueryError
+from airflow_poison.core.masking import EDITS, HIDDEN, SINCE, HiddenValues, Masking
 from airflow_poison.core.schema import EVENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -110,12 +113,12 @@ _QUOTED = r""""[^"]*"|'[^']*'"""
 _MESSAGES = """
 select lookup_id::bigint as lookup_id, message_id, sub_queue::varchar as sub_queue, move_count::integer as move_count,
   coalesce(abort_count, 0) as abort_count, coalesce(crash_count, 0) as crash_count, coalesce(priority, 0) as priority,
-  group_id, conversation_id, message_type, properties, enqueued_at::timestamptz as enqueued_at, expires_at::timestamptz as expires_at,
+  group_id, conversation_id, message_type, {properties} as properties, enqueued_at::timestamptz as enqueued_at, expires_at::timestamptz as expires_at,
   due_at::timestamptz as due_at,
   case when last_error is not null then left(md5(concat_ws('|', last_error.fingerprint, {normal})), 12) end as error,
-  last_error.kind as error_kind, last_error.type as error_type, last_error.message as error_message, last_error.trace as error_trace,
-  last_error.fingerprint as fingerprint, reason,
-  try_cast(try(decode(body)) as json) as body, try(decode(body)) as text, body as raw, filename as file
+  last_error.kind as error_kind, last_error.type as error_type, {message} as error_message, {trace} as error_trace,
+  last_error.fingerprint as fingerprint, {reason} as reason,
+  try_cast(try(decode({body})) as json) as body, try(decode({body})) as text, {body} as raw, filename as file
 from read_parquet({paths}, union_by_name = true, filename = true, hive_partitioning = true,
   hive_types = {{'sub_queue': varchar, 'move_count': integer}})
 """
@@ -123,14 +126,19 @@ _EVENTS = {"occurred_at": "timestamptz", "event": "varchar", "lookup_id": "bigin
 
 
 @contextmanager
-def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = False, unmask: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Give a connection with the view ``messages`` of these files, and, on request, ``events``. It reads nothing else of the machine.
 
-    ``located`` has what ``messages`` has, and the ``file`` of each message.
+    ``located`` has what ``messages`` has, and the ``file`` of each message. What the queue hides is hidden in all columns, and so from conditions.
+
+    :param unmask: nothing is hidden.
     """
     import duckdb
 
+    desk = table.snapshot().control.desk
+    masking = None if unmask else Masking.recorded(desk)
     paths = [str(table.folder.here(file.path)) for file in found]
+    old = [] if masking is None else [path for file, path in zip(found, paths, strict=True) if _is_before(file, desk)]
     recorded = [str(table.folder.here(path)) for path in table.log.load().paths(EVENT)] if events else []
     limits = _limits.get()
     with duckdb.connect() as engine, _ended_after(engine, limits.seconds):
@@ -143,7 +151,11 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
         engine.execute("set enable_external_access = false")
         engine.execute("set lock_configuration = true")
         try:
-            engine.execute(f"create view located as {_of(paths)}")
+            if masking is not None:
+                _add_functions(engine, masking)
+            new = [path for path in paths if path not in old]
+            parts = [_of(old, masking, texts=True)] if old else []
+            engine.execute(f"create view located as {' union all '.join([*parts, _of(new, masking)] if new or not old else parts)}")
             engine.execute("create view messages as select * exclude (file) from located")
             if events:
                 engine.execute(f"create view events as {_of_events(recorded)}")
@@ -177,10 +189,61 @@ def said(error: Exception) -> str:
     return re.sub(r"[^\s'\"]*/[^\s'\"]*\.parquet", "a file of the queue", text).rstrip(".") + "."
 
 
-def _of(paths: Sequence[str]) -> str:
+def _of(paths: Sequence[str], masking: Masking | None, *, texts: bool = False) -> str:
+    """Return the query for messages of files.
+
+    :param texts: what is said of failures may have values that are hidden.
+    """
     if not paths:
         return _nothing({**_TYPES, "file": "varchar"})
-    return _MESSAGES.format(paths=_literals(paths), normal=_normal())
+    columns = {"message": "last_error.message", "trace": "last_error.trace", "reason": "reason", "body": "body", "properties": "properties"}
+    if texts:
+        cells = "body, properties::json::varchar"
+        columns |= {name: f"masked_{kind}({cells}, {columns[name]})" for name, kind in (("message", "text"), ("trace", "trace"), ("reason", "text"))}
+    if masking is not None:
+        columns["properties"] = _hidden_properties(masking)
+        if masking.hides_bodies:
+            columns["body"] = "masked_body(body)"
+    return _MESSAGES.format(paths=_literals(paths), normal=_normal(columns["message"]), **columns)
+
+
+# What is hidden -------------------------------------------------------------------------------------------------------
+
+_SKEW = timedelta(minutes=10)
+"""So much may clocks of a sender and of whoever set the mask differ."""
+
+
+def _is_before(file: DataFile, desk: Mapping[str, object]) -> bool:
+    """Whether a file may have failures that were recorded before the mask was what it is: those of later messages have nothing hidden in them."""
+    since = desk.get(SINCE)
+    return since is None or file.min_enqueued_at is None or file.min_enqueued_at < datetime.fromisoformat(str(since)) + _SKEW
+
+
+def _hidden_properties(masking: Masking) -> str:
+    names = [EDITS, *(name for name in masking.property_names if name is not None)]
+    hidden = "true" if None in masking.property_names else f"list_contains({_literals(names)}, e.key)"
+    return f"map_from_entries([{{'k': e.key, 'v': case when {hidden} then {_literal(HIDDEN)} else e.value end}} for e in map_entries(properties)])"
+
+
+def _add_functions(engine: duckdb.DuckDBPyConnection, masking: Masking) -> None:
+    """Let queries hide values, a vector of messages at a time. The engine reads annotations, so they name nothing that only types need."""
+    import pyarrow as pa
+
+    def hidden(bodies: Any) -> Any:
+        return pa.array([None if body is None else masking.body(body) for body in bodies.to_pylist()], pa.binary())
+
+    def of_texts(hide: Callable[[HiddenValues, str], str]) -> Callable[..., Any]:
+        def shown(bodies: Any, properties: Any, texts: Any) -> Any:
+            rows = zip(bodies.to_pylist(), properties.to_pylist(), texts.to_pylist(), strict=True)
+            return pa.array([text and hide(masking.values(body or b"", json.loads(cell or "{}")), text) for body, cell, text in rows], pa.string())
+
+        return shown
+
+    add: Any = partial(engine.create_function, type="arrow", null_handling="special")  # its types know only the names of its own enumerations
+    said = ["BLOB", "VARCHAR", "VARCHAR"]
+    add("masked_body", hidden, ["BLOB"], "BLOB")
+    add("masked_text", of_texts(HiddenValues.hide), said, "VARCHAR")
+    add("masked_trace", of_texts(HiddenValues.hide_trace), said, "VARCHAR")
 
 
 def _of_events(paths: Sequence[str]) -> str:
@@ -196,9 +259,12 @@ def _nothing(types: Mapping[str, str]) -> str:
     return f"select {', '.join(f'null::{kind} as {name}' for name, kind in types.items())} where false"
 
 
-def _normal() -> str:
-    """Return the expression for a failure's message without what is data."""
-    said, names = "coalesce(last_error.message, '')", f"regexp_matches(last_error.type, '({_NAMES_OF_CODE})$')"
+def _normal(message: str) -> str:
+    """Return the expression for a failure's message without what is data.
+
+    :param message: the expression for the message.
+    """
+    said, names = f"coalesce({message}, '')", f"regexp_matches(last_error.type, '({_NAMES_OF_CODE})$')"
     patterns = (_literal(_DATA), _literal(f"{_QUOTED}|{_DATA}"))
     without = [f"regexp_replace({said}, {pattern}, '#', 'g')" for pattern in patterns]
     return f"case when {names} then {without[0]} else {without[1]} end"

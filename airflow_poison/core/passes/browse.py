@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from airflow_poison.core.masking import Masking
 from airflow_poison.core.passes.messages import find, with_columns
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
@@ -161,26 +162,38 @@ class BrowseResult:
     more: Mapping[SubQueue, int] = field(default_factory=dict)
 
 
-def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodies: bool = False) -> BrowseResult:
+def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodies: bool = False, unmask: bool = False) -> BrowseResult:
     """Return the first messages of some sub-queues, as a receive would take them. Claimed ones are there, too.
 
     :param limit: how many of each sub-queue, at least 1.
     :param bodies: read the bodies, too; without them they are empty.
+    :param unmask: with the values that the queue hides.
     """
+    masking = None if unmask else recorded_mask(table)
     snapshot, found, more = table.snapshot(), list[MessageRow](), dict[SubQueue, int]()
     for place in (place for place in _PLACES if place in places):
         files = [file for file in snapshot.files if file.sub_queue == place]
-        rows = first_rows(table, files, limit, bodies=bodies)
+        rows = first_rows(table, files, limit, bodies=bodies or masking is not None)
         left = sum(file.rows for file in files) - rows.num_rows
         more |= {place: left} if left else {}
-        found += MessageRow.of(rows)
+        shown = (masked(row, masking) for row in MessageRow.of(rows))
+        found += shown if bodies or masking is None else (replace(row, body=b"") for row in shown)
     return BrowseResult(table.name, tuple(found), more)
 
 
-def look_up(table: QueueTable, chosen: Chosen) -> tuple[MessageRow, ...]:
-    """Return the chosen messages that are there, whole, wherever they are; claimed ones, too."""
+def look_up(table: QueueTable, chosen: Chosen, *, unmask: bool = False) -> tuple[MessageRow, ...]:
+    """Return the chosen messages that are there, whole, wherever they are; claimed ones, too.
+
+    :param unmask: with the values that the queue hides.
+    """
+    masking = None if unmask else recorded_mask(table)
     rows = [row for holder in find(table, table.snapshot(), chosen) for row in MessageRow.of(table.select(holder.file, holder.lookup_ids))]
-    return tuple(sorted(rows, key=lambda row: row.lookup_id))
+    return tuple(sorted((masked(row, masking) for row in rows), key=lambda row: row.lookup_id))
+
+
+def recorded_mask(table: QueueTable) -> Masking | None:
+    """Return which values a queue hides; None: none."""
+    return Masking.recorded(table.snapshot().control.desk)
 
 
 def first_rows(table: QueueTable, files: Sequence[DataFile], limit: int, *, bodies: bool) -> pa.Table:
@@ -310,3 +323,24 @@ class MessageRow(Plain):
             "body_bytes": self.size,
             "body_cut": self.size > MOST_BODY_BYTES,
         }
+
+
+def masked(row: MessageRow, masking: Masking | None) -> MessageRow:
+    """Return a message as people see it who may not see what its queue hides: its body, properties and what is said of its failures.
+
+    :param row: with its body, which says what is hidden in texts.
+    :param masking: None: it is as it is.
+    """
+    if masking is None:
+        return row
+    values = masking.values(row.body, row.properties)
+    error = None if row.last_error is None else {**row.last_error}
+    if error is not None:
+        error["message"], error["trace"] = values.hide(error.get("message") or ""), values.hide_trace(error.get("trace") or "")
+    return replace(
+        row,
+        body=masking.body(row.body),
+        properties=masking.properties(row.properties),
+        last_error=error,
+        reason=None if row.reason is None else values.hide(row.reason),
+    )

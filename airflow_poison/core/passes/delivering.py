@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.masking import Masking
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.policies.policy import Opening, Policy
@@ -85,6 +86,7 @@ class Delivering:
     :param converses: whether messages of conversations may be among the claimed.
     :param outputs: with the columns that their tables have.
     :param expects: the fingerprint of the outage that the pass probes; empty: it probes none.
+    :param masking: which values of messages the queue hides; None: none.
     """
 
     engine: Engine
@@ -94,6 +96,7 @@ class Delivering:
     converses: bool
     outputs: Sequence[Output] = ()
     expects: str = ""
+    masking: Masking | None = None
 
     def run(self) -> Ended:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
@@ -169,6 +172,7 @@ class Delivering:
             key=self.held.claim.key,
             batching=of.batching,
             detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
+            masking=self.masking,
             transform=transform,
             deaths=story.deaths if transform is not None else {},
             share=of.table.sharing(self.held.claim),

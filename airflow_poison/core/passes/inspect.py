@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_poison.core.conversations.dialog_state import WaitingMessages
 from airflow_poison.core.delivery.stage import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.passes.browse import MessageRow, first_rows
+from airflow_poison.core.passes.browse import MessageRow, first_rows, masked, recorded_mask
 from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.messages import EVERYWHERE, Chosen, find
 from airflow_poison.core.policies import policy_from_dict
@@ -68,6 +68,7 @@ def inspect(
     every: bool = False,
     wait: timedelta = WAIT,
     pause: Callable[[float], None] = time.sleep,
+    unmask: bool = False,
 ) -> InspectResult:
     """Look at a message, at a conversation's next one, or, without either, at the suspect: what halted an endpoint, else the head of ``main``.
 
@@ -79,6 +80,7 @@ def inspect(
     :param every: all messages of the conversation, at most 100, instead of the one that a receive gets (spec section 10, Q-8).
     :param wait: how long a receiving inspection waits (spec SB-29).
     :param pause: waits so many seconds.
+    :param unmask: with the values that the queue hides.
     Raises QueueHaltedError, with error 9617, for a receiving inspection of a halted queue, and SettingError.
     """
     if lookup_id is not None and conversation_id is not None:
@@ -93,7 +95,9 @@ def inspect(
         seen = _available(table, chosen, how)
     shown = seen.slice(0, MOST_MESSAGES if every else 1)
     state = _rolled_back(table, shown, clock.now()) if how is Inspection.STRICT and shown.num_rows else table.snapshot().control.state
-    return InspectResult(table.name, how.value, state.value, tuple(MessageRow.of(shown)), seen.num_rows - shown.num_rows)
+    masking = None if unmask else recorded_mask(table)
+    messages = tuple(masked(row, masking) for row in MessageRow.of(shown))
+    return InspectResult(table.name, how.value, state.value, messages, seen.num_rows - shown.num_rows)
 
 
 def _mode(control: Control, mode: Inspection | str | None) -> Inspection:

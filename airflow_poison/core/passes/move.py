@@ -11,7 +11,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import Message
-from airflow_poison.core.passes.browse import MessageRow
+from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, planned_anew, with_columns
 from airflow_poison.core.policies.decisions import Counts, moved
@@ -154,18 +154,26 @@ def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
 
 
 def remove_messages(
-    table: QueueTable, clock: Clock, lookup_ids: Collection[int] | None = None, conversation_id: str | None = None, *, run: str | None = None
+    table: QueueTable,
+    clock: Clock,
+    lookup_ids: Collection[int] | None = None,
+    conversation_id: str | None = None,
+    *,
+    run: str | None = None,
+    unmask: bool = False,
 ) -> RemoveResult:
     """Take messages out of whichever sub-queues they are in, all in one commit, and return them.
 
     :param conversation_id: all messages of a conversation instead, also those that wait in ``transmission``; none is no error (spec SB-30).
     :param run: a key: that a message is gone because a removal with the same key has taken it out is no error.
+    :param unmask: what is returned has the values that the queue hides.
     Raises MessageNotFoundError for a lookup id that is not there, MessageClaimedError while a pass has one of them; then all stay.
     """
     if (lookup_ids is None) == (conversation_id is None):
         raise SettingError("lookup_ids", lookup_ids, "either lookup_ids or conversation_id")
     chosen = Chosen.ids(lookup_ids) if lookup_ids is not None else Chosen(conversation_id=conversation_id)
-    return RemoveResult(table.name, tuple(MessageRow.of(_removed(table, chosen, clock, run))))
+    masking = None if unmask else recorded_mask(table)
+    return RemoveResult(table.name, tuple(masked(row, masking) for row in MessageRow.of(_removed(table, chosen, clock, run))))
 
 
 def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = None) -> pa.Table:

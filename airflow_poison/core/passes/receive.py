@@ -17,6 +17,7 @@ from airflow_poison.core.delivery.transform import Transformation, check_alone, 
 from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueHaltedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.masking import Masking
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row
@@ -290,7 +291,9 @@ class ReceivePass:
             expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
                 here = SupervisedEngine() if self._is_small(claim.files) else engine()
-                ended = Delivering(here, held, handler, opening, self._converses(snapshot), outputs, expects).run()
+                ended = Delivering(
+                    here, held, handler, opening, self._converses(snapshot), outputs, expects, Masking.recorded(snapshot.control.desk)
+                ).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
         tally = Tally.from_record(manifest.result)

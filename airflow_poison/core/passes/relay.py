@@ -17,6 +17,8 @@ import pyarrow as pa
 from airflow_poison.core.errors import InputError, QueueNameError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.masking import PART, SINCE
+from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.masking import Masking
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -58,7 +61,8 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
             here = pa.array([each == target for each in targets], pa.bool_())
             queue = _made(store, target, table.name, snapshot.control, clock)
             reach("pass.relay.before_send")
-            messages = queue.append(_letters(rows.filter(here), table.name), f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+            letters = _letters(rows.filter(here), table.name, recorded_mask(queue))
+            messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
             told(queue.name, messages)
             sent += messages
         reach("pass.relay.before_removal")
@@ -84,12 +88,14 @@ def _made(store: QueueStore, target: str, origin: str, control: Control, clock: 
 def _neutral(control: Control) -> Control:
     """Return the row of a queue that is made on the way: it receives, by the same system's rules with their default settings.
 
-    Its own settings would be wrong there: a backout queue whose messages go to itself, a dead-letter queue that rejects.
+    Its own settings would be wrong there: a backout queue whose messages go to itself, a dead-letter queue that rejects. What is hidden of the
+    messages is hidden there, too.
     """
+    desk = {name: control.desk[name] for name in (PART, SINCE) if name in control.desk}
     try:
-        return Control(policy_class(str(control.policy.get("system"))).from_dict({}).to_dict())
+        return Control(policy_class(str(control.policy.get("system"))).from_dict({}).to_dict(), desk=desk)
     except SettingError:  # a policy that this version does not know: no message may stop the relay
-        return Control(control.policy)
+        return Control(control.policy, desk=desk)
 
 
 def _target(properties: Mapping[str, str], queue: str) -> str:
@@ -101,8 +107,13 @@ def _target(properties: Mapping[str, str], queue: str) -> str:
     return dead_letter_queue(queue)
 
 
-def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
-    """Yield messages as they are sent on: body and properties unchanged, counts 0, with properties that say where they come from."""
+def _letters(rows: pa.Table, queue: str, masking: Masking | None) -> Iterator[pa.RecordBatch]:
+    """Yield messages as they are sent on: body and properties unchanged, counts 0, with properties that say where they come from.
+
+    :param masking: what their new queue hides: what is said of their failures has none of it.
+    """
+    if masking is not None:
+        rows = _without_values(rows, masking)
     for start in range(0, rows.num_rows, _ROWS):
         part = rows.slice(start, _ROWS)
         origins = zip(*(part.column(name).to_pylist() for name in ("properties", "lookup_id", "reason")), strict=True)
@@ -117,6 +128,11 @@ def _letters(rows: pa.Table, queue: str) -> Iterator[pa.RecordBatch]:
         }
         columns = [changed.get(name, part.column(name)) for name in message_schema().names]
         yield from pa.table(columns, schema=message_schema()).combine_chunks().to_batches()
+
+
+def _without_values(rows: pa.Table, masking: Masking) -> pa.Table:
+    shown = [masked(row, masking) for row in MessageRow.of(rows)]
+    return with_columns(rows, last_error=[row.last_error for row in shown], reason=[row.reason for row in shown])
 
 
 # By hand ---------------------------------------------------------------------------------------------------------------

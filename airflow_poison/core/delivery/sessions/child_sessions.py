@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_poison.core.delivery.handlers import load_types
+from airflow_poison.core.delivery.private import output_of
 from airflow_poison.core.delivery.sessions import platform, wire
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, left_open, pending, settle, states_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.endpoint import Change
     from airflow_poison.core.conversations.services import Service
+    from airflow_poison.core.delivery.private import PrivateBatch
     from airflow_poison.core.delivery.sessions.journal import Journal
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.core.delivery.stage import StageJob
@@ -53,6 +55,7 @@ class SupervisedSession(StatelessSession):
 
     def __init__(self, job: StageJob, journal: Journal, carry: RecoveredAttempts) -> None:
         super().__init__(job, journal, carry)
+        self._masking = job.masking
         self._log = FailureLog(journal.log_descriptor)
         self._child, self._children = Child(job, journal), Children()
         self._children.add(self._child)
@@ -66,13 +69,13 @@ class SupervisedSession(StatelessSession):
         """Deliver a batch in the child; start and restart it as needed."""
         if self._journal.forced:  # a section tells what is being delivered: so late that nothing but that can end the process
             self._children.make_ready(self._child)
-        record = BatchRecord(batch, self._journal, self._reader, self._carry)
+        record, private = BatchRecord(batch, self._journal, self._reader, self._carry), output_of(self._masking, batch)
         stream = stream_of(batch)
         tally = _Tally()
         try:
             while True:
                 before = record.words.copy()
-                answer = self._attempt(stream, record)
+                answer = self._attempt(stream, record, private)
                 if isinstance(answer, ChildReport):
                     break
                 self._charge(record, answer, tally)
@@ -82,13 +85,13 @@ class SupervisedSession(StatelessSession):
         counts, searched = (tally.restarts, tally.crashes, tally.timeouts), record.searched()
         return BatchReport(*record.outcome(), answer.halted, *counts, returned=record.returned(), not_landed=answer.not_landed, searched=searched)
 
-    def _attempt(self, stream: int, record: BatchRecord) -> ChildReport | Death:
+    def _attempt(self, stream: int, record: BatchRecord, private: PrivateBatch | None) -> ChildReport | Death:
         """Have the child go on with the batch until it is done or dead."""
         child = self._child
         try:
             self._children.make_ready(child)
             process, output = child.living()
-            output.begin(record.label, lambda: in_flight(record.words))
+            output.begin(record.label, lambda: in_flight(record.words), private)
             wire.send(process.control, Task((record.section.number, record.section.offset, record.section.messages)), (stream,))
         except wire.PeerGoneError:
             return self._children.bury(child)
@@ -222,6 +225,7 @@ class ChildCallers:
         self._batch: pa.RecordBatch | None = None
         self._stream = -1
         self._label: Callable[[int], str] = lambda _row: ""
+        self._private: PrivateBatch | None = None
         self._services: Mapping[str, Service] | None = None
 
     def load(self, batch: pa.RecordBatch, label: Callable[[int], str], sessions: int, services: Mapping[str, Service] | None = None) -> None:
@@ -230,6 +234,7 @@ class ChildCallers:
             self._unload(session)
         self._forget_batch()
         self._batch, self._label, self._services = batch, label, services
+        self._private = output_of(self._job.masking, batch)
         while len(self._sessions) < sessions:
             self._sessions.append(_Session(self._job, self._journal))
             self._children.add(self._sessions[-1])
@@ -327,7 +332,7 @@ class ChildCallers:
     def _make_ready(self, session: _Session) -> None:
         self._children.make_ready(session)
         process, output = session.living()
-        output.begin(self._label, lambda: session.row)
+        output.begin(self._label, lambda: session.row, self._private)
         wire.send(process.control, Load(self._services), (self._open_stream(), session.slot))
         session.serving = session.loaded = True
 

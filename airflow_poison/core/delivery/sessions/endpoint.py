@@ -19,6 +19,7 @@ import numpy as np
 from airflow_poison.core.delivery.ends import GiveBack, Stay
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
 from airflow_poison.core.delivery.outage import Watch
+from airflow_poison.core.delivery.private import PrivateBatch
 from airflow_poison.core.delivery.sessions.dialogs import Dialogs
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader
 from airflow_poison.core.delivery.sessions.host import DialogHost, EndpointHost
@@ -166,6 +167,8 @@ class _Delivery:
         endpoint = self._endpoint
         if endpoint.watch is None:
             return None
+        if endpoint.job.masking is not None:
+            endpoint.watch.hide = PrivateBatch(endpoint.job.masking, self._batch).said
         grouped = self._policy.locks_groups or endpoint.dialogs is not None
         watched = self.host.watched = EndpointWatch(endpoint.watch, self._batch, self._policy, self._entries, self.host, grouped=grouped)
         return watched

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, Envelope, Outgoing
 from airflow_poison.core.delivery.sessions.journal import why
+from airflow_poison.core.delivery.sessions.platform import file_of
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -132,7 +133,8 @@ class FailureLog:
             _write_all(self._descriptor, b"\n" + line + b"\n")
         except OSError as error:
             raise ServerSessionError(
-                f"{what} cannot be written: {why(error)}. Nothing is lost, its delivery counts when the task runs again; free some space first."
+                f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). Nothing is lost, its delivery counts when the task runs "
+                "again; free some space there first."
             ) from error
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
+    from airflow_poison.core.delivery.private import PrivateBatch
+
 
 MARKER = b"\x00\x01\x00"
 HEADER = struct.Struct("<3siBH")
@@ -165,14 +167,16 @@ class OutputReader:
         self._tail, self._tail_row, self._said = b"", -1, 0
         self._label: Callable[[int], str] = lambda _row: ""
         self._in_flight: Callable[[], int] = lambda: -1
+        self._private: PrivateBatch | None = None
 
-    def begin(self, label: Callable[[int], str], in_flight: Callable[[], int]) -> None:
+    def begin(self, label: Callable[[int], str], in_flight: Callable[[], int], private: PrivateBatch | None = None) -> None:
         """Begin a batch.
 
         :param label: names the message of a row, for the log.
         :param in_flight: the row with the handler now, for text that does not say where it belongs.
+        :param private: what is not logged of its messages; None: nothing is hidden.
         """
-        self._label, self._in_flight = label, in_flight
+        self._label, self._in_flight, self._private = label, in_flight, private
         self._lines = self._bytes = self._cut_lines = 0
 
     def drain(self) -> None:
@@ -193,7 +197,7 @@ class OutputReader:
         row = self._in_flight()
         if row not in {-1, self._tail_row}:
             return ""
-        return decoded_end(self._tail, is_cut=self._said > len(self._tail))
+        return self._shown(self._tail_row, decoded_end(self._tail, is_cut=self._said > len(self._tail)))
 
     def end(self) -> None:
         """End a batch: log the unfinished line and how much was cut."""
@@ -253,7 +257,10 @@ class OutputReader:
         if self._lines > MAX_LINES or self._bytes > MAX_BYTES:
             self._cut_lines += 1
             return
-        log.log(min(self._level, _HIGHEST_LEVEL), "%s%s", self._label(self._row), line.decode(errors="replace"))
+        log.log(min(self._level, _HIGHEST_LEVEL), "%s%s", self._label(self._row), self._shown(self._row, line.decode(errors="replace")))
+
+    def _shown(self, row: int, text: str) -> str:
+        return text if self._private is None else self._private.line(row, text)
 
 
 # The last output

@@ -87,3 +87,11 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def file_of(descriptor: int) -> str:
+    """Return where an open file lies, for people; only Linux says so."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  (a text)
+    except OSError:
+        return "the folder of the journals"

@@ -23,6 +23,7 @@ import numpy as np
 
 from airflow_poison.core.delivery.handlers import check_returned
 from airflow_poison.core.delivery.sessions.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside, why
+from airflow_poison.core.delivery.sessions.platform import file_of
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
@@ -66,7 +67,8 @@ class RowsWriter:
         except OSError as error:
             what = f"What {counted(len(records), 'message')} returned"
             raise ServerSessionError(
-                f"{what} cannot be written: {why(error)}. Nothing is lost, it is delivered again when the task runs again; free some space first."
+                f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). Nothing is lost, it is delivered again when the task runs "
+                "again; free some space there first."
             ) from error
 
 

@@ -18,6 +18,7 @@ from airflow_poison.core.delivery.handler_wrappers import frame_handler, session
 from airflow_poison.core.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.core.delivery.loop import ReceiveLoop
 from airflow_poison.core.delivery.outage import Watch
+from airflow_poison.core.delivery.private import PrivateBatch
 from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.core.delivery.sessions.journal import (
     COUNT_MASK,
@@ -111,6 +112,8 @@ class Endpoint:
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
         if self._watch is not None:
+            if self.job.masking is not None:
+                self._watch.hide = PrivateBatch(self.job.masking, batch).said
             from airflow_poison.core.delivery.sessions.watched import WatchedDelivery, WatchedFrames
 
             return (WatchedDelivery if self.job.batching is None else WatchedFrames)(self, batch, section, self._watch).run()

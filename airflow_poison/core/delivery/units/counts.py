@@ -30,6 +30,7 @@ from airflow_poison.core.delivery.sessions.rows import BatchEntry
 from airflow_poison.core.delivery.sessions.session import report_words
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.masking import HIDDEN
 from airflow_poison.core.policies.decisions import Counts, Deliver, Halt
 
 if TYPE_CHECKING:
@@ -122,6 +123,10 @@ class ClaimCounts:
     def was_charged(self, row: int, failure: Failure) -> bool:
         """Whether an earlier pass has charged a message with the same type of failure: it is no evidence of an outage."""
         return was_charged(self._messages, row, failure)
+
+    def said(self, failure: Failure) -> str:
+        """Return a failure in words; without its text where the queue hides values: the bodies of its messages are not at hand here."""
+        return f"{failure.type}: {failure.text if self._job.masking is None else HIDDEN}"
 
     # While units run
 

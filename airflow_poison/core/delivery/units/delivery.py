@@ -24,6 +24,7 @@ from airflow_poison.core.delivery.units.counts import ClaimCounts
 from airflow_poison.core.delivery.units.runner import Ran, SparkLostError
 from airflow_poison.core.delivery.units.search import PIECE_ROWS, OutageFound, UnitSearch
 from airflow_poison.core.errors import BodyError, OutputRowError, SparkJobError
+from airflow_poison.core.masking import HIDDEN
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class UnitDelivery:
         self._halting, self._runner, self._rules, self._tell = job.policy.halting, runner, rules, tell
         self._counts = ClaimCounts(job, messages, journal, carry)
         watch = None if job.detection is None else Watch(job.detection, job.clock.now)
+        if watch is not None and job.masking is not None:
+            watch.hide = lambda _text: HIDDEN
         self._search, self._closed = UnitSearch(self._counts, runner, tell, rules.piece_rows, watch), job.closed
         self._deaths = deaths or {}
         self._chunk_rows, self._largest_rows = rules.chunk_rows, rules.largest_rows
@@ -286,7 +289,7 @@ class UnitDelivery:
                 culprits = {int(rows[0]): end.failure} if len(rows) == 1 else self._search.culprits(rows, end)
                 if not culprits:
                     raise SparkJobError(
-                        f"The transformation of {counted(len(rows), 'message')} as one unit failed: {end.failure.type}: {end.failure.text}\n"
+                        f"The transformation of {counted(len(rows), 'message')} as one unit failed: {self._counts.said(end.failure)}\n"
                         "None of them fails alone, so nobody is charged, and nothing was committed. Look for what the unit as a whole needs: memory, "
                         "time (the policy's transaction timeout), a table that it joins with; then run the task again."
                     )

@@ -121,7 +121,7 @@ class UnitSearch:
                     untraced, traced = end.failure, True
                     number, end = self.run(rows, lands=True, traced=True)
                     if isinstance(end, Ran):
-                        self.tell_unstable(rows, f"{untraced.type}: {untraced.text}")
+                        self.tell_unstable(rows, self._counts.said(untraced))
             if isinstance(end, Ran):
                 self._keep(rows, number, end, unit)
                 return found
@@ -146,7 +146,7 @@ class UnitSearch:
     def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Unit) -> bool:
         found = [self._deliver(part, unit, traced=True) for part in np.array_split(rows, parts)]
         if not any(found):
-            self.tell_unstable(rows, f"{failure.type}: {failure.text}")
+            self.tell_unstable(rows, self._counts.said(failure))
         return any(found)
 
     def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Unit) -> None:

@@ -1,0 +1,378 @@
+"""Masking: the values of a queue's messages that are private, and bodies, properties and texts without them. Pure.
+
+A mask is a list of paths: ``$.customer.email``, ``$.items[*].card``, ``$.cards[0]``, ``$['strange name']``, ``$.customer.*``, ``$`` (the whole body),
+``properties.token``, ``properties.*``. A name looks into the elements of an array, too: ``$.items.card`` is ``$.items[*].card``.
+
+What is hidden in a body is hidden in texts about its message as well, wherever it stands: as it is, as JSON and Python write it, and where a text was
+cut in the middle of it. Short values (three characters and less, truth values) are hidden as whole words only. A body that is no JSON is hidden
+whole, since nobody can tell what it holds, and so are the texts about its message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from json.encoder import encode_basestring
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, quote_plus
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+HIDDEN = "***"
+"""What stands in the place of a value."""
+PART, SINCE = "mask", "mask_since"
+"""The names among the settings of a queue's desk: the paths, and since when they are what they are (ISO 8601)."""
+EDITS = "poison.edits"
+"""The property with what people have changed in a message, the oldest first: JSON objects with the ``body`` as it was before (Base64; null: the
+same), ``properties`` as they were (null: not there), and at last the ``plan``."""
+
+_PROPERTIES = "properties"
+_EVERY = -1
+_STEP = re.compile(r"""\.(?P<name>[^.\[\]'"*\s]+)|\.(?P<all>\*)|\[(?P<each>\*)\]|\[(?P<number>\d+)\]|\[(?P<quote>['"])(?P<quoted>.+?)(?P=quote)\]""")
+_MOST_PATHS = 100
+_SHORT = 3
+"""Values of so many characters and less are hidden only as whole words."""
+_LEAST_CUT = 2
+_MANY = 200
+_CUT = re.compile(r"…|\.\.\.")
+_FRAME = re.compile(r"""^[ \t]*File "[^"\n]*", line \d+(?:, in [^\n]*)?$""", re.MULTILINE)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+Step = str | int
+"""A name in an object, a number in an array, or -1: every element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masking(Plain):
+    """Which values of a queue's messages are hidden. Raises SettingError for what is no path."""
+
+    paths: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no path."""
+        if not self.paths or len(self.paths) > _MOST_PATHS:
+            raise SettingError(PART, list(self.paths), f"1 to {_MOST_PATHS} paths")
+        for path in self.paths:
+            _parsed_path(path)
+
+    @classmethod
+    def read(cls, value: object) -> Self | None:
+        """Return the mask that a DAG file or a control row gives: a path, or a list of paths; None for none. Raises SettingError."""
+        if value is None:
+            return None
+        paths = [value] if isinstance(value, str) else value
+        if not isinstance(paths, list | tuple) or not all(isinstance(each, str) for each in paths):
+            raise SettingError(PART, value, "a list of paths, for example ['$.card', '$.customer.email', 'properties.token']")
+        return cls(tuple(dict.fromkeys(paths))) if paths else None
+
+    @classmethod
+    def recorded(cls, desk: Mapping[str, object]) -> Self | None:
+        """Return the mask among the settings of a queue's desk."""
+        return cls.read(desk.get(PART))
+
+    @property
+    def hides_bodies(self) -> bool:
+        """Whether a path leads into bodies."""
+        return any(path.startswith("$") for path in self.paths)
+
+    @property
+    def property_names(self) -> frozenset[str | None]:
+        """The names of hidden properties; None: all are."""
+        steps = [step for where, *names in map(_parsed_path, self.paths) if where == "" for step in names]
+        return frozenset(step if isinstance(step, str) else None for step in steps)
+
+    def hides_property(self, name: str) -> bool:
+        """Whether a property is hidden."""
+        return not {name, None}.isdisjoint(self.property_names)
+
+    def body(self, body: bytes) -> bytes:
+        """Return a body with hidden values; one that is no JSON is hidden whole. An empty one stays."""
+        return self._masked(body, [])
+
+    def properties(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return properties with hidden values; in the edits that people made, too."""
+        shown = {name: HIDDEN if self.hides_property(name) else text for name, text in properties.items()}
+        if EDITS in properties:
+            shown[EDITS] = json.dumps([self._edit(entry) for entry in _edits(properties)])
+        return shown
+
+    def values(self, body: bytes, properties: Mapping[str, str]) -> HiddenValues:
+        """Return what is hidden of a message: for the texts about it."""
+        found: list[object] = [text for name, text in properties.items() if self.hides_property(name)]
+        bodies = [body, *(base64.b64decode(entry["body"]) for entry in _edits(properties) if entry.get("body"))]
+        shown = [self._masked(each, found) for each in bodies]
+        for entry in _edits(properties):
+            found += [text for name, text in (entry.get(_PROPERTIES) or {}).items() if text is not None and self.hides_property(name)]
+        return HiddenValues(found, known=not self.hides_bodies or HIDDEN.encode() not in shown)
+
+    def _masked(self, body: bytes, found: list[object]) -> bytes:
+        if not body or not self.hides_bodies:
+            return body
+        try:
+            tree = _DECODER.decode(body.decode(json.detect_encoding(body)))
+            for path in self.paths:
+                where, *steps = _parsed_path(path)
+                if where == "$":
+                    tree = _hidden(tree, steps, found)
+            return _written(tree).encode("utf-8", "backslashreplace")
+        except (ValueError, RecursionError):
+            found.append(body.decode("utf-8", "replace"))
+            return HIDDEN.encode()
+
+    def _edit(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        body, former = entry.get("body"), entry.get(_PROPERTIES) or {}
+        shown = None if body is None else base64.b64encode(self.body(base64.b64decode(body))).decode()
+        hidden = {name: HIDDEN if text is not None and self.hides_property(name) else text for name, text in former.items()}
+        return {**entry, "body": shown, _PROPERTIES: hidden}
+
+
+def checked_mask(mask: Sequence[str] | str | None) -> Sequence[str] | str | None:
+    """Return a mask as a DAG file gives it. Raises SettingError for what is no path."""
+    Masking.read(mask)
+    return mask
+
+
+def _edits(properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(properties.get(EDITS, "[]"))
+    except ValueError:  # somebody else has written it
+        return []
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+
+@lru_cache(1_000)
+def _parsed_path(path: str) -> tuple[Step, ...]:
+    """Return where a path begins (``$``, or nothing for properties) and its steps. Raises SettingError."""
+    wanted = "$.name, $.a.b, $.items[*].card, $.cards[0], $['a name'], $.any.*, $, properties.name or properties.*"
+    is_property = path.startswith(_PROPERTIES)
+    place, steps = len(_PROPERTIES) if is_property else 1, list[Step]()
+    if not (is_property or path.startswith("$")):
+        raise SettingError(PART, path, wanted)
+    if is_property and path[place : place + 1] == "." and path[place + 1 :]:
+        name = path[place + 1 :]  # names of properties may have dots
+        return "", _EVERY if name == "*" else name
+    while place < len(path):
+        step = _STEP.match(path, place)
+        if step is None:
+            raise SettingError(PART, path, wanted)
+        name = step["name"] or step["quoted"]
+        steps.append(name if name is not None else _EVERY if step["number"] is None else int(step["number"]))
+        place = step.end()
+    if is_property and (len(steps) != 1 or not isinstance(steps[0], str)):
+        raise SettingError(PART, path, wanted)
+    return ("" if is_property else "$", *steps)
+
+
+# Bodies as trees, which are written again as they were but for spaces: numbers keep their digits, and a name that stands twice stays twice --------
+
+
+class _Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class _Pairs(list[tuple[str, object]]):
+    """The names and values of an object."""
+
+    __slots__ = ()
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_Number, parse_int=_Number, parse_constant=_Number)
+
+
+def _hidden(value: object, steps: list[Step], found: list[object]) -> object:
+    """Return a value without what a path leads to, which is added to what was found."""
+    if not steps:
+        found.append(value)
+        return HIDDEN
+    step, rest = steps[0], steps[1:]
+    if isinstance(value, _Pairs):
+        for place, (name, each) in enumerate(value):
+            if step in (_EVERY, name):
+                value[place] = (name, _hidden(each, rest, found))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            if step in (_EVERY, place):
+                value[place] = _hidden(each, rest, found)
+            elif isinstance(step, str):
+                value[place] = _hidden(each, steps, found)
+    return value
+
+
+def _written(value: object) -> str:
+    match value:
+        case _Number():
+            return value
+        case str():
+            return encode_basestring(value)
+        case _Pairs():
+            return "{" + ", ".join(f"{encode_basestring(name)}: {_written(each)}" for name, each in value) + "}"
+        case list():
+            return "[" + ", ".join(map(_written, value)) + "]"
+        case _:
+            return json.dumps(value)
+
+
+# Texts ----------------------------------------------------------------------------------------------------------------
+
+
+class HiddenValues:
+    """What is hidden of a message, or of several, as it may stand in texts about them.
+
+    :param values: of bodies (trees) and properties.
+    :param known: every hidden value is among them; else whole texts are hidden.
+    """
+
+    __slots__ = ("_forms", "_index", "_known")
+
+    def __init__(self, values: Iterable[object], *, known: bool = True) -> None:
+        self._known = known
+        self._forms: dict[str, Callable[[str], Iterator[tuple[int, int]]]] = {}
+        self._index: dict[str, list[str]] = {}
+        for leaf in _leaves(values):
+            self._add(leaf)
+
+    @classmethod
+    def of_all(cls, several: Iterable[HiddenValues]) -> HiddenValues:
+        """Return those of several messages."""
+        found = cls(())
+        for each in several:
+            found._known = found._known and each._known  # noqa: SLF001  (its own)
+            found._forms.update(each._forms)  # noqa: SLF001  (its own)
+        return found
+
+    def hide(self, text: str) -> str:
+        """Return a text without the values."""
+        if not self._known:
+            return HIDDEN if text else text
+        return _without(text, self._places(text))
+
+    def hide_trace(self, trace: str) -> str:
+        """Return a trace without the values. Lines that name a place of the code stay as they are: they have no value, and group failures."""
+        frames = [found.span() for found in _FRAME.finditer(trace)]
+        if not self._known:
+            return "".join(f"{trace[start:end]}\n" for start, end in frames)
+        spans = [span for span in self._places(trace) if not any(start < span[1] and span[0] < end for start, end in frames)]
+        return _without(trace, spans)
+
+    def _add(self, value: object) -> None:
+        if isinstance(value, bool):
+            forms, find = {str(value), json.dumps(value)}, _whole_words
+        elif isinstance(value, _Number):
+            forms, find = _forms_of_number(value), _whole_numbers
+        else:
+            forms, find = _forms_of_text(str(value)), _anywhere
+        for form in forms:
+            if form and form != HIDDEN:
+                self._forms.setdefault(form, (_whole_words if len(form) <= _SHORT else find)(form))
+
+    def _places(self, text: str) -> list[tuple[int, int]]:
+        forms = self._near(text)
+        spans = [span for form in forms if form in text for span in self._forms[form](text)]
+        for cut in _CUT.finditer(text):
+            spans += self._around(text, *cut.span())
+        return spans
+
+    def _near(self, text: str) -> Iterable[str]:
+        """Return forms that may be in a text: all, or of many those that begin as something in it does."""
+        if len(self._forms) <= _MANY or _CUT.search(text):
+            return self._forms
+        if not self._index:
+            for form in self._forms:
+                self._index.setdefault(form[:_SHORT], []).append(form)
+        beginnings = {text[place : place + size] for size in range(1, _SHORT + 1) for place in range(len(text) - size + 1)}
+        return [form for beginning in beginnings & self._index.keys() for form in self._index[beginning]]
+
+    def _around(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield what stands of values before and behind a place where a text was cut."""
+        for form in self._forms:
+            if len(form) <= _SHORT:
+                continue
+            for size in range(min(len(form) - 1, start), _LEAST_CUT - 1, -1):
+                if text.endswith(form[:size], 0, start):
+                    yield start - size, start
+                    break
+            for size in range(min(len(form) - 1, len(text) - end), _LEAST_CUT - 1, -1):
+                if text.startswith(form[-size:], end):
+                    yield end, end + size
+                    break
+
+
+def _leaves(values: Iterable[object]) -> Iterator[object]:
+    for value in values:
+        if isinstance(value, _Pairs):
+            yield from _leaves(each for _, each in value)
+        elif isinstance(value, list):
+            yield from _leaves(value)
+        elif value is not None:
+            yield value
+
+
+def _forms_of_text(value: str) -> set[str]:
+    """Return how a text may stand in another: as it is, its lines, as JSON and Python write it, one in the other, as bytes, in an address."""
+    forms = {value, value.strip(), *(line.strip() for line in value.splitlines()), _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value)}
+    forms.add(value.replace("\r\n", "\n"))
+    written = {json.dumps(value)[1:-1], encode_basestring(value)[1:-1], repr(value)[1:-1]}
+    forms |= written | {repr(form)[1:-1] for form in written}
+    try:
+        forms |= {repr(value.encode())[2:-1], quote(value, safe=""), quote_plus(value)}
+    except UnicodeEncodeError:
+        forms.add(value.encode("utf-8", "replace").decode())
+    return forms
+
+
+def _forms_of_number(value: str) -> set[str]:
+    """Return how a number may stand in a text: with its digits, and as Python writes it."""
+    forms = {str(value)}
+    try:
+        number = float(value)
+        forms.add(repr(number))
+        if number.is_integer():
+            whole = int(value) if value.lstrip("-").isdigit() else int(number)
+            forms |= {str(whole), f"{whole:,}"}
+    except (ValueError, OverflowError):
+        pass
+    return forms
+
+
+def _anywhere(form: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    def places(text: str) -> Iterator[tuple[int, int]]:
+        start = text.find(form)
+        while start >= 0:
+            yield start, start + len(form)
+            start = text.find(form, start + 1)
+
+    return places
+
+
+def _whole_words(form: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    return _bounded(form, r"\w")
+
+
+def _whole_numbers(form: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    return _bounded(form, r"\d")
+
+
+def _bounded(form: str, of: str) -> Callable[[str], Iterator[tuple[int, int]]]:
+    def places(text: str) -> Iterator[tuple[int, int]]:
+        return (found.span() for found in re.finditer(f"(?<!{of}){re.escape(form)}(?!{of})", text))
+
+    return places
+
+
+def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    """Return a text with one mark in the place of spans that touch or overlap."""
+    parts, end = list[str](), 0
+    for start, stop in sorted(spans):
+        if start > end or not parts:
+            parts += [text[end:start], HIDDEN]
+        end = max(end, stop)
+    return "".join([*parts, text[end:]])

@@ -1,0 +1,58 @@
+/** Selections of messages: in the address, in requests, and in words. */
+
+import type { Selection } from "../api/plans";
+import type { SubQueue } from "../api/types";
+import { count, many } from "./words";
+
+/** A selection without its empty fields; the sub-queue stands beside it in the address. */
+export type Filter = Omit<Selection, "sub_queue">;
+
+export const EVERYWHERE = "everywhere";
+
+export function withoutEmpty(filter: Filter): Filter {
+  const isSet = ([, value]: readonly [string, unknown]) => typeof value === "object" && value !== null ? Object.keys(value).length > 0 : Boolean(value);
+  return Object.fromEntries(Object.entries(filter).filter(isSet));
+}
+
+/** Read a filter from the address; what is no object is no filter. */
+export function parseFilter(text: string | null): Filter {
+  try {
+    const found: unknown = JSON.parse(text ?? "{}");
+    return typeof found === "object" && found !== null && !Array.isArray(found) ? withoutEmpty(found) : {};
+  } catch {
+    return {};
+  }
+}
+
+export function selectionOf(place: SubQueue | null, filter: Filter): Selection {
+  return { sub_queue: place, ...filter };
+}
+
+/** What a filter wants, one text for each field that is set. */
+export function inWords(filter: Filter, time: (instant: string) => string): string[] {
+  const { error, error_type, text, since, until, counts, group, message_type, message_id, properties, lookup_ids, where } = filter;
+  return [
+    error && `error group ${error}`,
+    error_type && `error type ${error_type}`,
+    text && `text “${text}”`,
+    since && `since ${time(since)}`,
+    until && `until ${time(until)}`,
+    ...(counts ?? []),
+    group && `group ${group}`,
+    message_type && `message type ${message_type}`,
+    message_id && `message id ${message_id}`,
+    ...Object.entries(properties ?? {}).map(([name, value]) => `property ${name} = ${value}`),
+    lookup_ids && (lookup_ids.length <= 5 ? `lookup ids ${lookup_ids.join(", ")}` : `${count(lookup_ids.length)} lookup ids`),
+    where && `SQL ${where}`,
+  ].filter((each): each is string => Boolean(each));
+}
+
+export function selectionInWords(selection: Selection, time: (instant: string) => string): string {
+  const { sub_queue: place = "poison", ...filter } = selection;
+  const wanted = inWords(filter, time);
+  return `${place === null ? "All sub-queues" : `Sub-queue ${place}`}${wanted.length ? `; ${wanted.join("; ")}` : ", all messages"}`;
+}
+
+export function chosenInWords(number: number): string {
+  return `${many(number, "message")} chosen`;
+}

@@ -1,0 +1,1 @@
+export const DEFAULT_CONNECTION = "poison_default";

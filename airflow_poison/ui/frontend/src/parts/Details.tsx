@@ -1,0 +1,31 @@
+import { Text } from "@chakra-ui/react";
+
+import { usePage } from "../page/PageContext";
+
+import { Go } from "./Go";
+import { Who } from "./Who";
+
+/** What an event says besides its time: who acted and why first, the plan as a link, then all else. */
+export function Details({ queue, details }: { readonly queue: string; readonly details: Readonly<Record<string, string>> }) {
+  const { connId } = usePage();
+  const { who, reason, plan, ...others } = details;
+  const told = Object.entries(others).filter(([, value]) => value !== "");
+  return (
+    <>
+      {who ? (
+        <Text as="span" display="block">
+          by <Who who={who} />
+          {reason ? `: ${reason}` : ""}
+        </Text>
+      ) : null}
+      {!who && reason ? `reason: ${reason}${told.length || plan ? ", " : ""}` : null}
+      {plan ? (
+        <>
+          plan <Go to={{ conn_id: connId, queue, view: "plans", plan }}>{plan}</Go>
+          {told.length ? ", " : ""}
+        </>
+      ) : null}
+      {told.map(([name, value]) => `${name}: ${value}`).join(", ")}
+    </>
+  );
+}

@@ -1,0 +1,22 @@
+import { Box, DataList } from "@chakra-ui/react";
+import { isValidElement, type ReactNode } from "react";
+
+import { plain } from "../lib/words";
+
+/** Names and values. */
+export function Facts({ label, facts }: { readonly label: string; readonly facts: Readonly<Record<string, ReactNode | object>> }) {
+  return (
+    <DataList.Root orientation="horizontal" size="sm" gap="1.5" borderWidth="1px" borderRadius="md" padding="3" aria-label={label}>
+      {Object.entries(facts).map(([name, value]) => (
+        <DataList.Item key={name} alignItems="flex-start">
+          <DataList.ItemLabel minWidth={{ base: "7rem", md: "12rem" }} overflowWrap="anywhere">
+            {name.replaceAll("_", " ")}
+          </DataList.ItemLabel>
+          <DataList.ItemValue overflowWrap="anywhere" minWidth="0" whiteSpace="pre-wrap">
+            {isValidElement(value) ? <Box minWidth="0">{value}</Box> : plain(value)}
+          </DataList.ItemValue>
+        </DataList.Item>
+      ))}
+    </DataList.Root>
+  );
+}

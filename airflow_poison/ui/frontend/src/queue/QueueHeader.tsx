@@ -1,0 +1,44 @@
+import { Button, Flex, Spacer, Text } from "@chakra-ui/react";
+import { useState } from "react";
+
+import type { Queue } from "../api/types";
+import { SwitchDialog } from "../actions/SwitchDialog";
+import { plain } from "../lib/words";
+import { usePage } from "../page/PageContext";
+import { StateBadge } from "../parts/StateBadge";
+
+/** The state of a queue, whose rules it follows, and the button that enables or disables it. */
+export function QueueHeader({ queue }: { readonly queue: Queue }) {
+  const { rights } = usePage();
+  const [asking, setAsking] = useState(false);
+  const enabled = queue.state === "enabled";
+  return (
+    <Flex wrap="wrap" gap="3" align="center" marginBottom="3">
+      <StateBadge state={queue.state} />
+      <Text color="fg.muted" fontSize="sm">
+        rules of {queue.policy["system"] ? plain(queue.policy["system"]) : "no system"}
+      </Text>
+      <Spacer />
+      {rights.act ? (
+        <Button
+          size="xs"
+          variant="outline"
+          onClick={() => {
+            setAsking(true);
+          }}
+        >
+          {enabled ? "Disable …" : "Enable …"}
+        </Button>
+      ) : null}
+      {asking ? (
+        <SwitchDialog
+          queue={queue.queue}
+          enable={!enabled}
+          onClose={() => {
+            setAsking(false);
+          }}
+        />
+      ) : null}
+    </Flex>
+  );
+}

@@ -1,0 +1,63 @@
+import type { Queue } from "../api/types";
+import { useAnswer } from "../api/useAnswer";
+import { Conversation } from "../conversations/Conversation";
+import { Conversations } from "../conversations/Conversations";
+import { MessagePage } from "../message/MessagePage";
+import { usePlace } from "../page/usePlace";
+import { Answered } from "../parts/Answered";
+import { PlanList } from "../plans/PlanList";
+import { PlanPage } from "../plans/PlanPage";
+
+import { Decisions } from "./Decisions";
+import { Events } from "./Events";
+import { Groups } from "./Groups";
+import { Halts } from "./Halts";
+import { PlaceView } from "./PlaceView";
+import { QueueHeader } from "./QueueHeader";
+import { Settings } from "./Settings";
+import { Tiles } from "./Tiles";
+import { viewOf, type View } from "./view";
+
+/** One queue: what is wrong with it, its tiles, and the view that the address asks for. */
+export function QueuePage({ name }: { readonly name: string }) {
+  const { query } = usePlace();
+  const answer = useAnswer<Queue>("queue", { queue: name });
+  const view = viewOf(query);
+  return (
+    <Answered answer={answer} lines={6}>
+      {(queue) => (
+        <>
+          <QueueHeader queue={queue} />
+          <Halts queue={queue} />
+          <Decisions queue={name} />
+          <Tiles queue={queue} view={view} />
+          <Shown queue={queue} view={view} />
+        </>
+      )}
+    </Answered>
+  );
+}
+
+function Shown({ queue, view }: { readonly queue: Queue; readonly view: View }) {
+  const name = queue.queue;
+  switch (view.kind) {
+    case "message":
+      return <MessagePage key={view.id} queue={name} id={view.id} />;
+    case "conversation":
+      return <Conversation queue={name} handle={view.handle} />;
+    case "conversations":
+      return <Conversations queue={name} ended={view.ended} />;
+    case "plan":
+      return <PlanPage queue={name} id={view.id} />;
+    case "plans":
+      return <PlanList queue={name} />;
+    case "events":
+      return <Events queue={name} />;
+    case "groups":
+      return <Groups queue={name} place={view.place} />;
+    case "settings":
+      return <Settings queue={queue} />;
+    case "messages":
+      return <PlaceView key={view.place} queue={queue} place={view.place} />;
+  }
+}

@@ -1,0 +1,41 @@
+import type { Instant, MessageRow } from "../api/types";
+import { age, count, due, plain } from "../lib/words";
+import type { Column } from "../parts/column";
+import { Go } from "../parts/Go";
+import { Time } from "../parts/Time";
+
+/** All columns of messages that can be shown; those of `SHOWN_AT_FIRST` are, until somebody chooses others. */
+export function messageColumns(here: { readonly conn_id: string; readonly queue: string }, now: Instant): Column<MessageRow>[] {
+  const number = (key: "abort_count" | "move_count" | "crash_count" | "priority", title: string): Column<MessageRow> => ({
+    key,
+    title,
+    numeric: true,
+    sort: key,
+    cell: (row) => count(row[key]),
+  });
+  return [
+    {
+      key: "lookup_id",
+      title: "Lookup id",
+      sort: "lookup_id",
+      cell: ({ lookup_id: id }) => <Go to={{ ...here, lookup_id: id }} label={`Message ${id}`}>{id}</Go>,
+    },
+    { key: "message_id", title: "Message id", sort: "message_id", wide: true, cell: (row) => row.message_id },
+    { key: "sub_queue", title: "Sub-queue", cell: (row) => row.sub_queue },
+    { key: "message_type", title: "Type", wide: true, sort: "message_type", cell: (row) => row.message_type ?? "" },
+    { key: "group_id", title: "Group", wide: true, sort: "group_id", cell: (row) => row.group_id ?? row.conversation_id ?? "" },
+    number("priority", "Priority"),
+    number("abort_count", "Aborts"),
+    number("move_count", "Moves"),
+    number("crash_count", "Crashes"),
+    { key: "enqueued_at", title: "Enqueued", sort: "enqueued_at", cell: (row) => <Time at={row.enqueued_at} /> },
+    { key: "age", title: "Age", cell: (row) => age(row.enqueued_at, now) },
+    { key: "due_at", title: "Due", sort: "due_at", cell: (row) => due(row.due_at, now) },
+    { key: "expires_at", title: "Expires", sort: "expires_at", cell: (row) => <Time at={row.expires_at} /> },
+    { key: "properties", title: "Properties", wide: true, cell: (row) => (Object.keys(row.properties).length ? plain(row.properties) : "") },
+    { key: "reason", title: "Last error", wide: true, cell: (row) => row.reason ?? "" },
+  ];
+}
+
+export const ALWAYS_SHOWN = "lookup_id";
+export const SHOWN_AT_FIRST = ["lookup_id", "message_id", "abort_count", "move_count", "crash_count", "age", "due_at", "reason"];

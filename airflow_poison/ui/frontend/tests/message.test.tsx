@@ -1,0 +1,102 @@
+import { screen, within } from "@testing-library/react";
+import { describe, expect, it, vi } from "vitest";
+
+import { HOSTILE } from "../mock/data";
+
+import { open, rowsOf } from "./page";
+
+const body = () => screen.getByRole("region", { name: "Body" }).textContent;
+
+describe("a message", () => {
+  it("has its JSON laid out, without loss of digits", async () => {
+    const { user } = open("?queue=orders&lookup_id=1");
+    await screen.findByRole("heading", { name: /^Body/ });
+    expect(body()).toContain('  "flight": 12345678901234567890,\n  "dep_delay": 75,');
+    await user.click(screen.getByRole("button", { name: "As it is" }));
+    expect(body()).toContain('"flight":12345678901234567890,"dep_delay":75');
+    await user.click(screen.getByRole("button", { name: "Hex" }));
+    expect(body()).toContain('00000000  7b 22 63 61 72 72 69 65 72 22 3a 22 56 58 22 2c  {"carrier":"VX",');
+  });
+
+  it("has its XML laid out", async () => {
+    open("?queue=orders&lookup_id=2");
+    await screen.findByRole("heading", { name: /^Body/ });
+    expect(body()).toBe("<order>\n  <id>7</id>\n  <note>Größe</note>\n</order>");
+  });
+
+  it("is shown as bytes where it is no text", async () => {
+    open("?queue=orders&lookup_id=4");
+    await screen.findByRole("heading", { name: /no text/ });
+    expect(body()).toContain("00000000  00 ff 20 62 79 74 65 73");
+  });
+
+  it("is text, whatever it holds, and says that escapes stand in it", async () => {
+    open("?queue=orders&lookup_id=3");
+    expect(await screen.findByText(/stand here as escapes/)).toBeTruthy();
+    expect(body()).toContain(`${HOSTILE}\\x1b]0;owned`);
+    expect(document.querySelectorAll("main script, main img")).toHaveLength(0);
+    expect(document.title).not.toBe("taken");
+  });
+
+  it("is copied, and says so", async () => {
+    const { user } = open("?queue=orders&lookup_id=1");
+    await user.click(await screen.findByRole("button", { name: "Copy" }));
+    expect(await screen.findByRole("button", { name: "Copied" })).toBeTruthy();
+    expect(await navigator.clipboard.readText()).toContain('"dep_delay": 75');
+  });
+
+  it("is downloaded byte for byte under its name", async () => {
+    const { user } = open("?queue=orders&lookup_id=4");
+    let saved: Blob | undefined;
+    URL.createObjectURL = (blob) => {
+      saved = blob as Blob;
+      return "blob:1";
+    };
+    URL.revokeObjectURL = () => undefined;
+    const names: string[] = [];
+    vi.spyOn(HTMLAnchorElement.prototype, "click").mockImplementation(function (this: HTMLAnchorElement) {
+      names.push(this.download);
+    });
+    await user.click(await screen.findByRole("button", { name: "Download" }));
+    expect(names).toEqual(["orders-4.bin"]);
+    expect(saved?.size).toBe(8);
+  });
+
+  it("shows what was edited beside its original", async () => {
+    open("?queue=orders&lookup_id=6");
+    const diff = await screen.findByRole("region", { name: "Difference to the original body" });
+    expect(within(diff).getByText(/−.*"dep_delay": 15/).tagName).toBe("DEL");
+    expect(within(diff).getByText(/\+.*"dep_delay": 75/).tagName).toBe("INS");
+  });
+
+  it("says which values are hidden", async () => {
+    open("?queue=orders&lookup_id=7");
+    expect(await screen.findByText("1 value hidden: $.card")).toBeTruthy();
+  });
+
+  it("has its whole history, with who acted and links into Airflow, but no others", async () => {
+    open("?queue=orders&lookup_id=1");
+    await screen.findByRole("table", { name: "History" });
+    expect(rowsOf("History").map(([, type]) => type)).toEqual(["EDITED", "MOVED_POISON", "MOVED_RETRY"]);
+    expect(rowsOf("History")[0]?.[2]).toContain("by ann (in Airflow): dep_delay was wrong");
+    const links = screen.getAllByRole("link", { name: /^(DAG run|task log) of/ }).map((link) => link.getAttribute("href"));
+    expect(links).toEqual(["/dags/arrivals/runs/scheduled__1", "/dags/arrivals/runs/scheduled__1/tasks/receive"]);
+  });
+
+  it("has the trace of its last failure and its columns", async () => {
+    open("?queue=orders&lookup_id=1");
+    expect((await screen.findByRole("region", { name: "Trace" })).textContent).toContain("Traceback");
+    expect(screen.getByText("property country")).toBeTruthy();
+  });
+
+  it("of a conversation says what ends it", async () => {
+    open("?queue=warehouse&lookup_id=5");
+    expect(await screen.findByRole("heading", { name: "Its conversation" })).toBeTruthy();
+    expect(await screen.findByText(/A message of this conversation has halted the queue/)).toBeTruthy();
+  });
+
+  it("that is gone says where to look", async () => {
+    open("?queue=orders&lookup_id=99");
+    expect(await screen.findByText(/Message 99 is not in queue 'orders'/)).toBeTruthy();
+  });
+});

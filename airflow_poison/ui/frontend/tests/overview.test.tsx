@@ -1,0 +1,106 @@
+import { screen, within } from "@testing-library/react";
+import { describe, expect, it } from "vitest";
+
+import { Mock } from "../mock/answers";
+import { HOSTILE, queue } from "../mock/data";
+
+import { beWide, open, rowsOf } from "./page";
+
+describe("the overview", () => {
+  it("shows first what needs somebody, the most urgent queue on top", async () => {
+    open();
+    const list = await screen.findByRole("list", { name: "Queues that need somebody" });
+    const found = within(list).getAllByRole("link").map((link) => link.textContent);
+    expect(found).toEqual(["warehouse", "payments", "orders", HOSTILE]);
+    expect(screen.getByRole("heading", { name: "4 queues need somebody" })).toBeTruthy();
+  });
+
+  it("says so when nothing needs anybody", async () => {
+    const mock = new Mock();
+    mock.queues = [queue("calm", { main: 1 })];
+    open("", mock);
+    expect(await screen.findByText(/Nothing needs anybody/)).toBeTruthy();
+  });
+
+  it("has totals of all queues", async () => {
+    open();
+    const totals = await screen.findByRole("group", { name: "Totals" });
+    expect(totals.textContent).toContain("queues100");
+    expect(totals.textContent).toContain("halted1");
+    expect(totals.textContent).toContain("in poison182,234");
+  });
+
+  it("is searched by name", async () => {
+    const { user } = open();
+    await user.type(await screen.findByRole("searchbox", { name: "Search by name" }), "FEED-0");
+    expect(rowsOf("Queues")).toHaveLength(10);
+    await user.type(screen.getByRole("searchbox"), "nothing");
+    expect(screen.getByText("No queue has “FEED-0nothing” in its name.")).toBeTruthy();
+  });
+
+  it("is sorted by a column, and the other way at a second click", async () => {
+    const { user, address } = open();
+    await user.click(await screen.findByRole("button", { name: "poison" }));
+    await user.click(screen.getByRole("button", { name: "poison" }));
+    expect(rowsOf("Queues")[0]?.[0]).toBe("orders");
+    expect(screen.getByRole("columnheader", { name: "poison" }).getAttribute("aria-sort")).toBe("descending");
+    expect(address().get("desc")).toBe("true");
+  });
+
+  it("shows 25 queues at a time", async () => {
+    const { user } = open();
+    await screen.findByRole("table", { name: "Queues" });
+    expect(rowsOf("Queues")).toHaveLength(25);
+    await user.click(screen.getByRole("button", { name: "Last" }));
+    expect(screen.getByText("76–100 of 100")).toBeTruthy();
+    expect(screen.getByRole("button", { name: "Next" }).hasAttribute("disabled")).toBe(true);
+  });
+
+  it("tells a store without queues from one whose folder does not exist", async () => {
+    const mock = new Mock();
+    mock.queues = [];
+    open("", mock);
+    expect(await screen.findByText("This store has no queue")).toBeTruthy();
+  });
+
+  it("says where the folder of a store would have to be", async () => {
+    const mock = new Mock();
+    mock.queues = [];
+    mock.exists = false;
+    open("", mock);
+    expect(await screen.findByText(/does not exist where the API server runs/)).toBeTruthy();
+  });
+
+  it("names the queues that cannot be read", async () => {
+    const mock = new Mock();
+    mock.unreadable = ["bills"];
+    open("", mock);
+    expect((await screen.findByRole("alert")).textContent).toContain("Cannot be read: bills.");
+  });
+
+  it("is a list of cards in a narrow window, which can be sorted, too", async () => {
+    beWide(false);
+    const { user, address } = open();
+    const list = await screen.findByRole("list", { name: "Queues" });
+    expect(within(list).getAllByRole("listitem")).toHaveLength(25);
+    expect(screen.queryByRole("table")).toBeNull();
+    await user.selectOptions(screen.getByRole("combobox", { name: "Sort by" }), "Queue");
+    expect(address().get("sort")).toBe("queue");
+  });
+
+  it("shows hostile names as text", async () => {
+    open();
+    await screen.findByRole("table", { name: "Queues" });
+    expect(document.querySelectorAll("main script, main img")).toHaveLength(0);
+    expect(document.title).not.toBe("taken");
+  });
+
+  it("goes to another connection", async () => {
+    const { user, address, mock } = open();
+    const field = await screen.findByRole("textbox", { name: "Connection" });
+    await user.clear(field);
+    await user.type(field, "other{Enter}");
+    expect(address().get("conn_id")).toBe("other");
+    expect(mock.asked.some(({ query }) => query.get("conn_id") === "other")).toBe(true);
+  });
+});

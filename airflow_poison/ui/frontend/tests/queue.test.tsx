@@ -1,0 +1,186 @@
+import { screen, waitFor, within } from "@testing-library/react";
+import { describe, expect, it } from "vitest";
+
+import type { Mock } from "../mock/answers";
+import { HOSTILE } from "../mock/data";
+
+import { lastPost, open, rowsOf } from "./page";
+
+const POISON = "?queue=orders&sub_queue=poison";
+
+function lastQuery(mock: Mock, name: string): URLSearchParams {
+  return mock.asked.findLast((each) => each.name === name)?.query ?? new URLSearchParams();
+}
+
+describe("a queue", () => {
+  it("says why it is halted, and leads to the message", async () => {
+    const { user, address } = open("?queue=warehouse");
+    expect((await screen.findAllByRole("alert"))[0]?.textContent).toContain(`warehouse is disabled: Message 1 was rolled back 5 times: ${HOSTILE}`);
+    await user.click(screen.getByRole("link", { name: "Look at message 1." }));
+    expect(address().get("lookup_id")).toBe("1");
+  });
+
+  it("shows an outage, a pass that has died, and its claims", async () => {
+    open("?queue=payments&view=settings");
+    expect(await screen.findByText(/payments has an outage since/)).toBeTruthy();
+    expect(screen.getByText(/A pass has died/)).toBeTruthy();
+    expect(rowsOf("Claims")[0]?.slice(1)).toEqual(["main", "500", "expired: the next receive takes it over"]);
+    expect(screen.getByText("receive retry count")).toBeTruthy();
+  });
+
+  it("has a link to each of its parts, and says which one is shown", async () => {
+    open("?queue=warehouse&view=events");
+    const parts = await screen.findByRole("navigation", { name: "Parts of the queue" });
+    const links = within(parts).getAllByRole("link");
+    expect(links.map((link) => link.textContent)).toEqual(["main", "retry", "poison", "error groups", "plans", "events", "conversations", "policy"]);
+    expect(links.filter((link) => link.getAttribute("aria-current") === "page").map((link) => link.textContent)).toEqual(["events"]);
+  });
+
+  it("says plainly that it is not there", async () => {
+    open("?queue=nowhere");
+    expect((await screen.findByRole("alert")).textContent).toContain("There is no queue 'nowhere' in the store of connection 'poison_default'.");
+  });
+
+  it("shows the largest error groups of poison, each a link to its messages", async () => {
+    const { user, mock } = open(POISON);
+    await screen.findByRole("table", { name: "Error groups" });
+    expect(rowsOf("Error groups").map(([, messages]) => messages)).toEqual(["120,000", "41,000", "12,000", "8,000", "1,200"]);
+    await user.click(screen.getByRole("link", { name: "KeyError" }));
+    await screen.findByText("1–50 of 120,000");
+    expect(JSON.parse(lastQuery(mock, "messages").get("selection") ?? "")).toMatchObject({ sub_queue: "poison", error: "0b12c34d56e7" });
+    await user.click(screen.getByRole("link", { name: "All 6 groups" }));
+    await waitFor(() => {
+      expect(rowsOf("Error groups")).toHaveLength(6);
+    });
+  });
+
+  it("shows events, the newest first, with who acted and why", async () => {
+    open("?queue=orders&view=events");
+    await screen.findByRole("table", { name: "Events" });
+    const rows = rowsOf("Events");
+    expect(rows.map(([, event]) => event)).toEqual(["QUEUE_DISABLED", "PLANNED", "MOVED_POISON", "POISON_EXCEPTION"]);
+    expect(rows[1]?.[5]).toBe("by ann (in Airflow): carrier is backplan p-old");
+    expect(screen.getByText("12 earlier ones: airflow poison history shows them.")).toBeTruthy();
+  });
+});
+
+describe("messages", () => {
+  it("are shown a page at a time", async () => {
+    const { user, mock } = open(POISON);
+    await screen.findByText("1–50 of 182,233");
+    await user.click(screen.getByRole("button", { name: "Next" }));
+    await screen.findByText("51–100 of 182,233");
+    expect(lastQuery(mock, "messages").get("offset")).toBe("50");
+  });
+
+  it("are sorted by the server", async () => {
+    const { user, mock } = open(POISON);
+    await user.click(await screen.findByRole("button", { name: "Aborts" }));
+    await waitFor(() => {
+      expect(lastQuery(mock, "messages").get("order")).toBe("abort_count");
+    });
+  });
+
+  it("are filtered by every field of a selection", async () => {
+    const { user, mock, address } = open(POISON);
+    await user.click(await screen.findByRole("button", { name: "Filter" }));
+    const form = screen.getByRole("form", { name: "Filter messages" });
+    const fill = async (name: string, text: string) => {
+      await user.click(within(form).getByLabelText(name));
+      await user.paste(text);
+    };
+    await fill("Text", "carrier");
+    await fill("Error type", "KeyError");
+    await fill("Error group", "0b12c34d56e7");
+    await fill("Counts", "abort_count >= 3, crash_count>0");
+    await fill("Lookup ids", "7, 8");
+    await fill("Message type", "//Flights/Arrival");
+    await fill("Message id", "m-7");
+    await fill("Group", "VX");
+    await fill("Properties", "country=US\nnote=a=b");
+    await fill("SQL condition", "body.carrier = 'VX'");
+    await user.selectOptions(within(form).getByLabelText("Sub-queue"), "everywhere");
+    await user.type(within(form).getByLabelText("Enqueued since"), "2026-11-25T10:00:00");
+    await user.click(within(form).getByRole("button", { name: "Apply the filter" }));
+    await screen.findByRole("heading", { name: "Messages everywhere" });
+    expect(JSON.parse(lastQuery(mock, "messages").get("selection") ?? "")).toEqual({
+      sub_queue: null,
+      text: "carrier",
+      error: "0b12c34d56e7",
+      error_type: "KeyError",
+      counts: ["abort_count>=3", "crash_count>0"],
+      lookup_ids: [7, 8],
+      message_type: "//Flights/Arrival",
+      message_id: "m-7",
+      group: "VX",
+      properties: { country: "US", note: "a=b" },
+      where: "body.carrier = 'VX'",
+      since: "2026-11-25T10:00:00.000Z",
+    });
+    expect(lastQuery(mock, "messages").has("sub_queue")).toBe(false);
+    expect(within(screen.getByRole("list", { name: "The filter" })).getAllByRole("listitem")).toHaveLength(13);
+    await user.click(screen.getByRole("button", { name: "Clear it" }));
+    expect(address().has("selection")).toBe(false);
+  });
+
+  it("are not asked for with a field that is none: the form says which", async () => {
+    const { user, mock } = open(POISON);
+    await user.click(await screen.findByRole("button", { name: "Filter" }));
+    await user.click(screen.getByLabelText("Counts"));
+    await user.paste("tries > 3");
+    await user.click(screen.getByLabelText("Lookup ids"));
+    await user.paste("seven");
+    const before = mock.asked.length;
+    await user.click(screen.getByRole("button", { name: "Apply the filter" }));
+    expect(screen.getByText(/“tries>3” is no condition/)).toBeTruthy();
+    expect(screen.getByText(/“seven” is no lookup id/)).toBeTruthy();
+    expect(mock.asked).toHaveLength(before);
+  });
+
+  it("say what the server says of a condition that is none", async () => {
+    open(`${POISON}&selection=${encodeURIComponent(JSON.stringify({ where: "carier = 1" }))}`);
+    expect(await screen.findByText(/there is no column or field 'carier'/)).toBeTruthy();
+  });
+
+  it("have the columns that somebody has chosen, also the next time", async () => {
+    const { user } = open(POISON);
+    await user.click(await screen.findByRole("button", { name: "Columns" }));
+    await user.click(await screen.findByRole("menuitemcheckbox", { name: "Priority" }));
+    await user.click(screen.getByRole("menuitemcheckbox", { name: "Crashes" }));
+    const heads = () => screen.getAllByRole("columnheader").map((head) => head.textContent.replace(/ [↑↓↕]$/, ""));
+    await waitFor(() => {
+      expect(heads()).toContain("Priority");
+    });
+    expect(heads()).not.toContain("Crashes");
+    expect(localStorage.getItem("airflow-poison.columns")).toContain("priority");
+  });
+
+  it("are chosen one by one for an action", async () => {
+    const { user, mock } = open(POISON);
+    await user.click(await screen.findByRole("checkbox", { name: "Choose message 2" }));
+    await user.click(screen.getByRole("checkbox", { name: "Choose message 5" }));
+    const actions = screen.getByRole("group", { name: "Actions: 2 chosen messages" });
+    await user.click(within(actions).getByRole("button", { name: "Put back …" }));
+    await user.click(await screen.findByRole("button", { name: "Plan: nothing is done yet" }));
+    await screen.findByRole("button", { name: "Put back 2 messages" });
+    expect(lastPost(mock, "plan")).toEqual({ queue: "orders", selection: { sub_queue: "poison", lookup_ids: [2, 5] }, action: { verb: "put_back" } });
+  });
+});
+
+describe("conversations", () => {
+  it("are listed with their states, services and partners", async () => {
+    open("?queue=warehouse&view=conversations");
+    await screen.findByRole("table", { name: "Conversations" });
+    expect(rowsOf("Conversations")[0]?.slice(1, 4)).toEqual(["SI started inbound", `//Warehouse→ //Shop${HOSTILE}`, "//Shop/Parts"]);
+    expect(screen.getByRole("link", { name: "Also those that have ended" })).toBeTruthy();
+  });
+
+  it("say who waits, what is not sent, where the partner is, and what ends them", async () => {
+    open("?queue=warehouse&conversation=8912277c");
+    expect(await screen.findByText(/airflow poison end-conversation warehouse 8912277c --error 127/)).toBeTruthy();
+    expect(screen.getByText(/2 of its messages go for good, .* is told an error, and the queue is enabled/)).toBeTruthy();
+    expect(rowsOf("Messages that wait for it")).toHaveLength(2);
+    expect(rowsOf("Not sent yet")).toEqual([["//Shop/Order", "1"]]);
+    expect(screen.getByRole("link", { name: "its side" }).getAttribute("href")).toContain("conversation=0a668759");
+  });
+});

@@ -1,0 +1,209 @@
+"""Masks: what they hide of bodies, properties and texts, and that they are refused when they are none."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_poison.core.errors import SettingError
+from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.masking import EDITS, HIDDEN, HiddenValues, Masking
+
+CARD = "4111111111111111"
+QUOTED = 'o\'Neill "x"'
+
+
+def mask(*paths: str) -> Masking:
+    found = Masking.read(list(paths))
+    assert found is not None
+    return found
+
+
+def hidden(masking: Masking, body: object) -> object:
+    return json.loads(masking.body(json.dumps(body).encode()))
+
+
+def values(body: object, *paths: str, properties: dict[str, str] | None = None) -> HiddenValues:
+    return mask(*(paths or ("$.card",))).values(json.dumps(body).encode(), properties or {})
+
+
+# Paths ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "shown"),
+    [
+        ("$.card", {"card": CARD, "a": 1}, {"card": "***", "a": 1}),
+        ("$.a.b", {"a": {"b": [1, {"c": 2}], "d": 3}}, {"a": {"b": "***", "d": 3}}),
+        ("$.items[*].card", {"items": [{"card": 1}, {"x": 2}, {"card": 3}]}, {"items": [{"card": "***"}, {"x": 2}, {"card": "***"}]}),
+        ("$.items.card", {"items": [{"card": 1}, [{"card": 2}]]}, {"items": [{"card": "***"}, [{"card": "***"}]]}),
+        ("$.items[1]", {"items": [1, 2, 3]}, {"items": [1, "***", 3]}),
+        ("$.any.*", {"any": {"x": 1, "y": [2]}, "z": 3}, {"any": {"x": "***", "y": "***"}, "z": 3}),
+        ("$['a name'].x", {"a name": {"x": 1}}, {"a name": {"x": "***"}}),
+        ('$["a.b"]', {"a.b": 1, "a": {"b": 2}}, {"a.b": "***", "a": {"b": 2}}),
+        ("$.card", [{"card": 1}, {"card": 2}], [{"card": "***"}, {"card": "***"}]),
+        ("$.straße", {"straße": None}, {"straße": "***"}),
+        ("$", {"a": 1}, "***"),
+        ("$.missing", {"a": 1.50}, {"a": 1.5}),
+    ],
+)
+def test_a_path_hides_what_it_leads_to(path: str, body: object, shown: object) -> None:
+    assert hidden(mask(path), body) == shown
+
+
+@pytest.mark.parametrize(
+    "path", ["", "card", "$card", "$.", "$.a.", "$..a", "$.a[", "$.a[x]", "$.a[-1]", "properties", "properties.", "propertiesx", "$.a b"]
+)
+def test_what_is_no_path_is_refused_by_name(path: str) -> None:
+    with pytest.raises(SettingError, match=r"mask=.*allowed: \$\.name"):
+        mask("$.good", path)
+
+
+@pytest.mark.parametrize("given_mask", [7, {"a": 1}, ["$.a", 3]])
+def test_what_is_no_list_of_paths_is_refused(given_mask: object) -> None:
+    with pytest.raises(SettingError, match="a list of paths"):
+        Masking.read(given_mask)
+
+
+def test_one_path_is_a_list_of_one_and_an_empty_list_hides_nothing() -> None:
+    assert Masking.read("$.card") == Masking.read(("$.card", "$.card")) == Masking(("$.card",))
+    assert Masking.read([]) is Masking.read(None) is None
+
+
+# Bodies and properties ------------------------------------------------------------------------------------------------
+
+
+def test_numbers_keep_their_digits_and_names_that_stand_twice_are_both_hidden() -> None:
+    body = b'{"card": 1, "n": 1.500, "big": 123456789012345678901234567890, "card": 2, "x": NaN}'
+    assert mask("$.card").body(body) == b'{"card": "***", "n": 1.500, "big": 123456789012345678901234567890, "card": "***", "x": NaN}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"id;card\n7;4111111111111111", b'{"card": "4111111111111111"', b"\xff\x00", b'{"a": 1}{"card": 2}', b"[" * 100_000]
+)
+def test_a_body_that_is_no_json_is_hidden_whole(body: bytes) -> None:
+    assert mask("$.card").body(body) == HIDDEN.encode()
+
+
+def test_an_empty_body_and_a_body_that_no_path_leads_into_stay() -> None:
+    assert mask("$.card").body(b"") == b""
+    assert mask("properties.token").body(b"no json") == b"no json"
+
+
+def test_other_encodings_of_json_are_read() -> None:
+    assert hidden(mask("$.card"), {}) == {}
+    assert mask("$.card").body('{"card": "ü"}'.encode("utf-16")) == b'{"card": "***"}'
+
+
+def test_properties_are_hidden_by_name() -> None:
+    given_properties = {"token": "s3", "a.b": "x", "other": "y"}
+    assert mask("properties.token", "properties.a.b").properties(given_properties) == {"token": "***", "a.b": "***", "other": "y"}
+    assert set(mask("properties.*").properties(given_properties).values()) == {"***"}
+    assert mask("properties['a.b']", "$.x").properties(given_properties) == {**given_properties, "a.b": "***"}
+
+
+def test_what_people_have_edited_is_hidden_in_its_history_too() -> None:
+    former = base64.b64encode(json.dumps({"card": CARD, "a": 1}).encode()).decode()
+    edits = json.dumps([{"body": former, "properties": {"token": "old-token", "x": None}, "plan": "p"}])
+    masking = mask("$.card", "properties.token")
+    [entry] = json.loads(masking.properties({EDITS: edits})[EDITS])
+    assert json.loads(base64.b64decode(entry["body"])) == {"card": "***", "a": 1}
+    assert entry["properties"] == {"token": "***", "x": None}
+    assert masking.values(b"{}", {EDITS: edits}).hide(f"{CARD} old-token") == "*** ***"
+
+
+# Texts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "shown"),
+    [
+        (CARD, f"no {CARD}!", "no ***!"),
+        (CARD, f"x{CARD}y", "x***y"),
+        ('a"b\\c', r'body {"card": "a\"b\\c"}', 'body {"card": "***"}'),
+        (QUOTED, f"error {QUOTED!r}", "error '***'"),
+        ("Zoë Müller", json.dumps("Zoë Müller"), '"***"'),
+        ("Zoë Müller", repr("Zoë Müller".encode()), "b'***'"),
+        ("Zoë Müller", repr(json.dumps("Zoë Müller")), "'\"***\"'"),
+        ("a@b.example", "GET /find?mail=a%40b.example&x=1", "GET /find?mail=***&x=1"),
+        ("two\nlines of it", "first: two\nthen lines of it", "first: ***\nthen ***"),
+        ("with\ttab\x01", "with\ttab\\x01 there", "*** there"),
+        (4111, "4111 and 4111.0 and 4,111, not 24111 nor 41112", "*** and *** and ***, not 24111 nor 41112"),
+        (12.50, "12.5 and 12.50", "*** and 12.50"),
+        (7, "7 of 17, line 7, 7.5, x7", "*** of 17, line ***, ***.5, x7"),
+        ("VX", "VX in VXII", "*** in VXII"),
+        (True, "True or true, not trueish", "*** or ***, not trueish"),
+        (None, "None of null", "None of null"),
+        ("", "nothing to hide", "nothing to hide"),
+        ([CARD, {"deep": "secret word"}], f"{CARD}: secret word", "***: ***"),
+        ("aaaa", "aaaaa", "***"),
+    ],
+)
+def test_a_value_is_hidden_wherever_it_stands(value: object, text: str, shown: str) -> None:
+    assert values({"card": value}).hide(text) == shown
+
+
+def test_numbers_are_hidden_as_they_are_written_in_the_body() -> None:
+    found = mask("$.card").values(b'{"card": 12.50}', {})
+    assert found.hide("12.50, 12.5") == "***, ***"
+
+
+def test_values_that_overlap_are_hidden_together() -> None:
+    assert values({"card": "abcdef", "b": "defghi"}, "$.card", "$.b").hide("abcdefghi abcdef") == "*** ***"
+
+
+@pytest.mark.parametrize(
+    "text", [f"bad card {CARD[:9]}…", f"bad card {CARD[:9]}... and more", f"…{CARD[9:]} was bad", f"ValueError: x {CARD[:2]}…\n\nthen:\n"]
+)
+def test_a_value_is_hidden_where_a_text_was_cut_in_the_middle_of_it(text: str) -> None:
+    shown = values({"card": CARD}).hide(text)
+    assert HIDDEN in shown
+    assert not any(character.isdigit() for character in shown)
+
+
+def test_a_value_longer_than_any_text_is_hidden() -> None:
+    long = "".join(chr(97 + number % 26) for number in range(10_000))
+    assert values({"card": long}).hide(f"bad: {long[:4000]}…") == "bad: ***…"
+    assert values({"card": long}).hide(f"…{long[-4000:]}\nend") == "…***\nend"
+
+
+def test_texts_about_a_body_that_is_no_json_are_hidden_whole() -> None:
+    found = mask("$.card").values(b"7;4111", {})
+    assert found.hide("could not read 7") == HIDDEN
+    assert found.hide_trace('  File "/a.py", line 7, in land\n    raise E(card)\nE: 4111\n') == '  File "/a.py", line 7, in land\n'
+    assert found.hide("") == ""
+
+
+def test_lines_that_name_the_code_stay_so_that_the_fingerprint_does() -> None:
+    trace = '  File "/shop/land.py", line 41, in land\n    land(41)\n'
+    failure = Failure(FailureKind.EXCEPTION, "ValueError", "41", trace)
+    for value in (41, "land", "/shop/land.py", 42):
+        shown = values({"card": value}).hide_trace(trace)
+        assert fingerprint(Failure(FailureKind.EXCEPTION, "ValueError", "***", shown)) == fingerprint(failure)
+    assert values({"card": 41}).hide_trace(trace).endswith("    land(***)\n")
+
+
+def test_many_values_are_found_as_one_is() -> None:
+    several = HiddenValues.of_all([values({"card": f"secret-{number:05}"}) for number in range(2_000)])
+    assert several.hide("first secret-00007, then secret-01999; secret-99999") == "first ***, then ***; secret-99999"
+    assert several.hide("cut: secret-019…") == "cut: ***…"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of)
+)
+
+
+@given(body=st.dictionaries(st.text(), json_values))
+def test_what_no_path_leads_to_stays(body: dict[str, object]) -> None:
+    assert hidden(mask("$['no such name at all']"), body) == body
+
+
+@given(secret=st.text(min_size=4), before=st.text(), behind=st.text())
+def test_no_text_has_a_value(secret: str, before: str, behind: str) -> None:
+    shown = values({"card": secret}).hide(before + secret + behind)
+    assert secret not in shown.replace(HIDDEN, "\0") or secret in HIDDEN
