@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Timer
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import QueryError
@@ -61,6 +61,7 @@ PLAIN = frozenset(
     )
 )
 """Functions and operators whose answer is no larger than what they are given."""
+_AGAIN_SECONDS = 0.02
 UNSHARED = Limits()
 _limits: ContextVar[Limits] = ContextVar("airflow_poison_query_limits", default=UNSHARED)
 
@@ -170,17 +171,25 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
 
 @contextmanager
 def _ended_after(engine: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
-    """End what goes on in an engine after so long."""
+    """End what goes on in an engine after so long; again and again, since between two statements there is nothing to end."""
     if seconds is None:
         yield
         return
-    timer = Timer(seconds, engine.interrupt)
-    timer.daemon = True
-    timer.start()
+    over = Event()
+
+    def end() -> None:
+        wait = seconds
+        while not over.wait(wait):
+            engine.interrupt()
+            wait = _AGAIN_SECONDS
+
+    watch = Thread(target=end, name="poison-query-limit", daemon=True)
+    watch.start()
     try:
         yield
     finally:
-        timer.cancel()
+        over.set()
+        watch.join()
 
 
 def said(error: Exception) -> str:
