@@ -97,8 +97,25 @@ async def _plan(queue: QueueName, plan: PlanId, conn_id: ConnId = QueueHook.defa
     return await answer(desk.plan, conn_id, queue, plan)
 
 
-async def _message(queue: QueueName, lookup_id: LookupId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(message.message, conn_id, queue, lookup_id)
+def _unmasks(
+    user: GetUserDep,
+    queue: QueueName,
+    lookup_id: LookupId,
+    conn_id: ConnId = QueueHook.default_conn_name,
+    *,
+    unmask: Annotated[bool, Query()] = False,
+) -> bool:
+    """Say whether hidden values are shown; who asks for them needs the right, and leaves an entry in the audit log."""
+    if unmask:
+        rights.acts(user, conn_id)
+        posts.noted("poison_unmask", user, conn_id, {"queue": queue, "lookup_id": lookup_id})
+    return unmask
+
+
+async def _message(
+    queue: QueueName, lookup_id: LookupId, unmask: Annotated[bool, Depends(_unmasks)], conn_id: ConnId = QueueHook.default_conn_name
+) -> Response:
+    return await answer(message.message, conn_id, queue, lookup_id, unmask=unmask)
 
 
 async def _events(

@@ -20,7 +20,23 @@ log = logging.getLogger(__name__)
 
 MOST_CHARACTERS = 2_000
 """So much is kept of one field."""
-NOTED = ("queue", "plan", "reason", "selection", "version", "limit", "rate", "chunk", "canary", "dag_id", "run_id", "task_id", "map_index", "option")
+NOTED = (
+    "queue",
+    "plan",
+    "reason",
+    "selection",
+    "version",
+    "limit",
+    "rate",
+    "chunk",
+    "canary",
+    "dag_id",
+    "run_id",
+    "task_id",
+    "map_index",
+    "option",
+    "lookup_id",
+)
 """The fields of a request that are written as they are. Of an action its verb, target and function: new bodies and properties stay out."""
 OF_TASK, MOST_IN_COLUMN = ("dag_id", "run_id", "task_id"), 250
 _OF_ACTION = ("verb", "target", "function")

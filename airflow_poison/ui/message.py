@@ -20,19 +20,30 @@ MOST_EVENTS = 200
 _BY_DAG = "dag:"
 
 
-def message(conn_id: str, name: str, lookup_id: int) -> dict[str, object]:
-    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import look_up
+def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[str, object]:
+    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError.
+
+    :param unmask: with the values that the queue hides; ``masked`` are the paths of those that are not shown.
+    """
+    from airflow_poison.core.passes.browse import look_up, recorded_mask
     from airflow_poison.core.passes.messages import Chosen
 
     with opened(conn_id, name) as table:
-        found = look_up(table, Chosen.ids([lookup_id]))
+        mask = None if unmask else recorded_mask(table)
+        found = look_up(table, Chosen.ids([lookup_id]), unmask=unmask)
         if not found:
             raise NotThereError(
                 f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell."
             )
         [row] = found
-        return {"conn_id": conn_id, "queue": name, "message": _with_body(row), "original": _original(row), "history": _history(table, lookup_id)}
+        return {
+            "conn_id": conn_id,
+            "queue": name,
+            "message": _with_body(row),
+            "original": _original(row),
+            "masked": [] if mask is None else list(mask.paths),
+            "history": _history(table, lookup_id),
+        }
 
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:

@@ -24,7 +24,6 @@ ACTORS, MOST_ACTS = 2, 16
 """So many requests that change something are carried out at the same time, and so many go on or wait."""
 MOST_REASON = 500
 _BUSY = "The API server carries out as many changes as it can at this time. Nothing was done; try again."
-_NOT_NOTED = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
 
 Fields = TypeVar("Fields", bound=BaseModel)
 _acts = 0
@@ -116,13 +115,19 @@ def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
     async def read(request: Request, user: GetUserDep, conn_id: ConnId = QueueHook.default_conn_name) -> Asked[Fields]:
         body = _object(await _body(request))
         event = f"poison_{request.scope['endpoint'].__name__}"
-        try:
-            entry = await to_thread.run_sync(partial(audit.note, event, user, conn_id, body))
-        except audit.AuditError as error:
-            raise HTTPException(UNREADABLE, _NOT_NOTED, HEADERS) from error
+        entry = await to_thread.run_sync(partial(noted, event, user, conn_id, body))
         return Asked(_checked(kind, body), conn_id, user, f"airflow:{user.get_name()}", entry)
 
     return read
+
+
+def noted(event: str, user: GetUserDep, conn_id: str, body: dict[str, Any]) -> int:
+    """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
+    try:
+        return audit.note(event, user, conn_id, body)
+    except audit.AuditError as error:
+        text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
+        raise HTTPException(UNREADABLE, text, HEADERS) from error
 
 
 async def _body(request: Request) -> bytes:

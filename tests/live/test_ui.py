@@ -185,7 +185,8 @@ def test_the_session_of_a_browser_cannot_be_used_by_other_sites(airflow: LiveAir
     request = urllib.request.Request(f"{airflow.url}/poison/api/disable", json.dumps(ACTS["disable"]).encode(), sent, method="POST")
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30)
-    assert refused.value.code == status
+    with refused.value as answer:
+        assert answer.code == status
 
 
 def test_there_is_no_documentation_and_no_folder(airflow: LiveAirflow) -> None:

@@ -11,7 +11,7 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import Timer
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.desk.masked_sql import add_functions, hidden_properties, is_before, literal, literals
@@ -60,6 +60,7 @@ PLAIN = frozenset(
     )
 )
 """Functions and operators whose answer is no larger than what they are given."""
+_AGAIN_SECONDS = 0.02
 UNSHARED = Limits()
 _limits: ContextVar[Limits] = ContextVar("airflow_poison_query_limits", default=UNSHARED)
 
@@ -169,17 +170,25 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
 
 @contextmanager
 def _ended_after(engine: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
-    """End what goes on in an engine after so long."""
+    """End what goes on in an engine after so long; again and again, since between two statements there is nothing to end."""
     if seconds is None:
         yield
         return
-    timer = Timer(seconds, engine.interrupt)
-    timer.daemon = True
-    timer.start()
+    over = Event()
+
+    def end() -> None:
+        wait = seconds
+        while not over.wait(wait):
+            engine.interrupt()
+            wait = _AGAIN_SECONDS
+
+    watch = Thread(target=end, name="poison-query-limit", daemon=True)
+    watch.start()
     try:
         yield
     finally:
-        timer.cancel()
+        over.set()
+        watch.join()
 
 
 def said(error: Exception) -> str:
