@@ -46,6 +46,7 @@ ACTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("enable", "disable"), NOWHERE),
     "decide": {"dag_id": "none", "run_id": "none", "task_id": "none", "option": "none"},
 }
+AXE = Path(__file__).parents[2] / "airflow_poison/ui/frontend/node_modules/axe-core/axe.min.js"
 SHOTS = os.environ.get("POISON_SCREENSHOTS")
 
 TALKING = """
@@ -302,6 +303,35 @@ def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable, warehous
             shoot(page, f"{name}-{theme}")
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing(page: Page, airflow: LiveAirflow, orders: QueueTable, warehouse: QueueTable, width: int) -> None:
+    """In the eyes of an admin, who sees all buttons; what Airflow has around the page is not ours."""
+    if not AXE.exists():
+        pytest.skip("The packages of the page are not installed: that takes Node (make setup).")
+    page.sign_in(airflow.client.call("POST", "/auth/token", {"username": "admin", "password": "admin-password"})["access_token"])
+    page.protocol.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    found: dict[str, object] = {}
+    for theme in ("light", "dark"):
+        page.go("/")
+        page.until("document.readyState === 'complete'")
+        page.run(f"localStorage.setItem('theme', '{theme}')")
+        for query, text in (
+            ("", "All queues"),
+            (f"?queue={QUEUE}&sub_queue=poison", "All 1:"),
+            (f"?queue={QUEUE}&lookup_id=1", "MOVED_POISON"),
+            (f"?queue={QUEUE}&view=settings", "No pass is at work."),
+            ("?queue=page-warehouse&view=conversations", "started inbound"),
+        ):
+            page.go(f"/plugin/poison{query}")
+            page.until_text(text)
+            shoot(page, f"axe-{width}-{theme}-{len(found)}")
+            page.run(f"{AXE.read_text()};0")
+            check = "axe.run('.poison', {resultTypes: ['violations']}).then((found) => found.violations.map(({id, nodes}) => [id, nodes[0].html]))"
+            found[f"{theme} {query}"] = page.run(check)
+    assert {where: violations for where, violations in found.items() if violations} == {}
+    assert page.run("document.querySelector('.poison').scrollWidth - document.querySelector('.poison').clientWidth") == 0
+
+
 def _brightness(page: Page, what: str) -> int:
     """Return how bright the page's ink or ground is, as it is painted."""
     script = f"""(() => {{
@@ -409,7 +439,7 @@ def test_a_click_keeps_the_focus_and_the_place(gated: Page, orders: QueueTable) 
 def test_a_click_keeps_the_place_while_what_it_wants_is_read(gated: Page, orders: QueueTable) -> None:
     gated.go(f"/plugin/poison?queue={QUEUE}")
     gated.until_text("1–50 of 60")
-    gated.protocol.call("Emulation.setDeviceMetricsOverride", width=1280, height=400, deviceScaleFactor=1, mobile=False)
+    gated.protocol.call("Emulation.setDeviceMetricsOverride", width=1280, height=250, deviceScaleFactor=1, mobile=False)
     gated.run("window.held = true; document.querySelector('.poison').scrollTop = 100")
     press(gated, "events")
     gated.until_text("Reading …")
