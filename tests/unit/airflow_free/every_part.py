@@ -25,6 +25,7 @@ from airflow_poison.operators.manage import (
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.operators.rules import QueueRulesOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.sensors.queue import (
@@ -79,6 +80,7 @@ with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_
     QueueAlterOperator(task_id="enable", queue_name="arrivals", action="enable") >> QueueMoveOperator(task_id="move", queue_name="arrivals")
     asked = QueueAskOperator(task_id="ask", queue_name="arrivals")
     asked >> QueueRecoverOperator(task_id="recover", queue_name="arrivals", decision=asked.output)
+    QueueRulesOperator(task_id="rules", queue_name="arrivals", rules=[{"name": "rest", "verb": "tell"}])
     QueueBeginDialogOperator(
         task_id="begin",
         queue_name="arrivals",
