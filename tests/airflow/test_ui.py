@@ -47,6 +47,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
     from fastapi.testclient import TestClient
 
+    import airflow_poison.ui.app as page_app
     from airflow_poison.ui import answers as served
     from airflow_poison.ui.app import app
     from airflow_poison.ui.page_data import NotReadableError
@@ -709,18 +710,18 @@ def test_the_plugin_serves_the_app_and_puts_the_page_under_browse() -> None:
 
 def test_where_the_page_is_not_built_its_script_says_how_to_build_it(browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def served_script() -> str:
-        served._bundle.cache_clear()
+        page_app._bundle.cache_clear()
         return str(browser.ask("/ui/poison.js").text)
 
-    unbuilt = (Path(served.__file__).parent / "unbuilt.js").read_text()
+    unbuilt = (Path(page_app.__file__).parent / "unbuilt.js").read_text()
     (tmp_path / "unbuilt.js").write_text(unbuilt)
     with monkeypatch.context() as patch:
-        patch.setattr(served, "files", lambda _package: tmp_path)
+        patch.setattr(page_app, "files", lambda _package: tmp_path)
         assert served_script() == unbuilt
         assert "make setup" in unbuilt
         (tmp_path / "poison.js").write_text("built")
         assert served_script() == "built"
-    served._bundle.cache_clear()
+    page_app._bundle.cache_clear()
 
 
 def test_a_process_that_loads_plugins_does_not_import_what_serves() -> None:
